@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from bench.kafka_platform import ARTIFACTS
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from weir.testing.processes.up import UpProcess
@@ -129,21 +129,16 @@ def produce(up: UpProcess, topic: str, values: list[str], **more: Any) -> None:
 
 def records(up: UpProcess, topic: str) -> list[Any]:
     """All that is committed, partition by partition."""
-    reader = Consumer({"bootstrap.servers": up.kafka, "group.id": "look", "enable.auto.commit": False})
+    settings = {"bootstrap.servers": up.kafka, "group.id": "look", "enable.partition.eof": True}
+    reader = Consumer({**settings, "enable.auto.commit": False})
+    found: list[Any] = []
     try:
-        about = reader.list_topics(topic, 30).topics[topic]
-        found: list[Any] = []
-        for index in about.partitions:
-            place = TopicPartition(topic, index)
-            low, high = reader.get_watermark_offsets(place, 30)
-            reader.assign([TopicPartition(topic, index, low)])
-            while reader.position([place])[0].offset < high:
-                if (one := reader.poll(0.2)) is None:
-                    if reader.position([place])[0].offset < 0:
-                        continue
-                    break  # markers at the end
-                assert one.error() is None, one.error()
+        for index in reader.list_topics(topic, 30).topics[topic].partitions:
+            reader.assign([TopicPartition(topic, index, OFFSET_BEGINNING)])
+            while (one := reader.poll(_PATIENCE_S)) is not None and one.error() is None:
                 found.append(one)
+            assert one is not None
+            assert one.error().code() == KafkaError._PARTITION_EOF, one.error()
         return found
     finally:
         reader.close()
@@ -378,12 +373,12 @@ def test_mirrormaker_mirrors_one_weir_to_another_with_heartbeats_and_checkpoints
 
     assert places(other, "a.mirrored") == places(up, "mirrored")
 
-    # Positions of the group are carried over, translated.
+    # Positions of the group are carried over: never beyond what it has read, and maybe a little before it.
     def carried() -> bool:
         copy = Consumer({"bootstrap.servers": other.kafka, "group.id": "readers"})
         try:
             told = copy.committed([TopicPartition("a.mirrored", index) for index in range(3)], 30)
-            return max(one.offset for one in told) == 40
+            return 0 < max(one.offset for one in told) <= 40
         finally:
             copy.close()
 

@@ -546,6 +546,12 @@ def test_the_cluster_is_one_broker_at_the_advertised_address(up: UpProcess, admi
         assert answer.error_code == code
 
 
+def test_acls_are_answered_as_by_a_kafka_without_an_authorizer(up: UpProcess) -> None:
+    everything = m.DescribeAclsRequest(resource_type_filter=1, operation=1, permission_type=1)
+    answer = ask(up, everything, ApiKey.DESCRIBE_ACLS)
+    assert (answer.error_code, answer.resources) == (Code.SECURITY_DISABLED, [])
+
+
 def test_log_dirs_say_how_much_partitions_hold(up: UpProcess, admin: AdminClient, topic: str) -> None:
     done(admin.create_topics([NewTopic(topic, 2, 1)]))
     producer = Producer({"bootstrap.servers": up.kafka})

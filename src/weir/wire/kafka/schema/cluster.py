@@ -33,6 +33,36 @@ API_VERSIONS = api(
     """,
 )
 
+DESCRIBE_ACLS = api(
+    29,
+    "DescribeAcls",
+    "1-3",
+    flexible=2,
+    request="""
+    resource_type_filter int8
+    resource_name_filter string null
+    pattern_type_filter int8 =3
+    principal_filter string null
+    host_filter string null
+    operation int8
+    permission_type int8
+    """,
+    response="""
+    throttle_time_ms int32
+    error_code int16
+    error_message string null
+    resources []DescribeAclsResource
+        resource_type int8
+        resource_name string
+        pattern_type int8 =3
+        acls []AclDescription
+            principal string
+            host string
+            operation int8
+            permission_type int8
+    """,
+)
+
 DESCRIBE_LOG_DIRS = api(
     35,
     "DescribeLogDirs",
@@ -91,6 +121,7 @@ DESCRIBE_CLUSTER = api(
 
 APIS: tuple[Api, ...] = (
     API_VERSIONS,
+    DESCRIBE_ACLS,
     DESCRIBE_LOG_DIRS,
     DESCRIBE_CLUSTER,
 )
