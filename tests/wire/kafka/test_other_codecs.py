@@ -105,7 +105,7 @@ for _module in (
     import_module(f"aiokafka.protocol.{_module}")
 
 #: Has a leader epoch of 64 bits, and is "not yet supported" there.
-WRONG_THERE = {"OffsetRequest_v4", "OffsetRequest_v5"}
+WRONG_THERE = {"OffsetRequest_v4", "OffsetRequest_v5", "DescribeAclsRequest_v2", "DescribeAclsResponse_v2"}
 
 
 def aiokafka_kinds() -> dict[str, Any]:
