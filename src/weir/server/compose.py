@@ -34,10 +34,12 @@ from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import GroupSettings
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.groups.owned import GroupAccess
+from weir.broker.half.elsewhere import CheckersElsewhere
 from weir.broker.parts.interface import Parts
 from weir.broker.parts.local import LocalParts
 from weir.broker.parts.routed import PartsService, RoutedParts
 from weir.broker.peers.calls import LonePeers, PeerCalls, PeerHandlers
+from weir.broker.peers.gateway_calls import PeerGatewayCalls
 from weir.broker.peers.metrics import PeerMetrics
 from weir.broker.peers.pool import PeerPool
 from weir.broker.peers.server import PeerServer
@@ -69,6 +71,8 @@ from weir.gateway.kafka.services import Services as KafkaServices
 from weir.gateway.pulsar.metrics import PulsarMetrics
 from weir.gateway.pulsar.server import PulsarServer
 from weir.gateway.pulsar.settings import PulsarSettings
+from weir.gateway.rocketmq.cluster.handed_on import HandedOnCalls
+from weir.gateway.rocketmq.cluster.routing import GATEWAY as ROCKETMQ
 from weir.gateway.rocketmq.commands import ClientCommands
 from weir.gateway.rocketmq.connection.server import RocketmqServer
 from weir.gateway.rocketmq.connection.settings import RocketmqSettings
@@ -347,9 +351,7 @@ async def compose_broker(
     )
     broker = Broker(context, registry, ownership, authenticator, bundles)
     if bundles is not None:
-        bundles.serve(broker, PeerSuccessor(peers, peer_handlers, bundles))
-        bundles.ownership.silent.reach = PeerReach(peers, runtime.clock)
-        broker.elsewhere = PeerParts(runtime.clock, peers, peer_handlers, broker)
+        _join(bundles, broker, context, how, peers=peers, handlers=peer_handlers)
     broker.start()
     stack.push_async_callback(broker.close)
     others = None if how.peers is None else peers
@@ -443,8 +445,38 @@ async def compose_broker(
         how.peers or PeerLinks(),
         kafka,
         AmqpServices(runtime, broker, exchanges, queues, guard, replies, connections),
-        _rocketmq(runtime, broker, guard, registry, positions=group_access, name=how.name, stack=stack),
+        _rocketmq(
+            runtime,
+            broker,
+            guard,
+            registry,
+            positions=group_access,
+            name=how.name,
+            calls=PeerGatewayCalls(peers, peer_handlers),
+            stack=stack,
+        ),
     )
+
+
+def _join(
+    bundles: BundleMoves,
+    broker: Broker,
+    context: BrokerContext,
+    how: Composition,
+    *,
+    peers: PeerCalls,
+    handlers: PeerHandlers,
+) -> None:
+    """What a broker asks others for, and answers them."""
+    bundles.serve(broker, PeerSuccessor(peers, handlers, bundles))
+    bundles.ownership.silent.reach = PeerReach(peers, context.runtime.clock)
+    broker.elsewhere = PeerParts(context.runtime.clock, peers, handlers, broker)
+    if how.peers is not None:
+        here = context.half_checkers
+        elsewhere = CheckersElsewhere(
+            here, context.guard, peers, handlers, broker_id=how.name, brokers=bundles.ownership.brokers
+        )
+        here.elsewhere = elsewhere.ask
 
 
 def _rocketmq(
@@ -455,12 +487,16 @@ def _rocketmq(
     *,
     positions: GroupAccess,
     name: str,
+    calls: PeerGatewayCalls,
     stack: AsyncExitStack,
 ) -> RocketmqServices:
     groups = ConsumerGroups(runtime, broker, registry)
     stack.push_async_callback(groups.close)
-    services = RocketmqServices(runtime, broker, guard, registry, groups, positions, name)
-    services.clients.on_gone.append(groups.client_gone)
+    services = RocketmqServices(runtime, broker, guard, registry, groups, positions, name, calls)
+    calls.answer(ROCKETMQ, HandedOnCalls(services).answer)
+    groups.client_lives = lambda client: services.clients.find(client) is not None
+    services.clients.on_gone += [groups.client_gone, services.polls.client_gone]
+    stack.push_async_callback(services.polls.close)
     return services
 
 

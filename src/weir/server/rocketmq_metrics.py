@@ -8,6 +8,9 @@ def rocketmq_families(metrics: RocketmqMetrics) -> list[GatewayFamily]:
     return [
         GatewayFamily("weir_rocketmq_sent_total", "counter", "Messages stored for clients.", [({}, metrics.sent)]),
         GatewayFamily(
+            "weir_rocketmq_handed_on_total", "counter", "Calls made at another broker.", [({}, metrics.handed_on)]
+        ),
+        GatewayFamily(
             "weir_rocketmq_received_total", "counter", "Messages sent to consumers.", [({}, metrics.received)]
         ),
     ]

@@ -40,6 +40,8 @@ from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.pulsar.server import PulsarServer
 from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
+from weir.gateway.rocketmq.connection.server import RocketmqServer
+from weir.gateway.rocketmq.connection.settings import RocketmqSettings
 from weir.ledger.client import LedgerClient
 from weir.meta import keys
 from weir.meta.memory import MemoryCore, MemoryMeta
@@ -65,7 +67,7 @@ _BOOKIES = 1
 _NO_ROUNDS_S = 86_400.0
 _OWNERSHIP = OwnershipSettings(ttl_s=2.0, retry_s=0.05, close_timeout_s=1.0)
 _GROUPS = GroupSettings(initial_delay_s=0.05, min_session_s=1.0)
-_SCHEMES = {"kafka": "", "pulsar": "pulsar://", "amqp": "", "http": "http://", "peer": ""}
+_SCHEMES = {"kafka": "", "pulsar": "pulsar://", "amqp": "", "rocketmq": "", "http": "http://", "peer": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class OneBroker:
     kafka: KafkaServer
     pulsar: PulsarServer
     amqp: AmqpServer
+    rocketmq: RocketmqServer
     admin: AdminServer
     stack: AsyncExitStack = field(repr=False)
 
@@ -122,10 +125,13 @@ class OneBroker:
             pulsar.abort()
         for amqp in self.amqp.sessions:
             amqp.abort()
+        for rocketmq in self.rocketmq.sessions:
+            rocketmq.abort()
         await self.peers.close()
         await self.kafka.close()
         await self.pulsar.close()
         await self.amqp.close()
+        await self.rocketmq.close()
         await self.admin.close()
 
 
@@ -263,6 +269,7 @@ class ManyBrokers:
             await composed.serve_kafka(kafka),
             await composed.serve_pulsar(pulsar),
             await composed.serve_amqp(AmqpSettings(_HOST, bound["amqp"].port, close_grace_s=0.5)),
+            await composed.serve_rocketmq(RocketmqSettings(_HOST, bound["rocketmq"].port, close_grace_s=0.5)),
             admin,
             stack,
         )
@@ -342,6 +349,11 @@ class ManyBrokers:
     def service_url(self) -> str:
         """Every broker's listener for Pulsar's clients."""
         return "pulsar://" + ",".join(f"{one.pulsar.host}:{one.pulsar.port}" for one in self.running.values())
+
+    @property
+    def endpoints(self) -> str:
+        """Every broker's listener for RocketMQ's clients."""
+        return ";".join(one.listeners["rocketmq"] for one in self.running.values())
 
     async def peer(self, name: str) -> Peer:
         """A Kafka client that speaks requests to one broker; to be used on the brokers' loop."""

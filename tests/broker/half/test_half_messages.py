@@ -201,7 +201,7 @@ def test_a_role_that_may_not_produce_is_neither_asked_nor_decides(run: Callable)
 
 
 def _asking(context):
-    return lambda check: context.half_checkers.ask(check, context.guard)
+    return lambda check: context.half_checkers.ask_anywhere(check, context.guard)
 
 
 def test_a_half_message_is_no_delayed_message(run: Callable) -> None:

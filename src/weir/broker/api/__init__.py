@@ -26,6 +26,7 @@ from weir.broker.api.consuming import Consumer, Delivery, KeyShared, StartAt, Su
 from weir.broker.api.dead_letters import DeadLetterBox, LetterFilter, LetterPage, Redriven, StoredLetter
 from weir.broker.api.exchanges import Exchanges, NamespaceExchanges, Routed
 from weir.broker.api.flows import BrokerFlows, TopicsFlow
+from weir.broker.api.gateway_calls import ClientCall, GatewayCalls
 from weir.broker.api.groups import (
     GroupAdmin,
     GroupInfo,
@@ -112,6 +113,7 @@ __all__ = [
     "Bundles",
     "ChannelConsumer",
     "ChannelInfo",
+    "ClientCall",
     "ClientConnection",
     "CommittedOffset",
     "CompactionStatus",
@@ -132,6 +134,7 @@ __all__ = [
     "DirectReplies",
     "Exchanges",
     "Flow",
+    "GatewayCalls",
     "GrantRecords",
     "GroupAdmin",
     "GroupInfo",

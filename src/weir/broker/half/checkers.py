@@ -1,7 +1,7 @@
 """Live producers by their groups: who is asked what became of a half message, in turn."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from weir.broker.api import Guard, HalfCheck, HalfChecker
@@ -9,6 +9,11 @@ from weir.model.errors import NotAuthorisedError
 from weir.model.registry import Action
 
 log = logging.getLogger(__name__)
+
+
+async def _nobody(check: HalfCheck) -> bool:
+    """There are no other brokers."""
+    return False
 
 
 class LiveCheckers:
@@ -19,6 +24,8 @@ class LiveCheckers:
         #: By group: a number of its own each, so that one may register for a group twice.
         self._by_group: dict[str, dict[int, tuple[str, HalfChecker]]] = {}
         self._count = 0
+        #: Has another broker ask one of those that are connected to it; False if there is none anywhere.
+        self.elsewhere: Callable[[HalfCheck], Awaitable[bool]] = _nobody
 
     def register(self, group: str, checker: HalfChecker, *, role: str) -> Callable[[], None]:
         self._count += 1
@@ -31,6 +38,10 @@ class LiveCheckers:
             there.pop(number, None)
             if not there:
                 del self._by_group[group]
+
+    async def ask_anywhere(self, check: HalfCheck, guard: Guard) -> bool:
+        """`ask`, and if nobody is here, those of other brokers."""
+        return self.ask(check, guard) or await self.elsewhere(check)
 
     def ask(self, check: HalfCheck, guard: Guard) -> bool:
         """Ask one of the group, another one each time; False if there is none that can be asked."""

@@ -31,7 +31,7 @@ class Checking:
         settings: HalfSettings,
         *,
         clock: Clock,
-        ask: Callable[[HalfCheck], bool],
+        ask: Callable[[HalfCheck], Awaitable[bool]],
         read: Callable[[HeldId], Awaitable[Batch]],
         give_up: Callable[[Half], Awaitable[None]],
     ) -> None:
@@ -89,7 +89,7 @@ class Checking:
             return
         if half.id not in self._undecided or half.deciding is not None:
             return
-        if self._ask_one(HalfCheck(self._topic, half.value(), batch)):
+        if await self._ask_one(HalfCheck(self._topic, half.value(), batch)):
             self.asked += 1
         else:
             self.unasked += 1

@@ -78,7 +78,7 @@ class TopicHalfMessages:
             self._decisions,
             self._settings,
             clock=self._clock,
-            ask=partial(context.half_checkers.ask, guard=context.guard),
+            ask=partial(context.half_checkers.ask_anywhere, guard=context.guard),
             read=self._read,
             give_up=self._give_up,
         )

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from weir.gateway.rocketmq.connection.calls import Call
     from weir.gateway.rocketmq.connection.session import Session
 
+_LITE = (api.ClientType.LITE_PUSH_CONSUMER, api.ClientType.LITE_SIMPLE_CONSUMER)
+#: Clients say every 30 s which lite topics they want.
+_REPEATED_S = 120.0
+
 
 class Client:
     """One that has said its settings. `ends`: what is to be done when it is gone."""
@@ -55,6 +59,8 @@ class Clients:
         #: By client, topic and group: what it wants of the topic.
         self._lite: dict[tuple[str, TopicName, str], set[str]] = {}
         self._watching: dict[tuple[str, TopicName, str], list[Event]] = {}
+        #: When each client said so last.
+        self._said_at: dict[tuple[str, TopicName, str], float] = {}
         #: Called with the id of each that is gone: what it had is free.
         self.on_gone: list[Callable[[str], None]] = []
 
@@ -90,6 +96,20 @@ class Clients:
 
     def lite_topics(self, client_id: str, topic: TopicName, group: str) -> set[str]:
         return self._lite.get((client_id, topic, group), set())
+
+    def is_lite(self, client_id: str) -> bool:
+        """Whether it receives lite topics only."""
+        known = self._by_id.get(client_id)
+        return known is not None and known.settings.client_type in _LITE
+
+    def said_lite(self, client_id: str, topic: TopicName, group: str, now: float) -> None:
+        """A client said what it wants; `now`: seconds. Clients repeat that; what one that is connected to another
+        broker wants is forgotten when it does not."""
+        for key in [key for key, said_at in self._said_at.items() if said_at < now - _REPEATED_S]:
+            del self._said_at[key]
+            if key[0] not in self._by_id:
+                self._lite.pop(key, None)
+        self._said_at[(client_id, topic, group)] = now
 
     def set_lite_topics(self, client_id: str, topic: TopicName, group: str, wanted: set[str]) -> None:
         key = (client_id, topic, group)
@@ -142,6 +162,7 @@ class Clients:
             client.forget()
         for key in [key for key in self._lite if key[0] == client_id]:
             del self._lite[key]
+            self._said_at.pop(key, None)
         for gone in self.on_gone:
             gone(client_id)
 

@@ -31,10 +31,13 @@ CODES: dict[type[BaseException], Any] = {
     errors.StreamNotFoundError: _C.TOPIC_NOT_FOUND,
     errors.StreamClosedError: _C.HA_NOT_AVAILABLE,
     errors.StreamFencedError: _C.HA_NOT_AVAILABLE,
+    errors.PeerError: _C.HA_NOT_AVAILABLE,
     errors.NotHeldError: _C.BAD_REQUEST,
     errors.FilterError: _C.ILLEGAL_FILTER_EXPRESSION,
     errors.UnknownGroupError: _C.CONSUMER_GROUP_NOT_FOUND,
 }
+#: The queue is not here, or not any more: it is looked for elsewhere.
+MOVED = (errors.NotOwnerError, errors.TopicClosedError, errors.StreamClosedError, errors.StreamFencedError)
 _INTERNAL = "an internal error; see the broker's log"
 
 

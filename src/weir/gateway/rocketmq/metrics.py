@@ -15,6 +15,8 @@ class RocketmqMetrics:
     received: int = 0
     #: Messages that became visible again because nobody acknowledged them in time.
     reappeared: int = 0
+    #: Calls that were made at another broker, which has the queue.
+    handed_on: int = 0
     #: Connections that were ended for what they sent.
     refused: int = 0
 

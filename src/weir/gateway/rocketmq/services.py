@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from weir.broker.api import Broker, Guard, Registry, RoleGroups
+from weir.broker.api import Broker, GatewayCalls, Guard, Registry, RoleGroups
 from weir.gateway.rocketmq.clients import Clients
+from weir.gateway.rocketmq.cluster.polls import Polls
 from weir.gateway.rocketmq.consume.groups import ConsumerGroups
 from weir.gateway.rocketmq.metrics import RocketmqMetrics
 from weir.runtime.interfaces import Runtime
@@ -21,5 +22,8 @@ class Services:
     #: How far groups are, whatever protocol moves them.
     positions: RoleGroups
     broker_name: str = "weir"
+    #: The same gateway of other brokers; None: there are none.
+    gateway_calls: GatewayCalls | None = None
     clients: Clients = field(default_factory=Clients)
+    polls: Polls = field(default_factory=Polls)
     metrics: RocketmqMetrics = field(default_factory=RocketmqMetrics)

@@ -2,7 +2,7 @@
 
 Numbers are for ever: add, never change. 1 to 15 are about brokers as a whole, 16 to 31 about bundles and their
 hand-over, 32 to 63 about transactions and groups, 64 to 79 about administration,
-80 to 95 about queues.
+80 to 95 about queues, 96 to 111 about clients of gateways.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from weir.model.check import check
 from weir.model.errors import PeerUnsupportedError
 from weir.model.ids import Buffer
-from weir.wire.peer import administration, bundles, coordinators, node, queues
+from weir.wire.peer import administration, bundles, coordinators, gateways, node, queues
 from weir.wire.peer.values import A, Call, PeerRequest, ValueDecoder, encode_value
 
 CALLS: tuple[Call[Any], ...] = (
@@ -19,6 +19,7 @@ CALLS: tuple[Call[Any], ...] = (
     *coordinators.CALLS,
     *administration.CALLS,
     *queues.CALLS,
+    *gateways.CALLS,
 )
 
 _BY_NUMBER = {call.number: call for call in CALLS}

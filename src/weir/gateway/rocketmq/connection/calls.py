@@ -23,9 +23,13 @@ _TIMEOUT = b"grpc-timeout"
 class Call:
     """Of one stream."""
 
+    #: Whether another broker handed it on to this one.
+    handed_on = False
+
     __slots__ = (
         "_begun",
         "_due",
+        "about",
         "client_id",
         "done",
         "headers",
@@ -49,6 +53,8 @@ class Call:
         #: The messages of its request that have come, of one that is no conversation.
         self.whole: list[Any] = []
         self.role = ""
+        #: Names that whoever handed it on has told.
+        self.about: tuple[str, ...] = ()
         self.client_id = headers.get(CLIENT_ID, b"").decode("utf-8", "replace")
         self.task: asyncio.Task[Any] | None = None
         self.done = False

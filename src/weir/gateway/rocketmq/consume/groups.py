@@ -1,10 +1,11 @@
 """Consumer groups of RocketMQ at this broker: a subscription of each topic that they receive from."""
 
+from collections.abc import Callable
 from functools import partial
 
 from weir.broker.api import Broker, Registry
 from weir.gateway.rocketmq.consume.deadlines import Deadlines
-from weir.gateway.rocketmq.consume.receiving import GroupTopic
+from weir.gateway.rocketmq.consume.receiving import LOOK_S, GroupTopic
 from weir.model.consumer_groups import GroupSettings, settings_in
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.interfaces import Clock, Runtime
@@ -12,7 +13,6 @@ from weir.runtime.tasks import TaskScope
 
 #: A group that receives nothing for so long, and has nothing, lets go of its topic.
 _IDLE_S = 60.0
-_SWEEP_S = 15.0
 
 
 class ConsumerGroups:
@@ -26,6 +26,8 @@ class ConsumerGroups:
         self._tasks = TaskScope("rocketmq groups")
         self._found: dict[tuple[TopicName, str], GroupTopic] = {}
         self._sweeping = False
+        #: Whether a client is connected to this broker.
+        self.client_lives: Callable[[str], bool] = lambda client: True
 
     def find(self, topic: TopicName, group: str) -> GroupTopic | None:
         return self._found.get((topic, group))
@@ -41,6 +43,7 @@ class ConsumerGroups:
                 topic=topic,
                 group=group,
                 settings=partial(self.settings, topic.namespace, group),
+                lives=self._lives,
             )
             self._found[(topic, group)] = found
             if not self._sweeping:
@@ -59,18 +62,23 @@ class ConsumerGroups:
         found = self._registry.namespaces.find(namespace)
         return (None if found is None else settings_in(found.properties, group)) or GroupSettings()
 
+    def _lives(self, client: str) -> bool:
+        return self.client_lives(client)
+
     def client_gone(self, client: str) -> None:
         for found in self._found.values():
             found.free(client)
 
     async def _sweep(self) -> None:
         while self._found:
-            await self._clock.sleep(_SWEEP_S)
+            await self._clock.sleep(LOOK_S)
             before = self._clock.monotonic() - _IDLE_S
             for key, found in list(self._found.items()):
                 if found.idle_since(before):
                     del self._found[key]
                     await found.close()
+                else:
+                    await found.look()
         self._sweeping = False
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """A consumer group at one partition: what was received there, and until when each message is invisible."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from weir.broker.api import Consumer, Delivery, Topic
@@ -40,13 +40,23 @@ class Pending:
 class Link:
     """`spare`: what came and nobody wanted any more; it is handed out first."""
 
-    def __init__(self, partition: int, topic: Topic, consumer: Consumer, deadlines: "Deadlines") -> None:
+    def __init__(
+        self,
+        partition: int,
+        topic: Topic,
+        consumer: Consumer,
+        deadlines: "Deadlines",
+        lives: Callable[[str], bool],
+    ) -> None:
+        """`lives`: whether a client is connected to this broker. One that is not (another broker received for it)
+        has a time like others', and then as long as it lives, if it has come here meanwhile."""
         self.partition = partition
         self.topic = topic
         self.consumer = consumer
         self.pending: dict[int, Pending] = {}
         self.spare: list[Delivery] = []
         self._deadlines = deadlines
+        self._lives = lives
         self._deliveries = 0
 
     @property
@@ -79,7 +89,7 @@ class Link:
     def _hold(self, offset: int, attempt: int, due_ms: int, client: str) -> ReceiptHandle:
         self._deliveries += 1
         self.pending[offset] = Pending(self._deliveries, attempt, due_ms, client)
-        if not client:
+        if not client or not self._lives(client):
             self._deadlines.add(due_ms, self, offset, self._deliveries)
         return ReceiptHandle(self.partition, offset, due_ms, self._deliveries)
 
@@ -110,6 +120,8 @@ class Link:
         """Its time is over, unless it was settled or prolonged; whether it was."""
         found = self.pending.get(offset)
         if found is None or found.delivery != delivery:
+            return False
+        if found.client and self._lives(found.client):
             return False
         self.reappear(offset)
         return True

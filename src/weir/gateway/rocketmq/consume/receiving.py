@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from weir.broker.api import Broker, Delivery, StartAt, SubscribeRequest, SubscriptionType, Topic
 from weir.gateway.rocketmq.consume.deadlines import Deadlines
 from weir.gateway.rocketmq.consume.links import Link, Received
+from weir.gateway.rocketmq.errors import MOVED
 from weir.model.bits import bits_at, indices_of
 from weir.model.consumer_groups import GroupSettings
 from weir.model.errors import ConsumerClosedError, NotOwnerError, WeirError
@@ -24,6 +25,8 @@ from weir.runtime.tasks import TaskScope
 
 _Found = list[tuple[Link, list[Delivery]]]
 EVERYTHING = MessageFilter()
+#: How often it is looked which partitions this broker has.
+LOOK_S = 1.0
 
 
 @value
@@ -59,16 +62,20 @@ class GroupTopic:
         topic: TopicName,
         group: str,
         settings: Callable[[], GroupSettings],
+        lives: Callable[[str], bool],
     ) -> None:
         self.topic = topic
         self.group = group
         self._settings = settings
+        self._lives = lives
         self._broker = broker
         self._clock = clock
         self._tasks = tasks
         self._deadlines = deadlines
         self.links: dict[int, Link] = {}
         self._count = -1
+        self._look_at = 0.0
+        self._role = ""
         self._filter = EVERYTHING
         self._line: deque[_Receiver] = deque()
         self._woken = asyncio.Event()
@@ -214,21 +221,40 @@ class GroupTopic:
             async with self._opening:
                 self._filter = wanted
                 await self.close()
-        if self.links and len(self.links) == self._count and all(link.alive for link in self.links.values()):
+        if self.links and self._clock.monotonic() < self._look_at and self._all_alive():
             return
         async with self._opening:
             await self._open(role)
 
+    def has_queue(self, number: int) -> bool:
+        """Whether a partition is subscribed to; -1: any."""
+        if number < 0:
+            return bool(self.links) and self._all_alive()
+        link = self.links.get(number)
+        return link is not None and link.alive
+
+    def _all_alive(self) -> bool:
+        return all(link.alive for link in self.links.values())
+
+    async def look(self) -> None:
+        """Subscribe to partitions that have come to this broker, if anybody waits for messages."""
+        if self._line:
+            try:
+                await self.open(self._role)
+            except WeirError:
+                return  # whoever receives next is told
+
     async def _open(self, role: str) -> None:
+        self._role = role
+        self._look_at = self._clock.monotonic() + LOOK_S
         for link in [link for link in self.links.values() if not link.alive]:
             self._close_soon(link)
         partitions = await self._broker.partitions(self.topic, role=role)
-        mine = 0
+        before = len(self.links)
         elsewhere: WeirError | None = None
         for number in range(max(1, partitions)):
             name = self.topic.at(number) if partitions else self.topic
             if number in self.links:
-                mine += 1
                 continue
             owner = await self._broker.owner(name, role=role)
             if not owner.here:
@@ -236,12 +262,12 @@ class GroupTopic:
                 continue
             try:
                 await self._subscribe(role, number, name)
-                mine += 1
-            except NotOwnerError as moved:
+            except MOVED as moved:
                 elsewhere = moved
-        self._count = mine
-        self._woken.set()
-        if not mine:
+        self._count = len(self.links)
+        if len(self.links) != before:
+            self._woken.set()
+        if not self.links:
             raise elsewhere or NotOwnerError(f"{self.topic} is served by another broker")
 
     async def _subscribe(self, role: str, number: int, name: TopicName) -> None:
@@ -261,7 +287,7 @@ class GroupTopic:
             )
         )
         self._say(topic)
-        self.links[number] = Link(number, topic, consumer, self._deadlines)
+        self.links[number] = Link(number, topic, consumer, self._deadlines, self._lives)
 
     def _said(self, before: Mapping[str, str]) -> dict[str, str]:
         """What holds for the group, among the properties of its subscription."""

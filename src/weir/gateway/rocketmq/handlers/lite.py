@@ -3,6 +3,7 @@
 from typing import Any
 
 from weir.broker.api import Topic
+from weir.gateway.rocketmq.cluster.routing import at_owner, tell_all
 from weir.gateway.rocketmq.connection.calls import Call
 from weir.gateway.rocketmq.consume.policy import settings_of
 from weir.gateway.rocketmq.consume.receiving import GroupTopic
@@ -12,6 +13,7 @@ from weir.gateway.rocketmq.names import group_of, lite_topic_of, topic_of
 from weir.gateway.rocketmq.publish.checks import check_lite_topic
 from weir.gateway.rocketmq.registry import calls
 from weir.model.registry import Action
+from weir.model.topics import TopicName
 from weir.wire.rocketmq.proto import api
 
 _ACTION = api.LiteSubscriptionAction
@@ -49,10 +51,32 @@ async def sync_lite_subscription(call: Call, request: Any) -> Any:
             api.Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, f"a client subscribes to {LITE_QUOTA} lite topics at most"
         )
     clients.set_lite_topics(call.client_id, topic, group, wanted)
+    clients.said_lite(call.client_id, topic, group, call.session.clock.monotonic())
     if request.action == _ACTION.PARTIAL_ADD and request.HasField("offset_option"):
         for name in sorted(said):
-            await _place(call, services.groups.of(lite_topic_of(topic, name), group), request.offset_option)
+            await _place_there(call, request, lite_topic_of(topic, name), group, name)
+    # The client receives from another broker perhaps, which it does not tell.
+    told = api.SyncLiteSubscriptionRequest()
+    told.CopyFrom(request)
+    told.ClearField("offset_option")
+    await tell_all(call, told)
     return api.SyncLiteSubscriptionResponse(status=ok())
+
+
+async def _place_there(call: Call, request: Any, lite_topic: TopicName, group: str, name: str) -> None:
+    """Where the lite topic is."""
+    one = api.SyncLiteSubscriptionRequest()
+    one.CopyFrom(request)
+    del one.lite_topic_set[:]
+    one.lite_topic_set.append(name)
+
+    async def here() -> Any:
+        await _place(call, call.session.services.groups.of(lite_topic, group), request.offset_option)
+        return api.SyncLiteSubscriptionResponse(status=ok())
+
+    answer = await at_owner(call, lite_topic, one, here)
+    if answer.status.code != api.Code.OK:
+        raise Refused(answer.status.code, answer.status.message)
 
 
 async def _place(call: Call, group: GroupTopic, option: Any) -> None:

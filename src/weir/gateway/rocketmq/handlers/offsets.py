@@ -2,9 +2,11 @@
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from weir.broker.api import Topic
+from weir.gateway.rocketmq.cluster.routing import at_coordinator, at_owner, at_owner_streamed
 from weir.gateway.rocketmq.connection.calls import Call
 from weir.gateway.rocketmq.errors import Refused, ok
 from weir.gateway.rocketmq.names import group_of, topic_of
@@ -30,7 +32,14 @@ async def pull_message(call: Call, request: Any) -> None:
         raise Refused(api.Code.ILLEGAL_OFFSET, "the offset cannot be negative")
     if request.batch_size <= 0:
         raise Refused(api.Code.BAD_REQUEST, "the batch size must be positive")
-    topic = await _queue(call, request.message_queue)
+    queue = await _queue_name(call, request.message_queue)
+    for answer in await at_owner_streamed(call, queue, request, partial(_pulled, call, queue, request)):
+        call.send(answer)
+    call.finish()
+
+
+async def _pulled(call: Call, queue: TopicName, request: Any) -> list[Any]:
+    topic = await call.session.services.broker.topic(queue, role=call.role, create=False)
     offset = request.offset
     if not topic.start_offset <= offset <= topic.end_offset:
         raise Refused(
@@ -39,13 +48,9 @@ async def pull_message(call: Call, request: Any) -> None:
     if offset >= topic.end_offset:
         await _wait(call, topic, offset, ms_of(request.long_polling_timeout) / 1000)
     answers, after = await _read(topic, request, offset)
-    if not answers:
-        status = api.Status(code=api.Code.MESSAGE_NOT_FOUND, message="no new message")
-        call.send(api.PullMessageResponse(status=status))
-    else:
-        call.send(api.PullMessageResponse(status=ok()), *answers)
-    call.send(api.PullMessageResponse(next_offset=after))
-    call.finish()
+    code, words = (api.Code.OK, "OK") if answers else (api.Code.MESSAGE_NOT_FOUND, "no new message")
+    status = api.PullMessageResponse(status=api.Status(code=code, message=words))
+    return [status, *answers, api.PullMessageResponse(next_offset=after)]
 
 
 async def _wait(call: Call, topic: Topic, offset: int, wanted_s: float) -> None:
@@ -93,7 +98,12 @@ def _messages(topic: Topic, request: Any, batch: Batch, offset: int, most: int) 
 
 @calls("QueryOffset", api.QueryOffsetRequest, api.QueryOffsetResponse)
 async def query_offset(call: Call, request: Any) -> Any:
-    topic = await _queue(call, request.message_queue)
+    queue = await _queue_name(call, request.message_queue)
+    return await at_owner(call, queue, request, partial(_offset_found, call, queue, request))
+
+
+async def _offset_found(call: Call, queue: TopicName, request: Any) -> Any:
+    topic = await call.session.services.broker.topic(queue, role=call.role, create=False)
     match request.query_offset_policy:
         case api.QueryOffsetPolicy.BEGINNING:
             offset = topic.start_offset
@@ -109,6 +119,10 @@ async def query_offset(call: Call, request: Any) -> Any:
 @calls("GetOffset", api.GetOffsetRequest, api.GetOffsetResponse)
 async def get_offset(call: Call, request: Any) -> Any:
     group, name = group_of(request.group), await _queue_name(call, request.message_queue)
+    return await at_coordinator(call, group, request, partial(_position, call, group, name))
+
+
+async def _position(call: Call, group: str, name: TopicName) -> Any:
     found = (await call.session.services.positions.of(call.role).fetch(group, [name])).get(name)
     if (
         isinstance(found, UnknownGroupError)
@@ -126,8 +140,12 @@ async def update_offset(call: Call, request: Any) -> Any:
     group, name = group_of(request.group), await _queue_name(call, request.message_queue)
     if request.offset < 0:
         raise Refused(api.Code.ILLEGAL_OFFSET, "the offset cannot be negative")
+    return await at_coordinator(call, group, request, partial(_moved, call, group, name, request.offset))
+
+
+async def _moved(call: Call, group: str, name: TopicName, offset: int) -> Any:
     positions = call.session.services.positions.of(call.role)
-    failed = (await positions.commit(group, {name: CommittedOffset(request.offset)})).get(name)
+    failed = (await positions.commit(group, {name: CommittedOffset(offset)})).get(name)
     if failed is not None:
         raise failed
     return api.UpdateOffsetResponse(status=ok())
@@ -141,8 +159,3 @@ async def _queue_name(call: Call, queue: Any) -> TopicName:
     if not 0 <= queue.id < max(1, partitions):
         raise Refused(api.Code.BAD_REQUEST, f"the topic has no queue {queue.id}")
     return topic.at(queue.id) if partitions else topic
-
-
-async def _queue(call: Call, queue: Any) -> Topic:
-    name = await _queue_name(call, queue)
-    return await call.session.services.broker.topic(name, role=call.role, create=False)

@@ -1,12 +1,15 @@
 """ReceiveMessage: what is ready for a group, or comes while the client waits."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
+from weir.broker.api import Owner
+from weir.gateway.rocketmq.cluster.receiving import Receiving
 from weir.gateway.rocketmq.connection.calls import Call
 from weir.gateway.rocketmq.consume.links import Received
 from weir.gateway.rocketmq.consume.receiving import GroupTopic, Want, receive_any
-from weir.gateway.rocketmq.errors import Refused, ok
+from weir.gateway.rocketmq.errors import MOVED, Refused, ok
 from weir.gateway.rocketmq.names import group_of, lite_topic_of, topic_of
 from weir.gateway.rocketmq.registry import calls
 from weir.model.errors import TopicNotFoundError
@@ -22,7 +25,6 @@ _MARGIN_S = 0.2
 #: Of what a client holds while it lives: what it is told.
 _RENEWED_MS = 60_000
 _MAX_INVISIBLE_MS = 12 * 3_600_000
-_LITE = (api.ClientType.LITE_PUSH_CONSUMER, api.ClientType.LITE_SIMPLE_CONSUMER)
 
 
 @calls("ReceiveMessage", api.ReceiveMessageRequest, api.ReceiveMessageResponse, streams=True)
@@ -37,7 +39,7 @@ async def receive_message(call: Call, request: Any) -> None:
         raise Refused(api.Code.TOO_MANY_REQUESTS, "messages that were sent before are not read")
     wanted = min(request.batch_size, call.session.limits.max_receive_messages)
     want = Want(call.role, wanted, invisible_ms, client, _filter(request))
-    found = await _found(call, topic, group, want, _wait_s(call, request))
+    found = await _found(call, request, topic, group, want)
     services.metrics.received += len(found)
     if not found:
         call.send(
@@ -46,46 +48,93 @@ async def receive_message(call: Call, request: Any) -> None:
             )
         )
     else:
-        answers = [api.ReceiveMessageResponse(status=ok())]
-        for one in found:
-            message = delivered(one, request.message_queue.topic)
-            answers.append(api.ReceiveMessageResponse(message=message))
-        call.send(*answers)
+        call.send(api.ReceiveMessageResponse(status=ok()), *found)
     last = api.ReceiveMessageResponse()
     set_ms(last.delivery_timestamp, call.session.clock.wall_ms())
     call.send(last)
     call.finish()
 
 
-async def _found(call: Call, topic: TopicName, group: str, want: Want, wait_s: float) -> list[Received]:
-    groups, clients = call.session.services.groups, call.session.services.clients
-    known = clients.find(call.client_id)
-    if not clients.lite_topics(call.client_id, topic, group) and (
-        known is None or known.settings.client_type not in _LITE
+async def _found(call: Call, request: Any, topic: TopicName, group: str, want: Want) -> list[Any]:
+    """Messages, each as it is told."""
+    services = call.session.services
+    wait_s, resource = _wait_s(call, request), request.message_queue.topic
+    receiving = Receiving(call, request, topic, group)
+    if (
+        call.about
+        or services.clients.is_lite(call.client_id)
+        or services.clients.lite_topics(call.client_id, topic, group)
     ):
-        return await groups.of(topic, group).receive(want, wait_s)
-    return await _found_lite(call, topic, group, want, wait_s)
+        lite = _LiteTopics(call, topic, group, want, resource)
+        return await receiving.of_parts(lite.find, lite.receive, wait_s)
+    number, known = request.message_queue.id, services.groups.of(topic, group)
+
+    async def here(seconds: float) -> list[Any]:
+        return _told(await known.receive(want, seconds), resource)
+
+    if call.handed_on or known.has_queue(number):
+        try:
+            return await here(wait_s)
+        except MOVED:
+            if call.handed_on:
+                raise
+    return await receiving.of_queue(lambda: _place(call, topic, number), here, wait_s)
 
 
-async def _found_lite(call: Call, topic: TopicName, group: str, want: Want, wait_s: float) -> list[Received]:
-    """Of the lite topics that the client wants, which may be others while it waits."""
-    clients, clock = call.session.services.clients, call.session.clock
-    end_s = clock.monotonic() + wait_s
-    while True:
-        names = clients.lite_topics(call.client_id, topic, group)
-        topics = await _lite_topics(call, topic, group, names)
-        if names != clients.lite_topics(call.client_id, topic, group):
-            continue  # one of them is no more
-        left_s = end_s - clock.monotonic()
+async def _place(call: Call, topic: TopicName, number: int) -> Owner:
+    """Who has the queue; of any queue, this broker, if it has one, or else one of those that have."""
+    broker = call.session.services.broker
+    partitions = await broker.partitions(topic, role=call.role)
+    if not partitions:
+        return await broker.owner(topic, role=call.role)
+    if 0 <= number < partitions:
+        return await broker.owner(topic.at(number), role=call.role)
+    owners = broker.owners_now(topic, range(partitions))
+    here = [owner for owner in owners if owner.here]
+    return here[0] if here else call.session.services.runtime.rng.choice(list(owners))
+
+
+class _LiteTopics:
+    """The lite topics that a client wants, which may be others while it waits, and where they are."""
+
+    def __init__(self, call: Call, topic: TopicName, group: str, want: Want, resource: Any) -> None:
+        self._call = call
+        self._topic = topic
+        self._group = group
+        self._want = want
+        self._resource = resource
+        self._here: set[str] = set()
+
+    def _names(self) -> set[str]:
+        clients = self._call.session.services.clients
+        return set(self._call.about) or clients.lite_topics(self._call.client_id, self._topic, self._group)
+
+    async def find(self) -> tuple[bool, dict[str, Sequence[str]]]:
+        """Whether this broker has some of them, and what each other broker has."""
+        broker, elsewhere = self._call.session.services.broker, dict[str, list[str]]()
+        self._here = set()
+        for name in sorted(self._names()):
+            owner = await broker.owner(lite_topic_of(self._topic, name), role=self._call.role)
+            if owner.here or self._call.handed_on:
+                self._here.add(name)
+            elif owner.broker_id:
+                elsewhere.setdefault(owner.broker_id, []).append(name)
+        return bool(self._here) or not elsewhere, dict(elsewhere)
+
+    async def receive(self, wait_s: float) -> list[Any]:
+        """From those that are here; nothing, before the time is over, when the client wants others."""
+        call, before = self._call, self._names()
+        clients = call.session.services.clients
+        topics = await _lite_topics(call, self._topic, self._group, self._here)
+        if before != self._names():
+            return []  # one of them is no more
         changed = asyncio.Event()
-        with clients.watching_lite(call.client_id, topic, group, changed):
-            timer = clock.call_later(max(0.0, left_s), changed.set)
+        with clients.watching_lite(call.client_id, self._topic, self._group, changed):
+            timer = call.session.clock.call_later(wait_s, changed.set)
             try:
-                found = await receive_any(topics, want, max(0.0, left_s), changed)
+                return _told(await receive_any(topics, self._want, wait_s, changed), self._resource)
             finally:
                 timer.cancel()
-        if found or left_s <= 0:
-            return found
 
 
 async def _lite_topics(call: Call, topic: TopicName, group: str, names: set[str]) -> list[GroupTopic]:
@@ -108,6 +157,10 @@ async def _deleted(call: Call, topic: TopicName) -> bool:
     except TopicNotFoundError:
         return True
     return False
+
+
+def _told(found: Sequence[Received], topic: Any) -> list[Any]:
+    return [api.ReceiveMessageResponse(message=delivered(one, topic)) for one in found]
 
 
 def _filter(request: Any) -> MessageFilter:

@@ -1,10 +1,12 @@
 """SendMessage: one message or several of one topic, and RecallMessage."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 from weir.broker.api import Outgoing, Producer, Receipt
+from weir.gateway.rocketmq.cluster.routing import at_owner, queue_name
 from weir.gateway.rocketmq.connection.calls import Call
 from weir.gateway.rocketmq.errors import Refused, ok, status_of
 from weir.gateway.rocketmq.message_types import accepted_types, name_of
@@ -15,7 +17,7 @@ from weir.gateway.rocketmq.registry import calls
 from weir.gateway.rocketmq.transactions.checking import may_be_asked
 from weir.gateway.rocketmq.transactions.preparing import preparation_of
 from weir.model.batch import BatchFormat, HeldId
-from weir.model.errors import NotHeldError, WeirError, WireError
+from weir.model.errors import NotHeldError, NotOwnerError, WeirError, WireError
 from weir.model.registry import Action
 from weir.model.topics import TopicName
 from weir.wire.messages import encode_message, join_messages
@@ -43,42 +45,90 @@ def send_message(call: Call, request: Any) -> Any:
             raise Refused(api.Code.MESSAGE_CORRUPTED, "different lite topic")
     known = call.session.publishing.topic_now(call.role, topic)
     if known is None:
-        return _open_and_send(call, topic, messages)
-    _send(call, known, messages)
-    return None
+        return _open_and_send(call, topic, request)
+    return _send(call, known, request)
 
 
-async def _open_and_send(call: Call, topic: TopicName, messages: Sequence[Any]) -> None:
-    _send(call, await call.session.publishing.topic(call.role, topic), messages)
+async def _open_and_send(call: Call, topic: TopicName, request: Any) -> Any:
+    apart = _send(call, await call.session.publishing.topic(call.role, topic), request)
+    return None if apart is None else await apart
 
 
-def _send(call: Call, topic: PublishedTopic, messages: Sequence[Any]) -> None:
-    """Each message is on its way when this returns; the answer follows when all of them are stored."""
+def _send(call: Call, topic: PublishedTopic, request: Any) -> Coroutine[Any, Any, Any] | None:
+    """Each message is on its way when this returns; the answer follows when all of them are stored. What other
+    brokers have to store makes it something to wait for."""
+    messages = request.messages
     accepted = accepted_types(call.session.services.registry.topics.find(topic.name))
+    targets: list[tuple[int, Producer | None]] = []
+    together: tuple[int, Producer | None] | None = None
     for message in messages:
-        kind = message.system_properties.message_type
-        if kind not in accepted:
+        said = message.system_properties
+        if said.message_type not in accepted:
             raise Refused(
                 api.Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                f"the topic takes messages of type {', '.join(map(name_of, accepted))}, not {name_of(kind)}",
+                f"the topic takes messages of type {', '.join(map(name_of, accepted))},"
+                f" not {name_of(said.message_type)}",
             )
+        if said.message_group:
+            targets.append(topic.of_group(said.message_group))
+        else:
+            together = together or topic.next()
+            targets.append(together)
+    if all(producer is not None for _, producer in targets):
+        _put(call, topic, messages, targets)
+        return None
+    if call.handed_on:
+        raise NotOwnerError(f"{topic.name} is served by another broker")
+    return _send_apart(call, topic, request, [number for number, _ in targets])
+
+
+async def _send_apart(call: Call, topic: PublishedTopic, request: Any, numbers: Sequence[int]) -> Any:
+    """Some of the messages, or all, are for queues that other brokers have, or that came to this one since."""
+    await topic.open()
+    targets = [(number, topic.producer(number)) for number in numbers]
+    if all(producer is not None for _, producer in targets):
+        _put(call, topic, request.messages, targets)
+        return None
+    if any(message.system_properties.message_type == _T.TRANSACTION for message in request.messages):
+        may_be_asked(call, topic.name)
+    places: dict[int, list[int]] = {}
+    for at, number in enumerate(numbers):
+        places.setdefault(number, []).append(at)
+    entries: list[Any] = [None] * len(numbers)
+    await asyncio.gather(
+        *(_send_to(call, topic.part(number), request, those, entries) for number, those in places.items())
+    )
+    return _response(entries)
+
+
+async def _send_to(call: Call, queue: TopicName, request: Any, places: Sequence[int], entries: list[Any]) -> None:
+    part = api.SendMessageRequest(messages=[request.messages[at] for at in places])
+    try:
+        answer = await at_owner(call, queue, part, twice=False)
+        found = list(answer.entries) or [api.SendResultEntry(status=answer.status)] * len(places)
+    except WeirError as failed:
+        found = [api.SendResultEntry(status=status_of(failed))] * len(places)
+    for at, entry in zip(places, found, strict=True):
+        entries[at] = entry
+
+
+def _put(
+    call: Call, topic: PublishedTopic, messages: Sequence[Any], targets: Sequence[tuple[int, Producer | None]]
+) -> None:
     answer = _Answer(call, messages)
     now_ms = call.session.clock.wall_ms()
-    together: dict[Producer, tuple[int, list[int], list[bytes]]] = {}
-    for at, message in enumerate(messages):
-        said = message.system_properties
-        number, producer = topic.of_group(said.message_group) if said.message_group else topic.next()
-        if not said.message_group and together:
-            producer, (number, _, _) = next(iter(together.items()))
+    together: dict[Producer, tuple[list[int], list[bytes]]] = {}
+    for at, (message, (number, producer)) in enumerate(zip(messages, targets, strict=True)):
+        assert producer is not None
         encoded = encode_message(message_of(message, body_of(message, call.session.limits), now_ms))
         outgoing = _alone(call, topic.name, message, encoded, now_ms)
         if outgoing is None:
-            together.setdefault(producer, (number, [], []))
-            together[producer][1].append(at)
-            together[producer][2].append(encoded)
+            places, batch = together.setdefault(producer, ([], []))
+            places.append(at)
+            batch.append(encoded)
         else:
             call.session.publishing.put(producer, outgoing, partial(answer.stored_alone, at, number))
-    for producer, (_, places, batch) in together.items():
+    for producer, (places, batch) in together.items():
         call.session.publishing.add(producer, batch, partial(answer.stored, places))
 
 
@@ -137,11 +187,14 @@ class _Answer:
 
     def _count(self, stored: int) -> None:
         self._left -= stored
-        if self._left:
-            return
-        codes = {entry.status.code for entry in self._entries}
-        status = self._entries[0].status if len(codes) == 1 else _several()
-        self._call.answer(api.SendMessageResponse(status=status, entries=self._entries))
+        if not self._left:
+            self._call.answer(_response(self._entries))
+
+
+def _response(entries: Sequence[Any]) -> Any:
+    codes = {entry.status.code for entry in entries}
+    status = entries[0].status if len(codes) == 1 else _several()
+    return api.SendMessageResponse(status=status, entries=entries)
 
 
 def _several() -> Any:
@@ -158,11 +211,13 @@ async def recall_message(call: Call, request: Any) -> Any:
         handle = recall_of(request.recall_handle)
     except WireError:
         raise Refused(api.Code.BAD_REQUEST, "recall handle is invalid") from None
-    services = call.session.services
-    services.guard.check(call.role, topic, Action.PRODUCE)
-    partitions = await services.broker.partitions(topic, role=call.role, create=False)
-    name = topic.at(handle.partition) if partitions else topic
-    found = await services.broker.topic(name, role=call.role, create=False)
+    call.session.services.guard.check(call.role, topic, Action.PRODUCE)
+    queue = await queue_name(call, topic, handle.partition, create=False)
+    return await at_owner(call, queue, request, partial(_recalled, call, queue, handle))
+
+
+async def _recalled(call: Call, queue: TopicName, handle: PlaceHandle) -> Any:
+    found = await call.session.services.broker.topic(queue, role=call.role, create=False)
     held = None if found.stored is None else found.stored.held
     try:
         if held is None:

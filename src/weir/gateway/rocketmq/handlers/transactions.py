@@ -1,7 +1,9 @@
 """EndTransaction: a half message is committed or rolled back."""
 
+from functools import partial
 from typing import Any
 
+from weir.gateway.rocketmq.cluster.routing import at_owner, queue_name
 from weir.gateway.rocketmq.connection.calls import Call
 from weir.gateway.rocketmq.errors import Refused, ok
 from weir.gateway.rocketmq.names import topic_of
@@ -9,7 +11,8 @@ from weir.gateway.rocketmq.registry import calls
 from weir.model.batch import HeldId
 from weir.model.errors import HalfDecidedError, NotHeldError, WireError
 from weir.model.half import Decision
-from weir.wire.rocketmq.handles import half_of
+from weir.model.topics import TopicName
+from weir.wire.rocketmq.handles import PlaceHandle, half_of
 from weir.wire.rocketmq.proto import api
 
 _DECISIONS = {
@@ -32,9 +35,12 @@ async def end_transaction(call: Call, request: Any) -> Any:
     decision = _DECISIONS.get(request.resolution)
     if decision is None:
         return api.EndTransactionResponse(status=ok())
-    broker = call.session.services.broker
-    partitions = await broker.partitions(topic, role=call.role, create=False)
-    found = await broker.topic(topic.at(handle.partition) if partitions else topic, role=call.role, create=False)
+    queue = await queue_name(call, topic, handle.partition, create=False)
+    return await at_owner(call, queue, request, partial(_decided, call, queue, handle, decision))
+
+
+async def _decided(call: Call, queue: TopicName, handle: PlaceHandle, decision: Decision) -> Any:
+    found = await call.session.services.broker.topic(queue, role=call.role, create=False)
     if found.stored is None:
         raise Refused(api.Code.INVALID_TRANSACTION_ID, "the topic keeps no messages")
     try:

@@ -1,0 +1,134 @@
+"""Calls about queues that another broker has: made there by this one, so that a client is served wherever it asks.
+
+Clients are told by the route which broker has a queue, and go there. What they know may be out of date, or, of
+message groups, transactions and lite topics, not what decides. A queue on its way from one broker to another is
+waited for within limits; a call is handed on once.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeAlias
+
+from weir.broker.api import ClientCall, Owner
+from weir.gateway.rocketmq.connection.calls import Call
+from weir.gateway.rocketmq.errors import MOVED
+from weir.model.errors import NotOwnerError, PeerBusyError, PeerUnavailableError
+from weir.model.topics import TopicName
+from weir.wire.rocketmq.proto import parse
+
+GATEWAY = "rocketmq"
+#: Makes an answer at this broker.
+Here: TypeAlias = Callable[[], Awaitable[Any]]
+#: How long a queue that is on its way is waited for, unless the client gives up before; and between two looks.
+_PATIENCE_S = 10.0
+_PAUSE_S = 0.05
+_MOST_PAUSE_S = 0.5
+#: So much earlier than the client gives up it is answered.
+_MARGIN_S = 0.3
+#: How long other brokers have to take notice.
+_TELL_S = 1.0
+
+
+async def queue_name(call: Call, topic: TopicName, number: int, *, create: bool = True) -> TopicName:
+    """Of a queue of the topic, by its number."""
+    broker = call.session.services.broker
+    partitions = await broker.partitions(topic, role=call.role, create=create)
+    return topic.at(number) if partitions else topic
+
+
+async def at_owner(
+    call: Call, queue: TopicName, request: Any, here: Here | None = None, *, twice: bool = True
+) -> Any:
+    """The one message of the answer, made where the queue is. `here`: makes it at this broker; None: as if another
+    had handed it on. `twice`: whether it may be asked again although it may have been done."""
+    find = partial(call.session.services.broker.owner, queue, role=call.role)
+    return await _routed(call, find, request, here, _first, twice=twice)
+
+
+async def at_owner_streamed(call: Call, queue: TopicName, request: Any, here: Here) -> list[Any]:
+    """All messages of the answer."""
+    find = partial(call.session.services.broker.owner, queue, role=call.role)
+    found: list[Any] = await _routed(call, find, request, here, list)
+    return found
+
+
+async def at_coordinator(call: Call, group: str, request: Any, here: Here) -> Any:
+    """The one message of the answer, made by the broker that knows the positions of the group."""
+    return await _routed(
+        call, partial(call.session.services.positions.of(call.role).owner, group), request, here, _first
+    )
+
+
+def _first(messages: Sequence[Any]) -> Any:
+    return messages[0]
+
+
+async def _routed(
+    call: Call,
+    find: Callable[[], Awaitable[Owner]],
+    request: Any,
+    here: Here | None,
+    made: Callable[[list[Any]], Any],
+    *,
+    twice: bool = True,
+) -> Any:
+    """`made`: the answer of the messages that came from elsewhere."""
+    if call.handed_on and here is not None:
+        return await here()
+    clock = call.session.clock
+    due, pause_s = clock.monotonic() + patience_s(call), _PAUSE_S
+    while True:
+        owner = await find()
+        try:
+            if owner.here and here is not None:
+                return await here()
+            if not owner.broker_id:
+                raise NotOwnerError("nobody has the queue now")
+            return made(await hand_on(call, owner.broker_id, request, patience_s(call)))
+        except (*MOVED, PeerUnavailableError, PeerBusyError) as moved:
+            if isinstance(moved, PeerUnavailableError) and moved.sent and not twice:
+                raise
+            if clock.monotonic() + pause_s > due:
+                raise
+        await clock.sleep(pause_s)
+        pause_s = min(pause_s * 2, _MOST_PAUSE_S)
+
+
+def patience_s(call: Call) -> float:
+    remaining_s = call.remaining_s
+    return _PATIENCE_S if remaining_s is None else max(0.0, min(_PATIENCE_S, remaining_s - _MARGIN_S))
+
+
+async def hand_on(call: Call, broker_id: str, request: Any, wait_s: float, about: Sequence[str] = ()) -> list[Any]:
+    """The messages of the answer that another broker gives."""
+    services = call.session.services
+    if call.handed_on or services.gateway_calls is None:
+        raise NotOwnerError("the queue is served by another broker")
+    services.metrics.handed_on += 1
+    said = ClientCall(
+        GATEWAY,
+        call.method.name,
+        call.role,
+        call.client_id,
+        request.SerializeToString(),
+        max(1, int(wait_s * 1000)),
+        tuple(about),
+    )
+    answered = await services.gateway_calls.hand_on(broker_id, said)
+    if not answered:
+        raise NotOwnerError("the broker that has the queue had no answer")
+    return [parse(call.method.response, one) for one in answered]
+
+
+async def tell_all(call: Call, request: Any) -> None:
+    """Hand it on to every other broker, as far as they can be reached: clients repeat what they want."""
+    services = call.session.services
+    others = [one.broker_id for one in services.broker.brokers() if one.broker_id != services.broker_name]
+    if call.handed_on or not others:
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_TELL_S):
+            telling = (hand_on(call, other, request, _TELL_S) for other in others)
+            await asyncio.gather(*telling, return_exceptions=True)
