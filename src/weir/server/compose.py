@@ -71,11 +71,13 @@ from weir.gateway.kafka.services import Services as KafkaServices
 from weir.gateway.pulsar.metrics import PulsarMetrics
 from weir.gateway.pulsar.server import PulsarServer
 from weir.gateway.pulsar.settings import PulsarSettings
+from weir.gateway.rocketmq.clients import Clients as RocketmqClients
 from weir.gateway.rocketmq.cluster.handed_on import HandedOnCalls
 from weir.gateway.rocketmq.cluster.routing import GATEWAY as ROCKETMQ
 from weir.gateway.rocketmq.commands import ClientCommands
 from weir.gateway.rocketmq.connection.server import RocketmqServer
 from weir.gateway.rocketmq.connection.settings import RocketmqSettings
+from weir.gateway.rocketmq.consume.announcing import Announcing
 from weir.gateway.rocketmq.consume.groups import ConsumerGroups
 from weir.gateway.rocketmq.metrics import RocketmqMetrics
 from weir.gateway.rocketmq.services import Services as RocketmqServices
@@ -492,7 +494,12 @@ def _rocketmq(
 ) -> RocketmqServices:
     groups = ConsumerGroups(runtime, broker, registry)
     stack.push_async_callback(groups.close)
-    services = RocketmqServices(runtime, broker, guard, registry, groups, positions, name, calls)
+    clients = RocketmqClients()
+    announcing = Announcing(runtime.clock, clients)
+    stack.push_async_callback(announcing.close)
+    services = RocketmqServices(
+        runtime, broker, guard, registry, groups, clients, announcing, positions, name, calls
+    )
     calls.answer(ROCKETMQ, HandedOnCalls(services).answer)
     groups.client_lives = lambda client: services.clients.find(client) is not None
     services.clients.on_gone += [groups.client_gone, services.polls.client_gone]

@@ -6,9 +6,10 @@ import threading
 from typing import Any
 
 import pytest
-from rocketmq import ConsumeResult, FilterExpression, MessageListener, PushConsumer
+from rocketmq import ConsumeResult, FilterExpression, MessageListener, PushConsumer, SimpleConsumer
 from rocketmq.v5.exception import IllegalArgumentException
 
+from weir.model.retry import MAX_DELIVERIES
 from weir.testing.processes.up import UpProcess
 
 pytestmark = pytest.mark.process
@@ -100,3 +101,29 @@ def test_a_fifo_group_gets_the_next_message_of_a_message_group_when_the_one_befo
     assert sorted(one.body for one in found) == [b"a1", b"b1"]
     consumer.ack(next(one for one in found if one.body == b"a1"))
     assert [one.body for one in consumer.receive(16, 60)] == [b"a2"]
+
+
+def test_a_client_that_is_connected_is_told_what_changes_for_its_group(
+    weir: UpProcess, clients: Any, name: str, until: Any
+) -> None:
+    told: list[tuple[int, bool]] = []
+    changed = threading.Event()
+
+    class Watching(SimpleConsumer):
+        def reset_setting(self, settings: Any) -> None:
+            super().reset_setting(settings)
+            told.append((settings.backoff_policy.max_attempts, settings.subscription.fifo))
+            if told[-1] == (3, True):
+                changed.set()
+
+    consumer = clients.started(Watching(clients.configuration(), name, {name: FilterExpression()}, 1))
+    consumer.receive(1, 60)
+    weir_command(weir, "groups", "settings", name, "--max-attempts", "3", "--fifo")
+    assert changed.wait(60)
+    stats = f"/admin/v2/persistent/public/default/{name}/stats"
+    until(
+        lambda: (
+            clients.ask(weir, stats)["subscriptions"][name]["subscriptionProperties"].get(MAX_DELIVERIES) == "3"
+        )
+    )
+    clients.stop(consumer)

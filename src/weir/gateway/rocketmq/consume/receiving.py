@@ -76,6 +76,7 @@ class GroupTopic:
         self._count = -1
         self._look_at = 0.0
         self._role = ""
+        self._told = settings()
         self._filter = EVERYTHING
         self._line: deque[_Receiver] = deque()
         self._woken = asyncio.Event()
@@ -237,7 +238,9 @@ class GroupTopic:
         return all(link.alive for link in self.links.values())
 
     async def look(self) -> None:
-        """Subscribe to partitions that have come to this broker, if anybody waits for messages."""
+        """Notice changes: of what holds for the group, and, if anybody waits for messages, partitions that have
+        come to this broker."""
+        self._settings_now()
         if self._line:
             try:
                 await self.open(self._role)
@@ -316,9 +319,13 @@ class GroupTopic:
         """Whether a topic that was received from is closed: moved, or no more."""
         return len(self.links) < self._count or any(not link.alive for link in self.links.values())
 
-    def settings_changed(self) -> None:
-        for link in self.links.values():
-            self._say(link.topic)
+    def _settings_now(self) -> None:
+        """What holds for the group may have changed since its subscriptions were told."""
+        settings = self._settings()
+        if settings != self._told:
+            self._told = settings
+            for link in self.links.values():
+                self._say(link.topic)
 
     def free(self, client: str) -> None:
         for link in self.links.values():

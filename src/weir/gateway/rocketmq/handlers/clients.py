@@ -1,5 +1,6 @@
 """What clients are: Telemetry (their settings, and the server's commands to them), Heartbeat, and their end."""
 
+from functools import partial
 from typing import Any
 
 from weir.gateway.rocketmq.clients import Client
@@ -48,6 +49,19 @@ def telemetry(call: Call, command: Any) -> None:
 
 def _settings(call: Call, said: Any) -> Any:
     """What holds for the client, by what it wants and what the server allows."""
+    answer = _answer(call, said)
+    services = call.session.services
+    client = services.clients.said(call, said)
+    register_checks(call, client, said)
+    if said.HasField("subscription"):
+        resource = said.subscription.group
+        services.announcing.watch(
+            client, partial(settings_of, services, resource, group_of(resource)), partial(_answer, call, said)
+        )
+    return answer
+
+
+def _answer(call: Call, said: Any) -> Any:
     answer = api.Settings()
     answer.CopyFrom(said)
     if said.HasField("publishing"):
@@ -70,8 +84,6 @@ def _settings(call: Call, said: Any) -> Any:
     else:
         raise Refused(api.Code.BAD_REQUEST, "the settings name neither topics to publish to nor a subscription")
     answer.metric.on = False
-    client = call.session.services.clients.said(call, said)
-    register_checks(call, client, said)
     return answer
 
 
