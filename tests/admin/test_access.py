@@ -58,13 +58,15 @@ RULES = [
     ("produce", r"POST /admin/weir/v1/messages/.*"),
     (
         "anyone",
-        r"GET /admin/weir/v1/(addresses|streams|connectors|groups|(stream|connector)-runner)",
+        r"GET /admin/weir/v1/(addresses|streams|connectors|functions|groups|(stream|connector|function)-runner)",
     ),  # those that one may use
     (
         "superuser",
         r".* /admin/weir/v1/(clients/.*|cluster.*|(stream|connector)-runner.*|(streams|connectors)/.*/progress)",
     ),
     ("superuser", r"PUT /admin/weir/v1/connectors/{tenant}/{namespace}/{topic}"),  # with files and secrets there
+    ("superuser", r".* /admin/weir/v1/(function-runner.*|functions/.*/stats)"),
+    ("superuser", r"(POST|PUT) /admin/weir/v1/functions/[^/]*/[^/]*/[^/]*"),
     ("lookup", r"GET /admin/weir/v1/(group-settings|message-types)/.*"),
     ("lookup", r"GET /lookup/.*"),
     ("lookup", r"GET /admin/v2/(non-)?persistent/{tenant}/{namespace}(/partitioned)?"),

@@ -423,6 +423,26 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
             ("GET", f"/admin/weir/v1/connectors/{NS}", None, []),
         ]
     )
+    function, runner = f"/admin/weir/v1/functions/{NS}/clean", "/admin/weir/v1/function-runner"
+    body = {"code": "def clean(message): ...", "entry": "clean", "inputs": [f"persistent://{NS}/single"]}
+    function_id = weir.do("POST", function, body)["id"]
+    told = {"id": function_id, "version": 1, "state": "running", "received": 7}
+    walk(
+        [
+            ("POST", function, body, ANY),
+            ("PUT", function, body | {"entry": "other"}, ANY),
+            ("PUT", f"{function}/state", {"state": "stopped"}, ANY),
+            ("PUT", f"{function}/stats", told, None),
+            ("GET", function, None, ANY),
+            ("GET", "/admin/weir/v1/functions", None, ANY),
+            ("GET", f"/admin/weir/v1/functions/{NS}", None, ANY),
+            ("PUT", runner, {"runner": "r", "where": "here"}, None),
+            ("GET", runner, None, {"runner": "r", "where": "here", "allowed": True}),
+            ("DELETE", f"{runner}/r", None, None),
+            ("DELETE", function, None, None),
+            ("GET", f"/admin/weir/v1/functions/{NS}", None, []),
+        ]
+    )
     stream, runner = f"/admin/weir/v1/streams/{NS}/copy", "/admin/weir/v1/stream-runner"
     emptied = "/admin/weir/v1/cluster/bookies/b9/decommission"
     body = {"sql": "SELECT 1", "sources": [f"persistent://{NS}/single"]}

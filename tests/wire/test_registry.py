@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from weir.model.bundles import LAST_HASH, Boundaries, BundleClaim
 from weir.model.errors import UnknownVersionError, WireError
+from weir.model.functions import Function, FunctionStats, FunctionWanted
 from weir.model.policies import (
     DEFAULT_POLICIES,
     AutoTopicCreation,
@@ -43,6 +44,7 @@ from weir.model.sql_streams import RunnerLease, SqlStream, StreamProgress, Wante
 from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
 from weir.testing.kinds import rounds
 from weir.wire import bundles as bundle_codec
+from weir.wire import functions as function_codec
 from weir.wire import registry as codec
 from weir.wire import sql_streams as sql_codec
 
@@ -185,6 +187,29 @@ VALUES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callable
         sql_codec.encode_progress,
         sql_codec.decode_progress,
     ),
+    "function": (
+        st.builds(
+            Function,
+            topics,
+            texts,
+            numbers,
+            *[texts] * 3,
+            st.lists(topics, max_size=3).map(tuple),
+            st.none() | topics,
+            pairs,
+            st.sampled_from(FunctionWanted),
+            texts,
+            numbers,
+            numbers,
+        ),
+        function_codec.encode_function,
+        function_codec.decode_function,
+    ),
+    "stats": (
+        st.builds(FunctionStats, texts, numbers, texts, *[numbers] * 4, st.floats(allow_nan=False)),
+        function_codec.encode_stats,
+        function_codec.decode_stats,
+    ),
     "runner": (st.builds(RunnerLease, texts, texts, numbers), sql_codec.encode_runner, sql_codec.decode_runner),
 }
 SAMPLES = [
@@ -200,6 +225,8 @@ SAMPLES = [
     sql_codec.encode_stream(SqlStream(TopicName.parse("t"), "1", "SELECT 1", (TopicName.parse("s"),))),
     sql_codec.encode_progress(StreamProgress("1", "running")),
     sql_codec.encode_runner(RunnerLease("r", "here", 5)),
+    function_codec.encode_function(Function(TopicName.parse("t"), "1", 1, "x", "f.py", "f", ())),
+    function_codec.encode_stats(FunctionStats("1", 1, "running")),
 ]
 
 

@@ -18,6 +18,7 @@ from weir.broker.api import (
     Connections,
     Connectors,
     Exchanges,
+    Functions,
     Owner,
     Queues,
     Registry,
@@ -88,6 +89,9 @@ class AdminContext:
     sql_streams: SqlStreams | None = None
     #: What is carried between topics and other systems, where that is kept.
     connectors: Connectors | None = None
+
+    #: Functions that are deployed, where that is kept.
+    functions: Functions | None = None
     #: This broker's, among the others of its cluster.
     broker_id: str = "sole"
     #: How other brokers are asked for what they have.

@@ -10,6 +10,7 @@ from weir.admin.cluster import ClusterRoutes
 from weir.admin.connectors import Connectors
 from weir.admin.context import AdminContext, AdminSettings, ServiceUrls
 from weir.admin.found import Found
+from weir.admin.functions import FunctionRoutes
 from weir.admin.group_settings import GroupSettingsRoutes
 from weir.admin.groups import GroupRoutes
 from weir.admin.half import Half
@@ -70,6 +71,7 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *Sinks(context).routes(),
         *Streams(context).routes(),
         *Connectors(context).routes(),
+        *FunctionRoutes(context).routes(),
         *Addresses(context).routes(),
         *management_routes(context),
     ]

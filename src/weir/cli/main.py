@@ -25,6 +25,7 @@ FAILED, MISUSED = 1, 2
         "consume": Lazy("weir.cli.consume:consume", "Print the messages of a topic."),
         "demo": Lazy("weir.server.demo:demo", "Show what Weir does, on this machine."),
         "doctor": Lazy("weir.cli.doctor:doctor", "Check what Weir and Spark need on this machine."),
+        "functions": Lazy("weir.cli.functions:functions", "Deploy and run Python functions of messages."),
         "groups": Lazy("weir.cli.groups:groups", "List, describe and reset consumer groups and subscriptions."),
         "half": Lazy("weir.cli.half:half", "Commit and roll back messages that are prepared."),
         "held": Lazy("weir.cli.held:held", "List and cancel messages that wait for their moment."),

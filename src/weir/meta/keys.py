@@ -134,6 +134,11 @@ CONNECTOR_PROGRESS = "/weir/connect/progress/"
 CONNECTORS_REMOVED = "/weir/connect/removed/"
 CONNECTOR_RUNNER = "/weir/connect/runner"
 
+#: Functions that are deployed, what their runner last said of them, and the one process that runs them.
+FUNCTIONS = "/weir/functions/deployed/"
+FUNCTION_STATS = "/weir/functions/stats/"
+FUNCTION_RUNNER = "/weir/functions/runner"
+
 
 def cluster(name: str) -> str:
     return CLUSTERS + name
@@ -279,6 +284,14 @@ def connector_progress(name: TopicName) -> str:
 
 def connector_removed(connector_id: str) -> str:
     return CONNECTORS_REMOVED + connector_id
+
+
+def function(name: TopicName) -> str:
+    return f"{FUNCTIONS}{name.namespace}/{name.local}"
+
+
+def function_stats(name: TopicName) -> str:
+    return f"{FUNCTION_STATS}{name.namespace}/{name.local}"
 
 
 def _quoted(name: str) -> str:

@@ -323,6 +323,26 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionsConfig:
+    """The process that runs functions, beside `weir up`."""
+
+    run: bool = setting(
+        FLAG, False, "Whether weir up runs the functions' runner beside the broker, as with --functions."
+    )
+    url: str = setting(TEXT, "", "The broker that it asks; empty: this one, by listeners.http or listeners.https.")
+    token: str = setting(
+        TEXT,
+        "",
+        "Its token, of a superuser, or file:/path; empty: made with auth.token_secret, where that is needed.",
+        secret=True,
+    )
+    ca: str = setting(TEXT, "", "The file with the CAs that it trusts, PEM; empty: the system's.")
+    checkpoints: str = setting(
+        TEXT, "", "Where functions on Spark keep what they need to go on; empty: the folder functions in data."
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """What it says while it runs."""
 
@@ -360,6 +380,7 @@ class Config:
     defaults: Defaults = field(default_factory=Defaults)
     console: ConsoleConfig = field(default_factory=ConsoleConfig)
     streams: Streams = field(default_factory=Streams)
+    functions: FunctionsConfig = field(default_factory=FunctionsConfig)
     log: Log = field(default_factory=Log)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
 

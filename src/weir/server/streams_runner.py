@@ -52,20 +52,23 @@ class WithStreams:
         await self._node.failed()
 
     async def _token(self) -> str | None:
-        """As it was given; or one that is made here, where the secret is at hand."""
-        config = self._config
-        if config.streams.token:
-            return config.streams.token
-        if not config.auth.authenticate or "WEIR_TOKEN" in os.environ:
-            return None
-        auth = config.auth
-        if not auth.token_secret or not auth.superusers or auth.role_claim != "sub":
-            raise ConfigError(
-                "the runner of the streams needs a token of a superuser",
-                hint="set streams.token=file:/path, made by weir token create",
-            )
-        secret = load_secret(await read_key(auth.token_secret, self._runtime.disk))
-        return create_token(secret, auth.superusers[0], audience=auth.audience or None)
+        return await runner_token(self._config, self._config.streams.token, self._runtime, "streams")
+
+
+async def runner_token(config: Config, given: str, runtime: Runtime, what: str) -> str | None:
+    """As it was given; or one that is made here, where the secret is at hand. `what`: it runs these."""
+    if given:
+        return given
+    if not config.auth.authenticate or "WEIR_TOKEN" in os.environ:
+        return None
+    auth = config.auth
+    if not auth.token_secret or not auth.superusers or auth.role_claim != "sub":
+        raise ConfigError(
+            f"the runner of the {what} needs a token of a superuser",
+            hint=f"set {what}.token=file:/path, made by weir token create",
+        )
+    secret = load_secret(await read_key(auth.token_secret, runtime.disk))
+    return create_token(secret, auth.superusers[0], audience=auth.audience or None)
 
 
 async def _died(name: str) -> None:
@@ -80,7 +83,7 @@ def runner_spec(config: Config, addresses: dict[str, Address], token: str | None
         scheme = next((one for one in ("http", "https") if one in addresses), None)
         if scheme is None:
             raise ConfigError("the runner of the streams needs listeners.http", hint="set it, or streams.url")
-        url = f"{scheme}://{_reached(addresses[scheme])}"
+        url = f"{scheme}://{reached(addresses[scheme])}"
     command = weir_command("-v", "streams", "run", "--standby", "--url", url, "--master", streams.master)
     command += ["--memory", streams.memory, "--checkpoints", streams.checkpoints or str(data / "sql")]
     command += ["--ca", streams.ca] if streams.ca else []
@@ -96,7 +99,7 @@ def runner_spec(config: Config, addresses: dict[str, Address], token: str | None
     )
 
 
-def _reached(address: Address) -> Address:
+def reached(address: Address) -> Address:
     """From this machine."""
     return Address(_LOOPBACK if address.host in ("", "0.0.0.0", "::") else address.host, address.port)
 

@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -14,6 +15,7 @@ from weir.runtime.real_watch import LoopWatch
 from weir.server.broker_node import BrokerNode
 from weir.server.config import Config
 from weir.server.config_options import config_options
+from weir.server.functions_runner import with_functions
 from weir.server.node_commands import config_source, load_config, ready_path, settle
 from weir.server.open_listeners import warning
 from weir.server.reloading import ConfigSource, Reloading
@@ -32,6 +34,7 @@ Examples:
                                               RocketMQ 8081, HTTP 8080
   weir up --data /var/lib/weir --config weir.toml
   weir up --streams                           and SQL's streams run beside it, after each start
+  weir up --functions                         and functions that are deployed, for latency in milliseconds
   weir up --workers 3                         the same folder, served by three broker processes
   weir up --set listeners.pulsar=127.0.0.1:0 --set listeners.kafka= --ready-file ready.json
   weir config show                            every setting; weir config explain KEY tells more
@@ -62,6 +65,11 @@ log says what came of it.
     is_flag=True,
     help="Run SQL's streams beside the broker, too: a process that is kept alive, and logs here; as streams.run.",
 )
+@click.option(
+    "--functions",
+    is_flag=True,
+    help="Run functions beside the broker, too: processes that are kept alive, and log here; as functions.run.",
+)
 @click.pass_context
 def up(
     ctx: click.Context,
@@ -73,18 +81,31 @@ def up(
     ready_file: str | None,
     workers: int | None,
     streams: bool,
+    functions: bool,
 ) -> None:
     """Run a whole Weir on this machine: broker, storage and metadata in one process."""
     config = load_config(ctx, config_file, assignments, {} if data is None else {"data": data})
     _check(config)
     source = config_source(ctx, config_file, assignments, {} if data is None else {"data": data})
     ready = ready_path(ready_file)
+    beside = Beside(streams, functions)
     if workers is None:
-        run(lambda runtime: _up(runtime, config, source, ready, accept_loss=accept_loss, streams=streams))
+        run(lambda runtime: _up(runtime, config, source, ready, accept_loss=accept_loss, beside=beside))
         return
     given = (*assignments, f"data={config.data}")
     options = WorkerOptions(config_file, given, workers, accept_loss=accept_loss)
-    run(lambda runtime: _up_with_workers(runtime, config, source, ready, options, streams=streams))
+    run(lambda runtime: _up_with_workers(runtime, config, source, ready, options, beside=beside))
+
+
+class Beside(NamedTuple):
+    """What runs beside the broker, as processes of its own."""
+
+    streams: bool
+    functions: bool
+
+    def of(self, node: Served, runtime: Runtime, config: Config) -> Served:
+        inner = served(node, runtime, config, streams=self.streams)
+        return with_functions(inner, runtime, config, functions=self.functions)
 
 
 def _check(config: Config) -> None:
@@ -105,11 +126,11 @@ async def _up_with_workers(
     ready_file: Path | None,
     options: WorkerOptions,
     *,
-    streams: bool,
+    beside: Beside,
 ) -> None:
     say_gone(ready_file)
     workers = Workers(runtime, config, options)
-    node = served(workers, runtime, config, streams=streams)
+    node = beside.of(workers, runtime, config)
     await serve_until_signal(
         node,
         ready_file=ready_file,
@@ -153,11 +174,11 @@ async def _up(
     ready_file: Path | None,
     *,
     accept_loss: bool,
-    streams: bool,
+    beside: Beside,
 ) -> None:
     # What a killed one left behind would mislead whoever waits for the file; that of a living one is not ours.
     broker = BrokerNode(runtime, config, on_locked=lambda: say_gone(ready_file), accept_loss=accept_loss)
-    node = served(broker, runtime, config, streams=streams)
+    node = beside.of(broker, runtime, config)
 
     def on_ready() -> None:
         settle()

@@ -26,6 +26,7 @@ from weir.broker.api.consuming import Consumer, Delivery, KeyShared, StartAt, Su
 from weir.broker.api.dead_letters import DeadLetterBox, LetterFilter, LetterPage, Redriven, StoredLetter
 from weir.broker.api.exchanges import Exchanges, NamespaceExchanges, Routed
 from weir.broker.api.flows import BrokerFlows, TopicsFlow
+from weir.broker.api.functions import Definition, Deployed, Functions
 from weir.broker.api.gateway_calls import ClientCall, GatewayCalls
 from weir.broker.api.groups import (
     GroupAdmin,
@@ -128,12 +129,15 @@ __all__ = [
     "CursorStats",
     "DeadLetterBox",
     "DecommissionProgress",
+    "Definition",
     "Delivery",
+    "Deployed",
     "Described",
     "DescribedConnector",
     "DirectReplies",
     "Exchanges",
     "Flow",
+    "Functions",
     "GatewayCalls",
     "GrantRecords",
     "GroupAdmin",

@@ -1,5 +1,7 @@
 """What the brokers say of themselves: where their admin API is, and which transactions are open."""
 
+from collections.abc import Mapping
+
 from weir.client.kafka.cluster import Cluster
 from weir.client.kafka.connection import KafkaConnection
 from weir.client.kafka.refusals import check
@@ -8,6 +10,7 @@ from weir.model.errors import ConfigError, ConnectFailedError, WeirError
 from weir.wire.kafka import messages as m
 
 _TOPIC, _BROKER = 2, 4
+_EXISTS = 36
 _HTTP_URL = "weir.http.url"
 
 
@@ -49,6 +52,26 @@ def topic_config(cluster: Cluster, topic: str, name: str) -> str:
         return ""
 
     return cluster.retry(ask)
+
+
+def create_topic(cluster: Cluster, topic: str, configs: Mapping[str, str], *, partitions: int = 1) -> None:
+    """A topic with these configs; one that is there stays as it is."""
+    wanted = m.CreateTopicsRequest.CreatableTopic(
+        name=topic,
+        num_partitions=partitions,
+        replication_factor=-1,
+        configs=[
+            m.CreateTopicsRequest.CreatableTopicConfig(name=name, value=value) for name, value in configs.items()
+        ],
+    )
+    request = m.CreateTopicsRequest(topics=[wanted], timeout_ms=30_000)
+
+    def ask() -> None:
+        for one in cluster.any().ask(request, m.CreateTopicsResponse).topics:
+            if one.error_code != _EXISTS:
+                check(one.error_code, topic, one.error_message)
+
+    cluster.retry(ask)
 
 
 def open_transactions(cluster: Cluster, prefix: str) -> list[str]:

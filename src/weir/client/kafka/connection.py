@@ -45,6 +45,8 @@ _NEWEST = {
     ApiKey.ADD_PARTITIONS_TO_TXN: 3,
     ApiKey.ADD_OFFSETS_TO_TXN: 3,
     ApiKey.END_TXN: 4,
+    ApiKey.TXN_OFFSET_COMMIT: 3,
+    ApiKey.CREATE_TOPICS: 5,
     ApiKey.LIST_GROUPS: 4,
     ApiKey.LIST_TRANSACTIONS: 1,
     ApiKey.DESCRIBE_CLUSTER: 1,
@@ -53,6 +55,8 @@ _NEWEST = {
     ApiKey.SASL_AUTHENTICATE: 2,
     ApiKey.API_VERSIONS: 0,
 }
+#: With transactions version 2 (KIP-890): producing and moving positions join, and each end begins an epoch.
+_NEWEST_2 = {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}
 _IOV = 512
 
 
@@ -133,10 +137,11 @@ class KafkaConnection:
     def _greet(self) -> None:
         served = self.ask(m.ApiVersionsRequest(), m.ApiVersionsResponse)
         check(served.error_code, str(self.address))
+        newest = _NEWEST | (_NEWEST_2 if self._settings.joining_by_use else {})
         for api in served.api_keys:
-            if api.api_key in _NEWEST and api.api_key in API:
+            if api.api_key in newest and api.api_key in API:
                 ours = API[ApiKey(api.api_key)].versions
-                best = min(_NEWEST[ApiKey(api.api_key)], api.max_version, ours[1])
+                best = min(newest[ApiKey(api.api_key)], api.max_version, ours[1])
                 if best >= max(api.min_version, ours[0]):
                     self._versions[api.api_key] = best
         if self._settings.login is not None:

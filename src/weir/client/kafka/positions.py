@@ -38,18 +38,25 @@ def commit(cluster: Cluster, group: str, positions: Mapping[Partition, int], met
         cluster.retry(ask)
 
 
-def committed(cluster: Cluster, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
-    """The positions of a group, of the partitions that it has one for."""
-    return {partition: offset for partition, (offset, _) in described(cluster, group, partitions).items()}
+def committed(
+    cluster: Cluster, group: str, partitions: Iterable[Partition], *, stable: bool = False
+) -> dict[Partition, int]:
+    """The positions of a group, of the partitions that it has one for. `stable`: not before transactions that move
+    them are decided."""
+    found = described(cluster, group, partitions, stable=stable)
+    return {partition: offset for partition, (offset, _) in found.items()}
 
 
-def described(cluster: Cluster, group: str, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, str]]:
+def described(
+    cluster: Cluster, group: str, partitions: Iterable[Partition], *, stable: bool = False
+) -> dict[Partition, tuple[int, str]]:
     """The positions of a group, and the metadata that it gave with them."""
     topics: dict[str, list[int]] = {}
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(partition.index)
     request = m.OffsetFetchRequest(
         group_id=group,
+        require_stable=stable,
         topics=[
             m.OffsetFetchRequest.OffsetFetchRequestTopic(name=name, partition_indexes=parts)
             for name, parts in topics.items()

@@ -63,6 +63,8 @@ class KafkaSettings:
     request_timeout_s: float = 30.0
     #: How long to try again what may succeed later: a broker that restarts, a leader that moves.
     retry_for_s: float = 60.0
+    #: Whether partitions and groups join a transaction by being used, and each end begins a new epoch (KIP-890).
+    joining_by_use: bool = False
 
 
 def parse_servers(text: str) -> tuple[Address, ...]:

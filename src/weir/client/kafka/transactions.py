@@ -70,5 +70,19 @@ def end(cluster: Cluster, transactional_id: str, producer: ProducerId, *, commit
     cluster.retry(ask)
 
 
+def end_epoch(cluster: Cluster, transactional_id: str, producer: ProducerId, *, commit: bool) -> ProducerId:
+    """Commit or abort the open transaction; who the producer is from now on. Of a client with `joining_by_use`."""
+    request = m.EndTxnRequest(
+        transactional_id=transactional_id, producer_id=producer.id, producer_epoch=producer.epoch, committed=commit
+    )
+
+    def ask() -> ProducerId:
+        answer = _of(cluster, transactional_id).ask(request, m.EndTxnResponse)
+        check(answer.error_code, transactional_id)
+        return ProducerId(answer.producer_id, answer.producer_epoch)
+
+    return cluster.retry(ask)
+
+
 def _of(cluster: Cluster, transactional_id: str | None) -> KafkaConnection:
     return cluster.any() if transactional_id is None else cluster.transaction_coordinator(transactional_id)

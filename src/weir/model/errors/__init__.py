@@ -31,6 +31,7 @@ from weir.model.errors.exchanges import (
     InequivalentExchangeError,
     UnknownExchangeTypeError,
 )
+from weir.model.errors.functions import FunctionError, FunctionExistsError, FunctionNotFoundError
 from weir.model.errors.groups import (
     CommitTooLargeError,
     GroupFullError,
@@ -205,6 +206,9 @@ __all__ = [
     "FileMissingError",
     "FilterError",
     "FrameTooLargeError",
+    "FunctionError",
+    "FunctionExistsError",
+    "FunctionNotFoundError",
     "GroupFullError",
     "GroupNotEmptyError",
     "GroupSubscribedError",

@@ -1,0 +1,237 @@
+"""Functions: list, deploy, update, start, stop, delete; what their runner says of them; and who the runner is.
+
+Whoever deploys code has it run by the runner, with what the runner may do: so it takes a superuser, as being the
+runner does. To see, start, stop and delete functions takes whoever administers their namespace.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field, structs
+
+from weir.admin.context import AdminContext
+from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, namespace_of, topic_of
+from weir.admin.routing import BadRequestError, Call, Natural, RefusedError, Route
+from weir.admin.streams import RunnerAnswer, RunnerBody
+from weir.broker.api import Definition, Deployed, Functions
+from weir.model.errors import InvalidNameError
+from weir.model.functions import Function, FunctionStats, FunctionWanted
+from weir.model.topics import TopicName
+
+_WEIR = "/admin/weir/v1"
+_ALL, _RUNNER = f"{_WEIR}/functions", f"{_WEIR}/function-runner"
+_OF = f"{_ALL}/{{tenant}}/{{namespace}}"
+_ONE = f"{_OF}/{{topic}}"
+_TAG = "functions"
+_NONE_HERE = {501: "no functions are kept here"}
+
+_Text = Annotated[str, Meta(max_length=4_000)]
+_Word = Annotated[str, Meta(min_length=1, max_length=200)]
+_Rate = Annotated[float, Meta(ge=0, le=1e15)]
+
+
+class FunctionBody(Struct):
+    """A definition. `code`: the text of a Python file; `entry`: the function in it. `inputs`, `output`: topics, in
+    full."""
+
+    code: Annotated[str, Meta(min_length=1, max_length=500_000)]
+    entry: _Word
+    inputs: Annotated[list[_Text], Meta(max_length=100)]
+    file: _Word = "function.py"
+    output: _Text | None = None
+    options: Annotated[dict[_Word, _Text], Meta(max_length=100)] = field(default_factory=dict)
+
+
+class WantedBody(Struct):
+    state: Literal["running", "stopped"]
+
+
+class StatsBody(Struct, rename="camel"):
+    """How a function goes, by its runner. `id`: which function of this name it is about."""
+
+    id: _Word
+    version: Natural
+    state: Literal["starting", "running", "failed", "stopped"]
+    received: Natural = 0
+    sent: Natural = 0
+    failed: Natural = 0
+    dead: Natural = 0
+    received_per_second: _Rate = 0.0
+    lag: Natural = 0
+    latency_p50_ms: _Rate = 0.0
+    latency_p99_ms: _Rate = 0.0
+    state_keys: Natural = 0
+    state_bytes: Natural = 0
+    error: _Text = ""
+    failures: Natural = 0
+    next_try_ms: Natural = 0
+    where: Annotated[str, Meta(max_length=200)] = ""
+    started_ms: Natural = 0
+
+
+class StatsAnswer(StatsBody, rename="camel"):
+    reported_ms: int = 0
+
+
+class FunctionAnswer(Struct, rename="camel"):
+    name: str
+    id: str
+    version: int
+    code: str
+    file: str
+    entry: str
+    inputs: list[str]
+    output: str | None
+    options: dict[str, str]
+    #: What it shall do; what it does is in its stats.
+    state: Literal["running", "stopped"]
+    role: str
+    created_ms: int
+    updated_ms: int
+    #: Its subscription of the inputs.
+    subscription: str
+    stats: StatsAnswer | None = None
+
+
+class FunctionRoutes:
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        about = {**ABOUT_TOPIC, **CONFLICT, **_NONE_HERE}
+        within = {**ABOUT_NAMESPACE, **_NONE_HERE}
+        busy = {409: "another one runs the functions", **_NONE_HERE}
+
+        def route(method: str, path: str, text: str, work: Any, **more: Any) -> Route:
+            more.setdefault("refusals", about)
+            return Route(method, path, text, work, tag=_TAG, **more)
+
+        listed = list[FunctionAnswer]
+        one: dict[str, Any] = {"answer": FunctionAnswer}
+        return [
+            route("GET", _ALL, "All that the caller administers.", self._all, answer=listed, refusals=_NONE_HERE),
+            route("GET", _OF, "A namespace's.", self._of, answer=listed, refusals=within),
+            route("GET", _ONE, "One function.", self._get, **one),
+            route("POST", _ONE, "Deploy a function.", self._deploy, body=FunctionBody, **one),
+            route("PUT", _ONE, "Its next version.", self._update, body=FunctionBody, **one),
+            route("PUT", f"{_ONE}/state", "Start or stop it.", self._want, body=WantedBody, **one),
+            route("DELETE", _ONE, "Run it no more; its topics stay.", self._delete),
+            route("PUT", f"{_ONE}/stats", "The runner says how it goes.", self._report, body=StatsBody),
+            route("GET", _RUNNER, "The runner.", self._runner, answer=RunnerAnswer, refusals=busy),
+            route(
+                "PUT", _RUNNER, "Be the runner for a while, or longer.", self._take, body=RunnerBody, refusals=busy
+            ),
+            route("DELETE", f"{_RUNNER}/{{runner}}", "Run no more.", self._release, refusals=busy),
+        ]
+
+    @property
+    def _functions(self) -> Functions:
+        found = self._context.functions
+        if found is None:
+            raise RefusedError(501, "this broker keeps no functions")
+        return found
+
+    # --- definitions --------------------------------------------------------------------------------------------
+
+    async def _all(self, call: Call) -> list[FunctionAnswer]:
+        """Those that the caller administers."""
+        may = self._context.authoriser.may_administer
+        return [_shown(one) for one in await self._functions.list() if may(call.role, one.function.name)]
+
+    async def _of(self, call: Call) -> list[FunctionAnswer]:
+        namespace = namespace_of(call.path)
+        self._context.authoriser.check_admin(call.role, namespace)
+        self._context.registry.namespaces.get(namespace)
+        return [_shown(one) for one in await self._functions.list(namespace)]
+
+    async def _get(self, call: Call) -> FunctionAnswer:
+        return _shown(await self._functions.get(self._administered(call)))
+
+    async def _deploy(self, call: Call) -> FunctionAnswer:
+        name, what = self._defined(call)
+        await self._functions.deploy(name, what, role=call.role)
+        return _shown(await self._functions.get(name))
+
+    async def _update(self, call: Call) -> FunctionAnswer:
+        name, what = self._defined(call)
+        await self._functions.update(name, what, role=call.role)
+        return _shown(await self._functions.get(name))
+
+    def _defined(self, call: Call) -> tuple[TopicName, Definition]:
+        self._context.authoriser.check_superuser(call.role)
+        name, body = self._administered(call), call.body
+        self._context.registry.namespaces.get(name.namespace)
+        if not body.inputs:
+            raise BadRequestError("a function needs a topic to read", hint="name one in inputs")
+        return name, Definition(
+            code=body.code,
+            file=body.file,
+            entry=body.entry,
+            inputs=tuple(TopicName.parse(one).base for one in body.inputs),
+            output=None if body.output is None else TopicName.parse(body.output).base,
+            options=body.options,
+        )
+
+    async def _want(self, call: Call) -> FunctionAnswer:
+        name = self._administered(call)
+        await self._functions.want(name, FunctionWanted(call.body.state))
+        return _shown(await self._functions.get(name))
+
+    async def _delete(self, call: Call) -> None:
+        await self._functions.delete(self._administered(call))
+
+    def _administered(self, call: Call) -> TopicName:
+        name = topic_of(call.path)
+        self._context.authoriser.check_admin(call.role, name)
+        if name.partition is not None:
+            raise InvalidNameError(f"{name} is a partition", hint="give the function another name")
+        return name
+
+    # --- the runner ---------------------------------------------------------------------------------------------
+
+    async def _report(self, call: Call) -> None:
+        self._context.authoriser.check_superuser(call.role)
+        await self._functions.report(topic_of(call.path), FunctionStats(**structs.asdict(call.body)))
+
+    async def _runner(self, call: Call) -> RunnerAnswer:
+        found, allowed = await self._functions.runner(), self._context.authoriser.is_superuser(call.role)
+        if found is None:
+            return RunnerAnswer(allowed=allowed)
+        return RunnerAnswer(found.runner, found.where, allowed)
+
+    async def _take(self, call: Call) -> None:
+        self._context.authoriser.check_superuser(call.role)
+        await self._functions.take_runner(call.body.runner, call.body.where, call.body.ttl_ms)
+
+    async def _release(self, call: Call) -> None:
+        self._context.authoriser.check_superuser(call.role)
+        await self._functions.release_runner(call.path["runner"])
+
+
+def _shown(found: Deployed) -> FunctionAnswer:
+    function, told = found.function, found.stats
+    return FunctionAnswer(
+        name=str(function.name),
+        id=function.id,
+        version=function.version,
+        code=function.code,
+        file=function.file,
+        entry=function.entry,
+        inputs=[str(one) for one in function.inputs],
+        output=_text(function),
+        options=dict(function.options),
+        state=function.wanted.value,
+        role=function.role,
+        created_ms=function.created_ms,
+        updated_ms=function.updated_ms,
+        subscription=function.subscription,
+        stats=None if told is None else _told(told),
+    )
+
+
+def _text(function: Function) -> str | None:
+    return None if function.output is None else str(function.output)
+
+
+def _told(told: FunctionStats) -> StatsAnswer:
+    names = StatsAnswer.__struct_fields__
+    return StatsAnswer(**{name: getattr(told, name) for name in names})

@@ -1,0 +1,95 @@
+"""What a worker counts, and says of its function every other second."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from weir.client import functions as rest
+from weir.client.blocking import Access
+from weir.model.errors import WeirError
+from weir.model.functions import Function, FunctionStats
+
+log = logging.getLogger(__name__)
+
+_EVERY_S = 2.0
+_WINDOW_S = 30.0
+#: Of the latest messages.
+_SAMPLES = 10_000
+
+
+class Counts:
+    """Written by the worker alone, and read by the thread that reports."""
+
+    def __init__(self) -> None:
+        self.received = self.sent = self.failed = self.dead = self.lag = 0
+        self.state_keys = self.state_bytes = 0
+        self.error = ""
+        self._latencies: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
+        self._marks: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=16)
+
+    def took(self, seconds: float) -> None:
+        self._latencies.append((time.monotonic(), seconds))
+
+    def stats(self, function: Function, state: str, where: str, started_ms: int) -> FunctionStats:
+        now = time.monotonic()
+        latencies = sorted(took for at, took in list(self._latencies) if now - at < _WINDOW_S)
+        self._marks.append((now, self.received))
+        before, count = self._marks[0]
+        return FunctionStats(
+            id=function.id,
+            version=function.version,
+            state=state,
+            received=self.received,
+            sent=self.sent,
+            failed=self.failed,
+            dead=self.dead,
+            received_per_second=round((self.received - count) / max(0.1, now - before), 1),
+            lag=max(0, self.lag),
+            latency_p50_ms=_part(latencies, 0.5),
+            latency_p99_ms=_part(latencies, 0.99),
+            state_keys=self.state_keys,
+            state_bytes=self.state_bytes,
+            error=self.error,
+            where=where,
+            started_ms=started_ms,
+        )
+
+
+def _part(sorted_s: list[float], share: float) -> float:
+    if not sorted_s:
+        return 0.0
+    return round(1000 * sorted_s[min(len(sorted_s) - 1, int(share * len(sorted_s)))], 2)
+
+
+class Reports:
+    """A thread that tells the broker how it goes, until it is closed."""
+
+    def __init__(self, access: Access, function: Function, stats: Callable[[], FunctionStats]) -> None:
+        self._access = access
+        self._function = function
+        self._stats = stats
+        self._stopped = threading.Event()
+        self._now = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """One last word."""
+        self._stopped.set()
+        self._now.set()
+        self._thread.join(10)
+
+    def tell(self) -> None:
+        """Now, and not in its turn."""
+        self._now.set()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._now.wait(_EVERY_S)
+            self._now.clear()
+            try:
+                rest.report(self._access, self._function.name, self._stats())
+            except WeirError as failure:
+                log.debug("stats are not taken: %s", failure)

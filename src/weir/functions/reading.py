@@ -1,0 +1,181 @@
+"""Committed messages of many partitions as they come: a thread per broker that leads some of them.
+
+A thread that cannot go on says why, and all are begun anew where the worker has come to.
+"""
+
+import queue
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from weir.client.kafka.cluster import Cluster, Partition
+from weir.client.kafka.refusals import check
+from weir.client.kafka.settings import Address, KafkaSettings
+from weir.model.errors import ConnectionLostError, WeirError
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.records import parse_header, split_batches
+from weir.wire.kafka.records_build import Record
+from weir.wire.kafka.records_read import iter_records
+
+_MAX_WAIT_MS = 250
+_PARTITION_BYTES, _FETCH_BYTES = 1 << 20, 8 << 20
+#: Answers that wait to be worked on, of each broker.
+_QUEUED = 4
+_CONTROL = struct.Struct(">hh")
+_ABORT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Records of one partition, each with its offset; and where the partition goes on behind them."""
+
+    partition: Partition
+    records: Sequence[tuple[int, Record]]
+    next_offset: int
+    #: Behind the last that is committed there.
+    end_offset: int
+
+
+def committed_records(
+    data: memoryview, offset: int, aborted: Iterable[tuple[int, int]]
+) -> tuple[list[tuple[int, Record]], int]:
+    """The records from this offset on, without those of transactions that were aborted; and the next offset."""
+    waiting = deque(sorted(aborted, key=lambda one: one[1]))
+    undone: set[int] = set()
+    found: list[tuple[int, Record]] = []
+    for batch in split_batches(data):
+        header = parse_header(batch)
+        last = header.base_offset + header.last_offset_delta
+        while waiting and waiting[0][1] <= last:
+            undone.add(waiting.popleft()[0])
+        if header.control:
+            for record in iter_records(batch):
+                if record.key is not None and _CONTROL.unpack_from(record.key)[1] == _ABORT:
+                    undone.discard(header.producer_id)
+        elif not (header.transactional and header.producer_id in undone):
+            for record in iter_records(batch):
+                at = header.base_offset + record.offset_delta
+                if at >= offset:
+                    found.append((at, record))
+        offset = max(offset, last + 1)
+    return found, offset
+
+
+class Reader:
+    """`get` what has come, from these positions on; `close` it."""
+
+    def __init__(self, settings: KafkaSettings, positions: Mapping[Partition, int]) -> None:
+        self._settings = replace(settings, retry_for_s=min(settings.retry_for_s, 5.0))
+        self._stopped = threading.Event()
+        self._failure: WeirError | None = None
+        self._come: queue.Queue[Read | None] = queue.Queue(_QUEUED * max(1, len(positions)))
+        with Cluster(settings) as cluster:
+            leaders = cluster.retry(lambda: cluster.by_leader(positions))
+        self._threads = [
+            threading.Thread(target=self._run, args=(address, {one: positions[one] for one in mine}), daemon=True)
+            for address, mine in leaders.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def get(self, timeout_s: float) -> Read | None:
+        """None if nothing came in time; raises what a thread failed of."""
+        try:
+            found = self._come.get(timeout=timeout_s) if timeout_s else self._come.get_nowait()
+        except queue.Empty:
+            found = None
+        if found is None and self._failure is not None:
+            raise self._failure
+        return found
+
+    def close(self) -> None:
+        self._stopped.set()
+        while any(thread.is_alive() for thread in self._threads):
+            try:  # one may wait for room
+                self._come.get(timeout=0.02)
+            except queue.Empty:
+                continue
+
+    def _run(self, address: Address, positions: dict[Partition, int]) -> None:
+        try:
+            with Cluster(self._settings) as cluster:
+                connection = cluster.connection(address)
+                while not self._stopped.is_set():
+                    answer = connection.ask(_request(positions), m.FetchResponse)
+                    check(answer.error_code, str(address))
+                    for topic in answer.responses:
+                        for part in topic.partitions:
+                            self._take(Partition(topic.topic, part.partition_index), part, positions)
+        except WeirError as failure:
+            self._failure = failure
+        except OSError as failure:
+            self._failure = ConnectionLostError(f"the connection to {address} is gone: {failure}")
+        finally:
+            if not self._stopped.is_set():
+                self._put(None)  # whoever waits shall look
+
+    def _take(
+        self, partition: Partition, part: m.FetchResponse.PartitionData, positions: dict[Partition, int]
+    ) -> None:
+        check(part.error_code, f"{partition} at offset {positions[partition]}")
+        data = part.records if isinstance(part.records, memoryview) else memoryview(b"")
+        aborted = [(one.producer_id, one.first_offset) for one in part.aborted_transactions or ()]
+        records, offset = committed_records(data, positions[partition], aborted)
+        if offset == positions[partition]:
+            return
+        positions[partition] = offset
+        self._put(Read(partition, records, offset, part.last_stable_offset))
+
+    def _put(self, found: Read | None) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._come.put(found, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+
+def _request(positions: Mapping[Partition, int]) -> m.FetchRequest:
+    topics: dict[str, list[m.FetchRequest.FetchPartition]] = {}
+    for partition, offset in positions.items():
+        topics.setdefault(partition.topic, []).append(
+            m.FetchRequest.FetchPartition(
+                partition=partition.index,
+                current_leader_epoch=-1,
+                fetch_offset=offset,
+                partition_max_bytes=_PARTITION_BYTES,
+            )
+        )
+    return m.FetchRequest(
+        replica_id=-1,
+        max_wait_ms=_MAX_WAIT_MS,
+        min_bytes=1,
+        max_bytes=_FETCH_BYTES,
+        isolation_level=1,
+        topics=[m.FetchRequest.FetchTopic(topic=name, partitions=parts) for name, parts in topics.items()],
+    )
+
+
+def read_all(
+    settings: KafkaSettings,
+    partitions: Sequence[Partition],
+    starts: Mapping[Partition, int],
+    ends: Mapping[Partition, int],
+) -> list[Record]:
+    """Every committed record between these offsets, partition by partition in order."""
+    open_ends = {one: ends[one] for one in partitions if starts[one] < ends[one]}
+    reader = Reader(settings, {one: starts[one] for one in open_ends})
+    found: list[Record] = []
+    try:
+        while open_ends:
+            read = reader.get(1.0)
+            if read is None:
+                continue
+            found += [record for at, record in read.records if at < ends[read.partition]]
+            if read.next_offset >= ends[read.partition]:
+                open_ends.pop(read.partition, None)
+    finally:
+        reader.close()
+    return found

@@ -1,0 +1,244 @@
+"""The runner of functions: a worker process for each that shall run, replaced when it is updated or dies.
+
+It speaks to the broker about definitions alone. A worker that is left over, or believes to run still, is fenced by
+its successor; so nothing here has to be exact for each message to count once.
+"""
+
+import logging
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import IO
+from uuid import uuid4
+
+from weir.client import functions as rest
+from weir.client.blocking import Access
+from weir.functions.options import from_text
+from weir.model.errors import NetworkError, RunnerBusyError, TopicClosedError, WeirError
+from weir.model.functions import Function, FunctionStats, FunctionWanted
+
+log = logging.getLogger(__name__)
+
+_LEASE_MS, _RENEW_S = 15_000, 4.0
+_LOOK_S = 0.5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+#: One that ran for so long is not one that cannot start.
+_SETTLED_S = 30.0
+_STOP_S = 30.0
+_MODULES = {"light": "weir.functions.worker", "spark": "weir.spark.functions.worker"}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How workers reach the broker, and where those on Spark keep their checkpoints."""
+
+    kafka: str | None = None
+    checkpoints: str | None = None
+    verbose: bool = False
+
+
+class _Worker:
+    """A process of one version of a function."""
+
+    def __init__(self, function: Function, command: list[str], environment: dict[str, str]) -> None:
+        self.function = function
+        self.began = time.monotonic()
+        self.stopping_since: float | None = None
+        self._said: deque[str] = deque(maxlen=20)
+        self._process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # Ctrl-C is the runner's to pass on
+        )
+        assert self._process.stdout is not None
+        threading.Thread(target=self._forward, args=(self._process.stdout,), daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    def why(self) -> str:
+        """The last that it said."""
+        code = self._process.returncode
+        said = next((line for line in reversed(self._said) if line.strip()), "")
+        ended = f"its process ended {f'by signal {-code}' if code < 0 else f'with code {code}'}"
+        return said or ended
+
+    def stop(self) -> None:
+        """It finishes what is under way; by force if that takes too long."""
+        now = time.monotonic()
+        if self.stopping_since is None:
+            self.stopping_since = now
+            self._process.terminate()
+        elif now - self.stopping_since > _STOP_S:
+            self._process.kill()
+
+    def _forward(self, lines: IO[str]) -> None:
+        for line in lines:
+            self._said.append(line.rstrip())
+            sys.stderr.write(f"{self.function.name.local}: {line.rstrip()}\n")
+        sys.stderr.flush()
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """How often a function's worker died in a row, and when it is tried again."""
+
+    failures: int = 0
+    next_try: float = 0.0
+
+
+class Runner:
+    """`run` it until it shall stop; RunnerBusyError if another one runs the functions."""
+
+    def __init__(self, access: Access, options: WorkerOptions) -> None:
+        self._access = access
+        self._options = options
+        self._me = uuid4().hex
+        self._where = f"{platform.node()}, process {os.getpid()}"
+        self._workers: dict[str, _Worker] = {}
+        self._trouble: dict[str, _Trouble] = {}
+        self._told: dict[str, tuple[int, str]] = {}
+        self._renew_at = 0.0
+
+    def take(self) -> None:
+        rest.take_runner(self._access, self._me, self._where, _LEASE_MS)
+        self._renew_at = time.monotonic() + _RENEW_S
+
+    def run(self, stopped: Callable[[], bool]) -> None:
+        """A broker that is away is waited for; workers go on meanwhile as far as they can."""
+        while not stopped():
+            try:
+                if time.monotonic() >= self._renew_at:
+                    self.take()
+                self._follow({one.function.id: one.function for one in rest.all_functions(self._access)})
+            except RunnerBusyError:
+                raise
+            except (NetworkError, TopicClosedError) as away:
+                log.info("the broker is away: %s", away)
+            _sleep(_LOOK_S, stopped)
+
+    def close(self) -> None:
+        """Workers finish what they have; the lease is given back."""
+        while self._workers:
+            for function_id, worker in list(self._workers.items()):
+                if worker.code() is None:
+                    worker.stop()
+                else:
+                    del self._workers[function_id]
+            time.sleep(0.02)
+        try:
+            rest.release_runner(self._access, self._me)
+        except WeirError as away:
+            log.info("the lease is left to run out: %s", away)
+
+    # --- what shall run -----------------------------------------------------------------------------------------
+
+    def _follow(self, functions: dict[str, Function]) -> None:
+        for function_id, worker in list(self._workers.items()):
+            self._look_at(function_id, worker, functions.get(function_id))
+        for function_id, function in functions.items():
+            if function_id in self._workers:
+                continue
+            if function.wanted is FunctionWanted.STOPPED:
+                self._say(function, FunctionStats(function.id, function.version, "stopped", where=self._where))
+            elif time.monotonic() >= self._trouble.setdefault(function_id, _Trouble()).next_try:
+                self._start(function)
+        for gone in [one for one in self._trouble if one not in functions]:
+            del self._trouble[gone]
+
+    def _look_at(self, function_id: str, worker: _Worker, wanted: Function | None) -> None:
+        code = worker.code()
+        if code is not None:
+            del self._workers[function_id]
+            if worker.stopping_since is None and wanted is not None:
+                self._failed(worker)
+            return
+        if wanted is None or wanted.wanted is FunctionWanted.STOPPED or wanted.version != worker.function.version:
+            worker.stop()
+        elif time.monotonic() - worker.began > _SETTLED_S:
+            self._trouble[function_id] = _Trouble()
+
+    def _start(self, function: Function) -> None:
+        self._told.pop(function.id, None)
+        try:
+            on = from_text(function.options).on
+        except WeirError as wrong:
+            self._fail(function, str(wrong))
+            return
+        options = self._options
+        command = [sys.executable, "-m", _MODULES[on], str(function.name), "--url", self._access.url]
+        command += [] if self._access.ca is None else ["--ca", self._access.ca]
+        command += [] if options.kafka is None else ["--kafka", options.kafka]
+        command += ["--level", "INFO"] if options.verbose else []
+        if on == "spark" and options.checkpoints is not None:
+            command += ["--checkpoints", options.checkpoints]
+        # The token goes by the environment: a command line can be seen by everybody on the machine.
+        environment = {} if self._access.token is None else {"WEIR_TOKEN": self._access.token}
+        self._workers[function.id] = _Worker(function, command, environment)
+        log.info("%s, version %s, is started", function.name.local, function.version)
+
+    def _failed(self, worker: _Worker) -> None:
+        self._fail(worker.function, worker.why())
+
+    def _fail(self, function: Function, why: str) -> None:
+        trouble = self._trouble.setdefault(function.id, _Trouble())
+        trouble.failures += 1
+        pause_s = min(_FIRST_PAUSE_S * 2 ** min(trouble.failures - 1, 10), _LONGEST_PAUSE_S)
+        trouble.next_try = time.monotonic() + pause_s
+        log.warning("%s has failed, and is tried again in %.0f s: %s", function.name.local, pause_s, why)
+        next_ms = time.time_ns() // 1_000_000 + round(1000 * pause_s)
+        self._report(
+            function,
+            FunctionStats(
+                function.id,
+                function.version,
+                "failed",
+                error=why,
+                failures=trouble.failures,
+                next_try_ms=next_ms,
+                where=self._where,
+            ),
+        )
+
+    def _say(self, function: Function, stats: FunctionStats) -> None:
+        """Once for each version and state."""
+        if self._told.get(function.id) != (stats.version, stats.state):
+            self._report(function, stats)
+            self._told[function.id] = (stats.version, stats.state)
+
+    def _report(self, function: Function, stats: FunctionStats) -> None:
+        try:
+            found = rest.get_function(self._access, function.name).stats
+            if found is not None and found.id == function.id:  # what its worker counted last stays to be seen
+                stats = _with_counts(stats, found)
+            rest.report(self._access, function.name, stats)
+        except WeirError as refused:
+            log.debug("stats of %s are not taken: %s", function.name.local, refused)
+
+
+def _with_counts(stats: FunctionStats, last: FunctionStats) -> FunctionStats:
+    names = ("received", "sent", "failed", "dead", "lag", "state_keys", "state_bytes")
+    kept = {name: getattr(last, name) for name in names}
+    return replace(stats, **kept, error=stats.error or last.error)
+
+
+def _sleep(seconds: float, stopped: Callable[[], bool]) -> None:
+    until = time.monotonic() + seconds
+    while not stopped() and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, 0.05))

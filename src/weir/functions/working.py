@@ -1,0 +1,372 @@
+"""The loop of a worker: messages come, the function is called, and what came of them is committed at once."""
+
+import logging
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from weir.client.kafka.cluster import Cluster, Partition
+from weir.client.kafka.offsets import ends, starts
+from weir.client.kafka.positions import commit as commit_positions
+from weir.client.kafka.positions import committed
+from weir.client.kafka.refusals import RETRIABLE
+from weir.functions import failing
+from weir.functions.committing import Committer
+from weir.functions.counting import Counts
+from weir.functions.executors import Executors, Outcome, now_ms
+from weir.functions.keyed_state import KeyedState
+from weir.functions.log_topic import LogTopic
+from weir.functions.options import FunctionOptions
+from weir.functions.place import Place, kafka_name
+from weir.functions.protocol import Item, LogLine, Result, Setup
+from weir.functions.reading import Read, Reader
+from weir.functions.routing import Routes
+from weir.functions.values import Values
+from weir.model.errors import OffsetTrimmedError
+from weir.model.functions import Function
+from weir.model.topics import TopicName
+from weir.wire.kafka.records_build import Record
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.1
+#: How often new partitions of the inputs are looked for.
+_PARTITIONS_S = 10.0
+#: As much as brokers take unless told otherwise, with room for what stands beside a value.
+_MOST_BYTES = 5 * 1024 * 1024 - 16 * 1024
+
+
+@dataclass(slots=True)
+class Entry:
+    """A message on its way: where it was read, and when it came."""
+
+    partition: Partition
+    offset: int
+    item: Item
+    arrived: float
+
+
+class Work:
+    """One function, from `open` on; `step` after `step`, until it is closed."""
+
+    def __init__(
+        self, place: Place, function: Function, options: FunctionOptions, stopping: Callable[[], bool]
+    ) -> None:
+        self._place = place
+        self._function = function
+        self._options = options
+        self._policy = options.policy
+        self._stopping = stopping
+        self.counts = Counts()
+        self._cluster = Cluster(place.kafka)
+        self._committer = Committer(self._cluster, transactional_id(function), function.subscription)
+        self._routes = Routes(self._cluster)
+        self._state = KeyedState()
+        self._logs = LogTopic(place.kafka, function, _log_topic(function, options))
+        self._values: dict[str, Values] = {}
+        self._executors = Executors(self._setup(), options.parallelism, timeout_s=options.timeout_s or None)
+        self._positions: dict[Partition, int] = {}
+        self._ends: dict[Partition, int] = {}
+        self._names: dict[str, TopicName] = {}
+        self._partitioned: set[str] = set()
+        self._reader: Reader | None = None
+        self._waiting: deque[Read] = deque()
+        self._looked = 0.0
+        self._letters: set[TopicName] = set()
+
+    # --- the beginning ------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """FunctionError if the code cannot be loaded. Whoever ran the function before can commit nothing more."""
+        self._executors.start()
+        self._logs.say(self._executors.logs)
+        self._executors.logs = []
+        function = self._function
+        for topic in (*function.inputs, function.retry_topic):
+            earliest = topic == function.retry_topic or self._options.start == "earliest"
+            self._place.ensure_subscription(topic, function.subscription, earliest=earliest)
+            self._names[kafka_name(topic)] = topic
+            if self._place.partitioned(topic):
+                self._partitioned.add(str(topic))
+        self._committer.take_over()
+        if self._options.stateful:
+            self._state.load(self._cluster, kafka_name(function.state_topic))
+            self._count_state()
+        self._find_partitions()
+
+    def _setup(self) -> Setup:
+        function, options = self._function, self._options
+        topics = [*function.inputs, *([] if function.output is None else [function.output])]
+        schemas = {str(topic): self._place.schemas(topic) for topic in topics}
+        self._values = {topic: Values(topic, versions) for topic, versions in schemas.items()}
+        return Setup(
+            name=function.name.local,
+            version=function.version,
+            instance=0,
+            code=function.code,
+            file=function.file,
+            entry=function.entry,
+            output=None if function.output is None else str(function.output),
+            config=dict(options.config),
+            stateful=options.stateful,
+            batch=options.batch,
+            log_level=options.log_level,
+            schemas={topic: versions for topic, versions in schemas.items() if versions},
+        )
+
+    def _find_partitions(self) -> None:
+        """Those of all inputs, each from where the subscription is; and a reader, if there are new ones."""
+        self._looked = time.monotonic()
+        found = self._cluster.partitions(list(self._names))
+        new = [partition for partition in found if partition not in self._positions]
+        if not new:
+            return
+        known = committed(self._cluster, self._function.subscription, new, stable=True)
+        fresh = [partition for partition in new if partition not in known]
+        if fresh:
+            # Partitions that came later are read from their beginning, whatever the function began with.
+            first = not self._positions and self._options.start == "latest"
+            begin = ends(self._cluster, fresh) if first else starts(self._cluster, fresh)
+            commit_positions(self._cluster, self._function.subscription, begin)
+            known |= begin
+        self._positions |= known
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """From where it is committed."""
+        if self._reader is not None:
+            self._reader.close()
+        self._waiting.clear()
+        self._reader = Reader(self._place.kafka, self._positions)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self._executors.close()
+        self._logs.close()
+        self._cluster.close()
+
+    # --- a step -------------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """What has come, or False if nothing did for a moment."""
+        if time.monotonic() - self._looked > _PARTITIONS_S:
+            self._find_partitions()
+        try:
+            reads = self._gather()
+        except OffsetTrimmedError as gone:
+            log.warning("%s: %s; it goes on with what is there", self._function.name.local, gone)
+            self._skip_trimmed()
+            return False
+        except RETRIABLE as failure:
+            log.info("%s reads anew: %s", self._function.name.local, failure)
+            self._cluster.close()
+            self._cluster.retry(self._read_on)
+            return False
+        if not reads:
+            return False
+        entries = [entry for read in reads for entry in self._entries(read)]
+        positions = {read.partition: read.next_offset for read in reads}
+        self._ends |= {read.partition: read.end_offset for read in reads}
+        if entries:
+            self._know_schemas(entries)
+            self._process(entries, positions)
+        else:  # markers, and what was aborted
+            self._committer.commit({}, positions)
+            self._positions |= positions
+        self.counts.lag = sum(max(0, end - self._positions[one]) for one, end in self._ends.items())
+        return True
+
+    def _gather(self) -> list[Read]:
+        """Up to a batch of messages. Of what came together, the rest waits for the next step."""
+        assert self._reader is not None
+        options, found, count = self._options, [], 0
+        until = 0.0
+        while count < options.batch_messages:
+            if self._waiting:
+                read: Read | None = self._waiting.popleft()
+            else:
+                left = until - time.monotonic() if found else _LOOK_S
+                read = self._reader.get(max(0.0, left))
+            if read is None:
+                if found and time.monotonic() >= until:
+                    break
+                if not found:
+                    return []
+                continue
+            if not found:
+                until = time.monotonic() + options.linger_ms / 1000
+            room = options.batch_messages - count
+            if len(read.records) > room:
+                first, rest = _split(read, room)
+                self._waiting.appendleft(rest)
+                read = first
+            found.append(read)
+            count += len(read.records)
+        return found
+
+    def _entries(self, read: Read) -> list[Entry]:
+        topic, arrived = self._names[read.partition.topic], time.monotonic()
+        index = read.partition.index
+        return [
+            Entry(read.partition, offset, failing.item_of(record, topic, index, offset), arrived)
+            for offset, record in read.records
+        ]
+
+    def _know_schemas(self, entries: Sequence[Entry]) -> None:
+        """A version that was registered while it ran is learnt before its first message is read."""
+        for entry in entries:
+            values = self._values.get(entry.item.topic)
+            if values is not None and not values.knows(entry.item.headers):
+                self._executors.renew(self._setup())
+                return
+
+    def _process(self, entries: Sequence[Entry], positions: Mapping[Partition, int]) -> None:
+        while entries:
+            outcome = self._executors.run([entry.item for entry in entries], self._state.values)
+            outcome = _without_large(outcome)
+            bad = next((at for at, result in enumerate(outcome.results) if result.error is not None), None)
+            if bad is None or not self._options.ordered:
+                self._commit(entries, outcome, positions)
+                return
+            if bad:  # what was before it, again: without what came behind it
+                entries = self._before(entries, bad)
+                continue
+            failed = entries[0]
+            if self._policy.is_over(failed.item.attempt):
+                self._commit(entries[:1], Outcome(outcome.results[:1], {}, outcome.logs), _behind(entries[:1]))
+                entries = entries[1:]
+                continue
+            self._say_failed(failed.item, outcome)
+            self._pause(self._policy.delay_ms(failed.item.attempt))
+            failed.item.attempt += 1
+            if self._stopping():
+                self._waiting.clear()  # it is not committed, and comes again
+                return
+        self._positions |= positions
+
+    def _before(self, entries: Sequence[Entry], bad: int) -> Sequence[Entry]:
+        """Commit what stands before the one that failed, and go on with that one."""
+        some = entries[:bad]
+        outcome = self._executors.run([entry.item for entry in some], self._state.values)
+        good = next((at for at, one in enumerate(outcome.results) if one.error is not None), len(some))
+        if good < len(some):  # another one, this time
+            return self._before(entries, good) if good else entries
+        self._commit(some, outcome, _behind(some))
+        return entries[bad:]
+
+    def _pause(self, wait_ms: int) -> None:
+        until = time.monotonic() + wait_ms / 1000
+        while not self._stopping() and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _LOOK_S))
+
+    # --- what is stored -----------------------------------------------------------------------------------------
+
+    def _commit(self, entries: Sequence[Entry], outcome: Outcome, positions: Mapping[Partition, int]) -> None:
+        records: dict[Partition, list[Record]] = defaultdict(list)
+        self._routes.next_turn()
+        output = None if self._function.output is None else kafka_name(self._function.output)
+        sent = 0
+        lines = list(outcome.logs)
+        for entry, result in zip(entries, outcome.results, strict=True):
+            if result.error is not None:
+                partition, record = self._failed(entry.item, result.error)
+                records[partition].append(record)
+                lines.append(_failure(entry.item, result.error))
+                continue
+            for out in result.outs:
+                topic = output if out.topic is None else kafka_name(TopicName.parse(out.topic))
+                if topic is not None:
+                    headers = [(name.encode(), value) for name, value in out.headers]
+                    record = Record(0, out.timestamp, out.key, out.value, headers)
+                    records[self._routes.of(topic, out.key)].append(record)
+                    sent += 1
+        state_topic = kafka_name(self._function.state_topic)
+        for partition, record in self._state.records(state_topic, outcome.states, now_ms()):
+            records[partition].append(record)
+        self._logs.say(lines)
+        self._committer.commit(records, positions)
+        self._state.hold(outcome.states)
+        self._positions |= positions
+        self._count(entries, sent)
+
+    def _failed(self, item: Item, error: str) -> tuple[Partition, Record]:
+        """To be tried again later, or given up."""
+        self.counts.failed += 1
+        self.counts.error = error
+        if not self._policy.is_over(item.attempt):
+            return Partition(kafka_name(self._function.retry_topic), 0), failing.again(item, self._policy)
+        self.counts.dead += 1
+        topic = failing.dead_letter_topic(item, self._function, self._policy)
+        if topic not in self._letters:
+            self._place.ensure_subscription(topic, "queue", earliest=True)
+            self._letters.add(topic)
+        record = failing.dead_letter(
+            item, self._function, error, now_ms(), partitioned=item.topic in self._partitioned
+        )
+        return self._routes.of(kafka_name(topic), item.key), record
+
+    def _say_failed(self, item: Item, outcome: Outcome) -> None:
+        error = outcome.results[0].error or ""
+        self.counts.failed += 1
+        self.counts.error = error
+        self._logs.say([*outcome.logs, _failure(item, error)])
+
+    def _count(self, entries: Sequence[Entry], sent: int) -> None:
+        counts, now = self.counts, time.monotonic()
+        counts.received += len(entries)
+        counts.sent += sent
+        for entry in entries:
+            counts.took(now - entry.arrived)
+        self._count_state()
+
+    def _count_state(self) -> None:
+        self.counts.state_keys, self.counts.state_bytes = len(self._state.values), self._state.bytes
+
+    def _skip_trimmed(self) -> None:
+        """Where retention has taken what was not read."""
+        oldest = starts(self._cluster, list(self._positions))
+        self._positions = {one: max(at, oldest[one]) for one, at in self._positions.items()}
+        self._read_on()
+
+
+def transactional_id(function: Function) -> str:
+    return f"weir-fn/{function.id}"
+
+
+def _log_topic(function: Function, options: FunctionOptions) -> str | None:
+    if not options.log_topic:
+        return None
+    if "/" in options.log_topic:
+        return kafka_name(TopicName.parse(options.log_topic))
+    return kafka_name(TopicName(function.name.namespace, options.log_topic))
+
+
+def _split(read: Read, count: int) -> tuple[Read, Read]:
+    """The first records, and the others."""
+    first, rest = read.records[:count], read.records[count:]
+    return (
+        Read(read.partition, first, first[-1][0] + 1, read.end_offset),
+        Read(read.partition, rest, read.next_offset, read.end_offset),
+    )
+
+
+def _behind(entries: Sequence[Entry]) -> dict[Partition, int]:
+    return {entry.partition: entry.offset + 1 for entry in entries}
+
+
+def _without_large(outcome: Outcome) -> Outcome:
+    """What no broker takes has failed, and does not hold up the rest."""
+    for at, result in enumerate(outcome.results):
+        largest = max((len(out.value or b"") + len(out.key or b"") for out in result.outs), default=0)
+        if largest > _MOST_BYTES:
+            results = list(outcome.results)
+            results[at] = Result(error=f"a message of {largest} bytes is returned; {_MOST_BYTES} is the most")
+            outcome = Outcome(results, outcome.states, outcome.logs)
+    return outcome
+
+
+def _failure(item: Item, error: str) -> LogLine:
+    text = f"attempt {item.attempt} failed: {error}"
+    return LogLine(now_ms(), "ERROR", "weir", text, item.topic, item.partition, item.offset)
