@@ -181,7 +181,8 @@ class Work:
     def _gather(self) -> list[Read]:
         """Up to a batch of messages. Of what came together, the rest waits for the next step."""
         assert self._reader is not None
-        options, found, count = self._options, [], 0
+        options, count = self._options, 0
+        found: list[Read] = []
         until = 0.0
         while count < options.batch_messages:
             if self._waiting:
