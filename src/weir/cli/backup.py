@@ -6,8 +6,9 @@ from pathlib import Path
 import click
 from rich.filesize import decimal
 
+from weir.cli.cluster_backup import Place, backup_cluster, cluster_at, restore_to_cluster
 from weir.cli.folder_views import byte_progress
-from weir.cli.output import print_json
+from weir.cli.output import done, print_json
 from weir.cli.remote import output_options
 from weir.datafolder.archive import is_archive
 from weir.datafolder.backup import BackupReport, check_backup
@@ -29,11 +30,15 @@ Examples:
   weir backup --check /backups/weir              is every file still what was copied?
   weir backup --check monday.tar.gz
   weir restore /backups/weir --data weir-again
+  weir backup weir-cluster --to /backups/monday  the folder of weir cluster up, while it runs
+  weir backup --meta etcd://etcd-1:2379 --to /backups/monday   any cluster, while it runs
 
-Run it on the machine of the folder, as a user who may write there: a running Weir is asked by a file in it.
+Of a cluster it needs the metadata and the bookies, and WEIR_CLUSTER_SECRET=file:... where nodes have a secret.
+Else run it on the machine of the folder, as a user who may write there: a running Weir is asked by a file in it.
 """
 )
-@click.argument("data", type=click.Path())
+@click.argument("data", type=click.Path(), required=False)
+@click.option("--meta", "meta_url", metavar="URL", help="Instead of DATA: the metadata of a running cluster.")
 @click.option(
     "--to",
     "to",
@@ -45,10 +50,19 @@ Run it on the machine of the folder, as a user who may write there: a running We
     "--check", is_flag=True, help="DATA is a copy: compare each file with its checksum, and copy nothing."
 )
 @_as_json
-def backup(data: str, to: str | None, check: bool, as_json: bool) -> None:
-    """Copy the data folder DATA, running or stopped, with everything that was acknowledged before."""
+def backup(data: str | None, meta_url: str | None, to: str | None, check: bool, as_json: bool) -> None:
+    """Copy the data folder DATA, running or stopped, or a running cluster, with everything that was acknowledged
+    before."""
+    if (data is None) == (meta_url is None):
+        raise click.UsageError("name what to copy: the folder DATA, or a cluster by --meta")
     if check == (to is not None):
         raise click.UsageError("name a folder or a file for the copy: --to DIR, --to X.tar.gz (or --check a copy)")
+    place = None if check else cluster_at(data, meta_url)
+    if place is not None and to is not None:
+        _backup_cluster(place, to, as_json=as_json)
+        return
+    if data is None:
+        raise click.UsageError("--check is for a copy: name it")
     source = _absolute(data)
     with byte_progress("checking" if check else "copying", hidden=as_json) as moved:
         if to is None:
@@ -72,6 +86,28 @@ def backup(data: str, to: str | None, check: bool, as_json: bool) -> None:
         )
 
 
+def _backup_cluster(place: Place, to: str, *, as_json: bool) -> None:
+    target = _absolute(to)
+    with byte_progress("copying", hidden=as_json) as moved:
+        report, copied = run(lambda runtime: backup_cluster(runtime, place, target, moved))
+    if as_json:
+        print_json(
+            {
+                **_fields(report),
+                "ledgers": copied.ledgers,
+                "heldMs": round(copied.held_s * 1000),
+                "lost": copied.lost,
+            }
+        )
+        return
+    click.echo(
+        f"the cluster is copied to {to}: {copied.ledgers} ledgers, {decimal(report.bytes)}; writes waited"
+        f" {copied.held_s * 1000:.0f} ms; put back with: weir restore {to} --meta URL, or --data NEW for one node"
+    )
+    if copied.lost:
+        click.echo(f"warning: {copied.lost} entries are damaged on all bookies, and are so in the copy", err=True)
+
+
 @click.command(
     epilog="""
 \b
@@ -79,16 +115,31 @@ Examples:
   weir restore /backups/weir --data weir-data
   weir restore monday.tar.gz --data weir-data
   weir up --data weir-data
+  weir restore /backups/monday --meta etcd://etcd-1:2379     into a new cluster: bookies run, brokers not yet
+  weir restore /backups/monday --data weir-cluster           the same: weir cluster up --data ... --brokers 0 runs
 """
 )
 @click.argument("copy", metavar="FROM", type=click.Path())
+@click.option("--data", metavar="NEW", type=click.Path(file_okay=False), help="A new, empty folder.")
+@click.option("--meta", "meta_url", metavar="URL", help="Instead: the metadata of a new cluster without brokers.")
 @click.option(
-    "--data", required=True, metavar="NEW", type=click.Path(file_okay=False), help="A new, empty folder."
+    "--copies", type=click.IntRange(1, 9), default=2, show_default=True, help="In a cluster: on so many bookies."
 )
 @_as_json
-def restore(copy: str, data: str, as_json: bool) -> None:
-    """Put the copy FROM, made by weir backup, back as the data folder NEW; each file is checked on the way."""
-    source, target = _absolute(copy), _absolute(data)
+def restore(copy: str, data: str | None, meta_url: str | None, copies: int, as_json: bool) -> None:
+    """Put the copy FROM, made by weir backup, back as the data folder NEW, or into a new cluster; each file is
+    checked on the way."""
+    if (data is None) == (meta_url is None):
+        raise click.UsageError("say where to: --data NEW, or a cluster by --meta")
+    place = cluster_at(data, meta_url)
+    source = _absolute(copy)
+    if place is not None:
+        with byte_progress("restoring", hidden=as_json) as moved:
+            ledgers = run(lambda runtime: restore_to_cluster(runtime, place, source, copies, moved))
+        done(f"{ledgers} ledgers are in the cluster: start its brokers now", as_json=as_json, ledgers=ledgers)
+        return
+    assert data is not None
+    target = _absolute(data)
     with byte_progress("restoring", hidden=as_json) as moved:
         back = restore_from_file if is_archive(source) else put_back
         report = run(lambda runtime: back(runtime, source, target, moved))

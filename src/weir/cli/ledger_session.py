@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def ledger_session(runtime: Runtime, meta_url: str) -> AsyncIterator[LedgerClient]:
-    """Connect to the metadata and the bookies that it names."""
+async def ledger_session(runtime: Runtime, meta_url: str, secret: str = "") -> AsyncIterator[LedgerClient]:
+    """Connect to the metadata and the bookies that it names. `secret`: if the environment says none."""
     meta = await connect(meta_url, runtime)
     directory = BookieDirectory(runtime.clock, meta)
-    shown = await load_credentials(runtime.disk, _credentials())
+    shown = await load_credentials(runtime.disk, _credentials(secret))
     pool = RemoteBookiePool(runtime, directory.resolve, tls=shown.client_tls, secret=shown.secret)
     client = LedgerClient(runtime, meta, pool, directory=directory)
     try:
@@ -34,10 +34,11 @@ async def ledger_session(runtime: Runtime, meta_url: str) -> AsyncIterator[Ledge
         await meta.close()
 
 
-def _credentials() -> ClusterCredentialSettings:
+def _credentials(secret: str) -> ClusterCredentialSettings:
     """What a node of the cluster shows the others; a command that speaks to bookies is one for so long."""
     names = ("SECRET", "CERTIFICATE", "KEY", "AUTHORITY")
-    return ClusterCredentialSettings(*(os.environ.get(f"WEIR_CLUSTER_{name}", "") for name in names))
+    said = [os.environ.get(f"WEIR_CLUSTER_{name}", "") for name in names]
+    return ClusterCredentialSettings(said[0] or secret, *said[1:])
 
 
 def with_client(meta_url: str, work: Callable[[LedgerClient], Coroutine[Any, Any, T]]) -> T:

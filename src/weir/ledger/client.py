@@ -5,6 +5,7 @@ import logging
 
 from weir.ledger.bookies import BookieDirectory, Quarantine
 from weir.ledger.context import LedgerContext
+from weir.ledger.hold import WriteHold
 from weir.ledger.idblocks import IdBlocks
 from weir.ledger.interfaces import BookiePool
 from weir.ledger.losses import Losses
@@ -45,7 +46,9 @@ class LedgerClient:
         settings: LedgerSettings | None = None,
         *,
         directory: BookieDirectory | None = None,
+        hold: WriteHold | None = None,
     ) -> None:
+        """`hold`: shared with others who write."""
         settings = settings or LedgerSettings()
         self._owns_directory = directory is None
         self._tasks = TaskScope("ledgers")
@@ -64,6 +67,7 @@ class LedgerClient:
             losses=Losses(runtime, meta, pause_s=settings.reader.second_look_s),
             confirming=Rounds(runtime.clock, settings.writer.confirm_idle_s / 2),
             watching=Rounds(runtime.clock, settings.writer.add_timeout_s / _ROUNDS_PER_TIMEOUT),
+            hold=hold or WriteHold(),
         )
 
     async def start(self) -> None:
@@ -132,7 +136,11 @@ class LedgerClient:
         return await self.context.records.list()
 
     async def delete(self, ledger_id: LedgerId) -> None:
-        """Forget the ledger; fine if it is gone. A bookie that cannot be told now finds out later by itself."""
+        """Forget the ledger; fine if it is gone. A bookie that cannot be told now finds out later by itself. While
+        a copy of the cluster is being made it is done later."""
+        if self.context.hold.keeps:
+            self.context.hold.postponed[ledger_id] = None
+            return
         try:
             ledger = await self.metadata(ledger_id)
         except LedgerNotFoundError:

@@ -1,8 +1,9 @@
 """What every part of a ledger client shares."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weir.ledger.bookies import BookieDirectory, Quarantine
+from weir.ledger.hold import WriteHold
 from weir.ledger.interfaces import BookiePool
 from weir.ledger.losses import Losses
 from weir.ledger.records import LedgerRecords
@@ -30,3 +31,5 @@ class LedgerContext:
     #: For writers: to say the last-add-confirmed of a ledger that went idle, and to look for overdue answers.
     confirming: Rounds
     watching: Rounds
+    #: Writes wait for it.
+    hold: WriteHold = field(default_factory=WriteHold)

@@ -69,6 +69,8 @@ class LedgerWriter:
             for index, bookie_id in enumerate(metadata.fragments[-1].bookies)
         ]
         self._filling: Batch | None = None
+        #: Batches of the window that wait for the end of a hold.
+        self._held: list[Batch] = []
         self._next_entry = 0
         self._length = 0
         self._unacknowledged_bytes = 0
@@ -89,6 +91,7 @@ class LedgerWriter:
         self._retry: Timer | None = None
         #: Tasks that wait until the window has capacity, or something is acknowledged.
         self._waiters = Waiters()
+        context.hold.join(self)
 
     # --- what callers see -------------------------------------------------------------------------------
 
@@ -111,6 +114,11 @@ class LedgerWriter:
     def failure(self) -> WeirError | None:
         """Why this writer is dead, if it is."""
         return self._failure
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is acknowledged."""
+        return self._failure is not None
 
     @property
     def degraded(self) -> bool:
@@ -255,10 +263,25 @@ class LedgerWriter:
         if batch is None:
             return
         self._window.push(batch)
+        if self._context.hold.on:
+            if not self._held:
+                self._context.hold.when_over(self._send_held)
+            self._held.append(batch)
+        else:
+            self._send_all(batch)
+
+    def _send_all(self, batch: Batch) -> None:
         self._confirmed_to_bookies = self._window.last_confirmed
         for slot in self._slots:
             if slot.failure is None:
                 self._send(slot, batch)
+
+    def _send_held(self) -> None:
+        """Writes go on."""
+        held, self._held = self._held, []
+        if self._failure is None:
+            for batch in held:
+                self._send_all(batch)
 
     def _send(self, slot: Slot, batch: Batch) -> None:
         entries = self._stripes.share(slot.index, batch.entries)
@@ -433,7 +456,8 @@ class LedgerWriter:
             self._slots[index] = slot
             self._window.forget(slot)
             for batch in self._window:
-                self._send(slot, batch)
+                if not any(batch is held for held in self._held):
+                    self._send(slot, batch)
         log.info("ledger %s: from entry %s on %s", self.ledger_id, self._window.last_confirmed + 1, bookies)
         self._window.frozen = False
         self._acknowledge()

@@ -31,6 +31,10 @@ AUDITOR = "/weir/auditor"
 REPAIR_LOCKS = "/weir/repair-locks/"
 #: What readers of a ledger had to leave out because it is damaged everywhere.
 LOST_ENTRIES = "/weir/lost-entries/"
+#: Held under a lease by whoever copies the cluster: what brokers shall do meanwhile; and what each answers.
+BACKUP = "/weir/backup/"
+BACKUP_REQUEST = f"{BACKUP}request"
+BACKUP_ANSWERS = f"{BACKUP}answers/"
 #: Chains of ledgers, one per stream.
 STREAMS = "/weir/streams/"
 
@@ -76,6 +80,10 @@ def repair_lock(ledger_id: LedgerId) -> str:
 
 def lost_entries(ledger_id: LedgerId) -> str:
     return f"{LOST_ENTRIES}{ledger_id:020d}"
+
+
+def backup_answer(request: str, step: str, broker_id: str, part: int) -> str:
+    return f"{BACKUP_ANSWERS}{request}/{step}/{broker_id}/{part:06d}"
 
 
 def stream(name: str) -> str:

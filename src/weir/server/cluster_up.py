@@ -51,7 +51,9 @@ class ClusterUp(Node):
 
     @property
     def addresses(self) -> dict[str, Address]:
-        """Of the first broker."""
+        """Of the first broker, if there is one."""
+        if not self._plan.brokers:
+            return {}
         return {name: Address(_LOOPBACK, getattr(self._plan.brokers[0], name)) for name in PROTOCOLS}
 
     def ready(self) -> dict[str, Any]:

@@ -28,7 +28,14 @@ What dies is started again. SIGTERM and SIGINT end it in order. Ports are chosen
 8080 and the next ones where they are free) and kept. Each message has two copies, on two of the bookies.
 """
 )
-@click.option("--brokers", type=click.IntRange(1, 64), default=3, show_default=True, metavar="N", help="How many.")
+@click.option(
+    "--brokers",
+    type=click.IntRange(0, 64),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="How many; 0: storage alone, for weir restore.",
+)
 @click.option("--bookies", type=click.IntRange(1, 64), default=3, show_default=True, metavar="N", help="How many.")
 @click.option(
     "--data",
@@ -100,4 +107,9 @@ def _show(cluster: ClusterUp) -> None:
     for row in cluster.rows():
         table.add_row(*row)
     Console(soft_wrap=True, highlight=False).print(table)
-    click.echo(f"try: weir cluster status --url http://{cluster.addresses['http']}")
+    if cluster.addresses:
+        click.echo(f"try: weir cluster status --url http://{cluster.addresses['http']}")
+    else:
+        click.echo(
+            "it has storage and no brokers: weir restore COPY --data this folder, then start it with brokers"
+        )

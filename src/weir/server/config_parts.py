@@ -99,7 +99,9 @@ def remote_storage(config: Config) -> RemoteStorageSettings:
             "a broker of a cluster needs to know where the metadata is",
             hint="set cluster.meta = etcd://host:port, in --config or with --set",
         )
-    return RemoteStorageSettings(config.cluster.meta, cluster_credentials(config), quorum(config).ensemble)
+    return RemoteStorageSettings(
+        config.cluster.meta, cluster_credentials(config), quorum(config).ensemble, broker_name(config)
+    )
 
 
 def stream_settings(config: Config) -> StreamSettings:

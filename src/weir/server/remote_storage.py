@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from weir.bookie.damage import Damages
 from weir.broker.peers.credentials import ClusterCredentialSettings, load_credentials
 from weir.ledger.client import LedgerClient
+from weir.ledger.hold import WriteHold
 from weir.meta.connect import connect
+from weir.meta.held import HeldMeta
 from weir.meta.interfaces import MetaStore
 from weir.model.check import present
 from weir.model.errors import BookieUnavailableError
 from weir.model.ledger import Quorum
 from weir.runtime.interfaces import Runtime
+from weir.server.backup_hold import BackupHold
 from weir.server.node import Node
 from weir.server.storage import open_ledgers
 
@@ -24,6 +27,8 @@ class RemoteStorageSettings:
     meta_url: str
     credentials: ClusterCredentialSettings
     bookies: int = 1
+    #: Of the broker, for those who ask all brokers to hold their writes.
+    name: str = ""
 
 
 class RemoteStorage(Node):
@@ -51,9 +56,15 @@ class RemoteStorage(Node):
 
     async def _start(self) -> None:
         shown = await load_credentials(self._runtime.disk, self._settings.credentials)
-        self._meta = await connect(self._settings.meta_url, self._runtime, secret=shown.secret)
-        self._started.push_async_callback(self._meta.close)
-        self._ledgers = await open_ledgers(self._runtime, self._meta, self._started, credentials=shown)
+        store = await connect(self._settings.meta_url, self._runtime, secret=shown.secret)
+        self._started.push_async_callback(store.close)
+        hold = WriteHold()
+        self._meta = HeldMeta(store, hold.over)
+        self._ledgers = await open_ledgers(self._runtime, self._meta, self._started, credentials=shown, hold=hold)
+        if self._settings.name:
+            holding = BackupHold(self._runtime, store, self._ledgers, self._settings.name)
+            holding.start()
+            self._started.push_async_callback(holding.close)
 
     def check_writable(self) -> None:
         found, needed = len(self.ledgers.context.directory.writable()), self._settings.bookies

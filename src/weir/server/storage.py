@@ -19,6 +19,7 @@ from weir.datafolder.format import check_format, write_format
 from weir.datafolder.freezing import Freezer
 from weir.ledger.bookies import BookieDirectory
 from weir.ledger.client import LedgerClient
+from weir.ledger.hold import WriteHold
 from weir.ledger.remote import RemoteBookiePool
 from weir.ledger.settings import LedgerSettings
 from weir.meta.embedded import EmbeddedMeta, open_embedded
@@ -235,8 +236,10 @@ async def open_ledgers(
     local: tuple[BookieId, Bookie] | None = None,
     settings: LedgerSettings | None = None,
     credentials: PeerCredentials | None = None,
+    hold: WriteHold | None = None,
 ) -> LedgerClient:
-    """Ledgers on the bookies that the metadata knows, one of which may be in this process; the stack ends it."""
+    """Ledgers on the bookies that the metadata knows, one of which may be in this process; the stack ends it.
+    `hold`: what else of this node is written waits for, too."""
     directory = BookieDirectory(runtime.clock, meta)
     stack.push_async_callback(directory.close)
     shown = credentials or PeerCredentials()
@@ -244,7 +247,7 @@ async def open_ledgers(
     stack.push_async_callback(pool.close)
     if local is not None:
         pool.add_local(*local)
-    ledgers = LedgerClient(runtime, meta, pool, settings or LedgerSettings(), directory=directory)
+    ledgers = LedgerClient(runtime, meta, pool, settings or LedgerSettings(), directory=directory, hold=hold)
     await ledgers.start()
     stack.push_async_callback(ledgers.close)
     return ledgers
