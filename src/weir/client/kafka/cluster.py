@@ -63,6 +63,14 @@ class Cluster:
         self._leaders.clear()
         self._coordinators.clear()
 
+    def is_quiet(self) -> bool:
+        """Whether no answer is on its way, and no connection was closed by the other end."""
+        return all(connection.is_quiet() for connection in self._connections.values())
+
+    def forget_transactions(self) -> None:
+        """Each has a coordinator; whoever goes on with other ones need not know who it was."""
+        self._coordinators = {key: address for key, address in self._coordinators.items() if key[0] != TRANSACTION}
+
     # --- what there is ---
 
     def partitions(self, topics: Sequence[str], *, create: bool = False) -> list[Partition]:

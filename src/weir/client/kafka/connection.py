@@ -4,6 +4,7 @@ Spark's tasks are plain blocking code in processes of their own, where no event 
 and large answers are received straight into the memory that is decoded (docs/adr/0016).
 """
 
+import select
 import socket
 import ssl
 from collections import deque
@@ -111,6 +112,14 @@ class KafkaConnection:
         if not isinstance(found, answer):
             raise WireError(f"{self.address}: an answer to {ApiKey(key).name} was taken for another")
         return found
+
+    def is_quiet(self) -> bool:
+        """Whether it is open, and nothing comes: what comes unasked is its end."""
+        if self.broken or self._waiting or self._socket.fileno() < 0:
+            return False
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
 
     def close(self) -> None:
         self._socket.close()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from threading import Thread
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -18,6 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from weir.client.kafka.admin import admin_url, open_transactions
 from weir.client.kafka.cluster import Cluster, Partition, Patience
 from weir.client.kafka.producing import Sender
+from weir.client.kafka.settings import KafkaSettings
 from weir.client.kafka.transactions import ProducerId, add_partitions, end, init_producer
 from weir.client.sinks import SinkAccess, Written, commit_epoch, forget
 from weir.model.batch import Stamp
@@ -25,6 +27,7 @@ from weir.model.errors import NetworkError, NotOwnerError, TopicClosedError, Wei
 from weir.model.owned_names import SINK_PREFIX
 from weir.spark.sink.encode import Chunk, Splitter, chunks
 from weir.spark.sink.options import SinkOptions, stream_identity
+from weir.spark.workers import borrowed, settle
 from weir.wire.kafka.compression import compressor
 
 T = TypeVar("T")
@@ -33,6 +36,9 @@ _PREFIX = f"{SINK_PREFIX}/"
 #: How long one broker is asked before another is looked for.
 _BROKER_PATIENCE_S = 5.0
 _SEQUENCES = 1 << 31
+#: Where the brokers said that their admin REST is, until it does not answer.
+_admin_urls: dict[KafkaSettings, str] = {}
+_MOST_URLS = 16
 #: Spark gives a task that it kills two seconds to end.
 _KILLED_AFTER_S, _PAUSE_S = 2.5, 0.25
 
@@ -48,12 +54,12 @@ class TaskWritten(WriterCommitMessage):
 class TaskWriter:
     """One attempt of one task."""
 
-    def __init__(self, options: SinkOptions, sink: str) -> None:
+    def __init__(self, options: SinkOptions, sink: str, cluster: Cluster) -> None:
         self._options = options
-        self._cluster = Cluster(options.kafka)
+        self._cluster = cluster
         self._id = f"{_PREFIX}{sink}/{uuid4().hex}"
         self._producer: ProducerId | None = None
-        self._sender = Sender(self._cluster, transactional_id=self._id)
+        self._sender = Sender(cluster, transactional_id=self._id)
         self._counts: dict[str, int] = {}
         self._sequences: dict[Partition, int] = {}
         self._compress = compressor(options.compression)
@@ -63,12 +69,11 @@ class TaskWriter:
         """Store all rows in a transaction, which stays open."""
         rows = 0
         try:
-            with self._cluster:
-                for batch in batches:
-                    if len(batch):
-                        rows += len(batch)
-                        self._write(batch)
-                self._sender.flush()
+            for batch in batches:
+                if len(batch):
+                    rows += len(batch)
+                    self._write(batch)
+            self._sender.flush()
         except BaseException:
             self._give_up()
             raise
@@ -111,6 +116,14 @@ class TaskWriter:
             abort(self._options, [Written(self._id, self._producer.id, self._producer.epoch)])
 
 
+def write_rows(options: SinkOptions, sink: str, batches: Iterator[Any]) -> TaskWritten:
+    """What a task does."""
+    with borrowed(options.kafka) as cluster:
+        written = TaskWriter(options, sink, cluster).write(batches)
+    settle()
+    return written
+
+
 class BatchWriter(DataSourceArrowWriter):
     """A batch write: all rows, or none. With `sinkId` and `sinkEpoch`, the same epoch is written once, however
     often it is tried: for `foreachBatch`."""
@@ -121,7 +134,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._sink = named or f"batch-{uuid4().hex}"
 
     def write(self, iterator: Iterator[Any]) -> TaskWritten:
-        return TaskWriter(self._options, self._sink).write(iterator)
+        return write_rows(self._options, self._sink, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         epoch, mine = self._options.sink_epoch, _transactions(messages)
@@ -152,36 +165,55 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._sink = stream_identity(options)
 
     def write(self, iterator: Iterator[Any]) -> TaskWritten:
-        return TaskWriter(self._options, self._sink).write(iterator)
+        return write_rows(self._options, self._sink, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         mine = _transactions(messages)
-        if not ask_some_broker(self._options, lambda access: commit_epoch(access, self._sink, batchId, mine)):
-            abort(self._options, mine)
-        self._sweep(mine)
+        # What others left is looked for while the epoch is being committed: tasks of the next one come after both.
+        left: list[str] = []
+        looking = Thread(target=lambda: left.extend(left_open(self._options, self._sink, mine)), daemon=True)
+        looking.start()
+        try:
+            if not ask_some_broker(self._options, lambda access: commit_epoch(access, self._sink, batchId, mine)):
+                abort(self._options, mine)
+        finally:
+            looking.join()
+        self._sweep(left)
+        settle()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """What tasks that are being killed leave is ended with the next epoch that is written."""
         abort(self._options, _transactions(messages))
-        self._sweep(())
+        self._sweep(left_open(self._options, self._sink, ()))
 
-    def _sweep(self, mine: Sequence[Written]) -> None:
-        sweep(self._options, self._sink, mine)
+    def _sweep(self, left: Sequence[str]) -> None:
+        end_all(self._options, left)
 
 
 def sweep(options: SinkOptions, sink: str, mine: Sequence[Written]) -> None:
     """End what a former driver, or a task that died, left open: readers of committed messages wait for it. A
     driver that comes after one that died writes that one's last epoch again, so this is soon."""
+    end_all(options, left_open(options, sink, mine))
+
+
+def left_open(options: SinkOptions, sink: str, mine: Sequence[Written]) -> list[str]:
+    """Transactions of the sink's that are open, and not among those."""
     known = {one.transactional_id for one in mine}
-    with suppress(WeirError), Cluster(options.kafka) as cluster:
-        for name in open_transactions(cluster, f"{_PREFIX}{sink}/"):
-            if name not in known:
+    with suppress(WeirError), borrowed(options.kafka) as cluster:
+        return [name for name in open_transactions(cluster, f"{_PREFIX}{sink}/") if name not in known]
+    return []
+
+
+def end_all(options: SinkOptions, left: Sequence[str]) -> None:
+    if left:
+        with suppress(WeirError), borrowed(options.kafka) as cluster:
+            for name in left:
                 init_producer(cluster, name)  # who takes an id over ends what is open there
 
 
 def abort(options: SinkOptions, transactions: Sequence[Written]) -> None:
     """Leave nothing of them. One that cannot be reached ends by itself when its time is over."""
-    with Cluster(options.kafka) as cluster:
+    with borrowed(options.kafka) as cluster:
         for one in transactions:
             with suppress(WeirError):
                 end(cluster, one.transactional_id, ProducerId(one.producer_id, one.epoch), commit=False)
@@ -195,15 +227,19 @@ def ask_some_broker(options: SinkOptions, work: Callable[[SinkAccess], T]) -> T:
         try:
             return work(replace(access_of(options), patience_s=_BROKER_PATIENCE_S))
         except (NetworkError, TopicClosedError, NotOwnerError) as failure:
+            _admin_urls.pop(options.kafka, None)
             patience.wait(failure)
 
 
 def access_of(options: SinkOptions) -> SinkAccess:
     """The admin REST: as it was given, or as the brokers say."""
-    url = options.admin_url
+    url = options.admin_url or _admin_urls.get(options.kafka)
     if url is None:
-        with Cluster(options.kafka) as cluster:
+        with borrowed(options.kafka) as cluster:
             url = admin_url(cluster)
+        while len(_admin_urls) >= _MOST_URLS:
+            _admin_urls.pop(next(iter(_admin_urls)))
+        _admin_urls[options.kafka] = url
     login, tls = options.kafka.login, options.kafka.tls
     return SinkAccess(url, None if login is None else login.password, None if tls is None else tls.ca)
 

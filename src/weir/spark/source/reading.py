@@ -15,6 +15,7 @@ from weir.spark.source.options import SourceOptions
 from weir.spark.source.planning import Losses
 from weir.spark.source.ranges import Range
 from weir.spark.values.typed import ValueSchema
+from weir.spark.workers import borrowed, settle
 
 #: The first answer is small, since the range may be; it says how large the messages are.
 _FIRST_BYTES = 1024 * 1024
@@ -44,9 +45,10 @@ def read_range(
     decoder = Decoder(
         topic, wanted.partition.index, options.headers or versions, verify=options.verify, protocol=protocol
     )
-    with Cluster(options.kafka) as cluster:
+    with borrowed(options.kafka) as cluster:
         for first, table, chosen in _tables(cluster, options, wanted, losses or Losses(options.fail_on_data_loss)):
             yield from map(typed, decoder.decode(table, first, wanted.end, chosen))
+    settle()
 
 
 def _schema(topic: str, values: Mapping[str, ValueSchema]) -> ValueSchema:

@@ -21,6 +21,7 @@ from weir.spark.source.options import SourceOptions, parse
 from weir.spark.source.planning import Losses, batch_ranges
 from weir.spark.source.ranges import Range, split
 from weir.spark.source.streaming import TopicStreamReader
+from weir.spark.workers import settle
 
 if TYPE_CHECKING:
     from weir.spark.sink.sink import BatchWriter, StreamWriter
@@ -64,7 +65,9 @@ class WeirSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":
         from weir.spark.sink.sink import StreamWriter
 
-        return StreamWriter(self._sink(schema, overwrite))
+        writer = StreamWriter(self._sink(schema, overwrite))
+        settle()  # asked for every micro-batch, by workers that do nothing else
+        return writer
 
     def _sink(self, schema: StructType, overwrite: bool) -> SinkOptions:
         if overwrite:

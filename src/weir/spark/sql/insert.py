@@ -11,13 +11,17 @@ from pyspark.sql import types as t
 from weir.model.errors import SqlError
 from weir.model.topics import TopicName
 from weir.spark.sql.cluster import WeirCluster, kafka_name, table_name, topic_named
-from weir.spark.sql.output import is_about, messages, written_beside
+from weir.spark.sql.output import is_about, message_columns, written_beside
 from weir.spark.sql.queries import Query, quoted
 from weir.spark.sql.results import Done
 from weir.spark.sql.statements import Insert
 from weir.spark.sql.tables import Tables
+from weir.spark.values.encoding import arrow_encoder
 from weir.spark.values.typed import ValueSchema
 
+_PROTOBUF = ("PROTOBUF", "PROTOBUF_NATIVE")
+#: The kinds of schemas that rows are written by.
+_WRITTEN = ("JSON", "AVRO", *_PROTOBUF)
 #: As JSON writes them, so Avro's JSON has them.
 _SAME = (
     t.BooleanType,
@@ -46,7 +50,8 @@ def insert(tables: Tables, place: WeirCluster, statement: Insert, query: Query) 
 
 def as_messages(frame: DataFrame, statement: Insert, topic: TopicName, schema: ValueSchema | None) -> DataFrame:
     """What would be written; SqlError if the topic has no such columns."""
-    return _messages(_named(frame, statement, topic, schema), topic, schema)
+    named = _named(frame, statement, topic, schema)
+    return named.select(*written_columns(named.schema, topic, schema)[0])
 
 
 def _named(frame: DataFrame, statement: Insert, topic: TopicName, schema: ValueSchema | None) -> DataFrame:
@@ -64,36 +69,81 @@ def _named(frame: DataFrame, statement: Insert, topic: TopicName, schema: ValueS
     return frame.toDF(*names)
 
 
-def _messages(frame: DataFrame, topic: TopicName, schema: ValueSchema | None) -> DataFrame:
-    if schema is None or schema.kind == "STRING":
-        found = messages(frame, topic.local)
-        if schema is not None and found.schema is not None:
+def written_columns(
+    schema: t.StructType, topic: TopicName, registered: ValueSchema | None
+) -> tuple[list[Column], str | None]:
+    """What is selected of rows with these columns to write them as the topic's schema says, and the JSON schema
+    that they would have if the topic has none. SqlError says what does not fit."""
+    if registered is None or registered.kind == "STRING":
+        columns, definition = message_columns(schema, topic.local)
+        if registered is not None and definition is not None:
             raise SqlError(f"the values of {table_name(topic)} are texts", hint="select one column AS value")
-        return found.frame
-    if schema.kind != "JSON" or not isinstance(schema.type, t.StructType):
+        return columns, definition
+    if registered.inline:
         raise SqlError(
-            f"the values of {table_name(topic)} are {schema.kind}, and SQL writes JSON",
+            f"key and value of {table_name(topic)} are both in the value (KEY_VALUE, INLINE)",
+            hint="write it with a client that has its schema, or register it as SEPARATED",
+        )
+    value = _value_column(schema, topic, registered).alias("value")
+    return [value, *_beside(schema, topic, registered.key)], None
+
+
+def _beside(schema: t.StructType, topic: TopicName, key: ValueSchema | None) -> list[Column]:
+    """Key, headers and time; the key by its schema, if it has one."""
+    if key is None or key.kind == "STRING":
+        return written_beside(schema)
+    given = next((field for field in schema if field.name.lower() in ("key", "__key")), None)
+    if given is None:
+        raise SqlError(f"the messages of {table_name(topic)} have keys", hint="select a column AS key")
+    others = t.StructType([field for field in schema if field.name.lower() not in ("key", "__key", "__raw_key")])
+    if not isinstance(given.dataType, t.StructType):
+        raise SqlError(
+            f"the keys of {table_name(topic)} are {key.kind}, and {given.name} is {given.dataType.simpleString()}",
+            hint="select named_struct('field', value, ...) AS key",
+        )
+    inner = t.StructType([field for field in given.dataType if not is_about(field.name)])
+    made = _value_column(inner, topic, key, within=quoted(given.name))
+    return [made.alias("key"), *written_beside(others)]
+
+
+def _value_column(schema: t.StructType, topic: TopicName, registered: ValueSchema, within: str = "") -> Column:
+    """The value, or the key, as bytes or text. `within`: the column that the fields are parts of."""
+    if registered.kind not in _WRITTEN or not isinstance(registered.type, t.StructType):
+        raise SqlError(
+            f"the values of {table_name(topic)} are {registered.kind}, and SQL writes {', '.join(_WRITTEN)}",
             hint="write it with a client that has its schema, or into another topic",
         )
-    fields = {field["name"].lower(): field for field in json.loads(schema.definition)["fields"]}
-    types = {field.name.lower(): field for field in schema.type}
-    given = {name.lower(): name for name in frame.columns if not is_about(name)}
-    _check_columns(given, fields, topic)
-    values = [
-        _value(f.col(quoted(name)), types[key], fields[key]["type"], topic).alias(types[key].name)
-        for key, name in given.items()
-    ]
-    return frame.select(f.to_json(f.struct(*values)).alias("value"), *written_beside(frame.schema))
+    types = {field.name.lower(): field for field in registered.type}
+    given = {field.name.lower(): field.name for field in schema if not is_about(field.name)}
+    _check_columns(given, types, registered, topic)
+    places = {key: f.col(f"{within}.{quoted(name)}" if within else quoted(name)) for key, name in given.items()}
+    if registered.kind == "JSON":
+        fields = {field["name"].lower(): field for field in json.loads(registered.definition)["fields"]}
+        values = [
+            _value(place, types[key], fields[key]["type"], topic).alias(types[key].name)
+            for key, place in places.items()
+        ]
+        return f.to_json(f.struct(*values))
+    encode = f.arrow_udf(
+        arrow_encoder(registered.kind, registered.definition, table_name(topic)), returnType=t.BinaryType()
+    )
+    return encode(
+        f.struct(*(place.cast(types[key].dataType).alias(types[key].name) for key, place in places.items()))
+    )
 
 
-def _check_columns(given: Mapping[str, str], fields: Mapping[str, Mapping[str, Any]], topic: TopicName) -> None:
-    names = ", ".join(field["name"] for field in fields.values())
+def _check_columns(
+    given: Mapping[str, str], types: Mapping[str, t.StructField], registered: ValueSchema, topic: TopicName
+) -> None:
+    names = ", ".join(field.name for field in types.values())
     for key, name in given.items():
-        if key not in fields:
+        if key not in types:
             raise SqlError(f"{table_name(topic)} has no column {name}", hint=f"it has {names}")
-    for key, field in fields.items():
+    if registered.kind in _PROTOBUF:
+        return  # a field that is not there is what it is by default
+    for field in json.loads(registered.definition)["fields"]:
         optional = "default" in field or (isinstance(field["type"], list) and "null" in field["type"])
-        if key not in given and not optional:
+        if field["name"].lower() not in given and not optional:
             raise SqlError(f"column {field['name']} of {table_name(topic)} is missing", hint=f"it has {names}")
 
 

@@ -37,11 +37,17 @@ class Messages:
 
 def messages(frame: DataFrame, record: str) -> Messages:
     """`record`: the name of the record in the schema."""
-    _check_names(frame.schema)
-    columns = [field for field in frame.schema if not is_about(field.name)]
-    written = written_beside(frame.schema)
+    columns, definition = message_columns(frame.schema, record)
+    return Messages(frame.select(*columns), definition)
+
+
+def message_columns(schema: t.StructType, record: str) -> tuple[list[Column], str | None]:
+    """What is selected of rows with these columns to write them, and the value's schema."""
+    _check_names(schema)
+    columns = [field for field in schema if not is_about(field.name)]
+    written = written_beside(schema)
     if [field.name for field in columns] == ["value"] and isinstance(columns[0].dataType, _RAW):
-        return Messages(frame.select(f.col("value"), *written), None)
+        return [f.col("value"), *written], None
     if not columns:
         raise SqlError("there is nothing to be written", hint="select columns besides the key")
     fields = [part for field in columns for part in _fields(field, quoted(field.name), field.name)]
@@ -54,7 +60,7 @@ def messages(frame: DataFrame, record: str) -> Messages:
         "name": _record_name(record),
         "fields": [{"name": name, "type": ["null", kind], "default": None} for name, _, kind in fields],
     }
-    return Messages(frame.select(value, *written), json.dumps(definition))
+    return [value, *written], json.dumps(definition)
 
 
 _RAW = (t.StringType, t.BinaryType)
@@ -74,7 +80,9 @@ def written_beside(schema: t.StructType) -> list[Column]:
         if field is None or (called == "timestamp" and not isinstance(field.dataType, t.TimestampType)):
             continue
         column = f.col(quoted(field.name))
-        if called == "key" and not isinstance(field.dataType, _RAW):
+        if called == "key" and isinstance(field.dataType, t.StructType):
+            column = f.to_json(column)
+        elif called == "key" and not isinstance(field.dataType, _RAW):
             column = column.cast("string")
         found.append(column.alias(called))
     return found

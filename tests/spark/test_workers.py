@@ -1,0 +1,91 @@
+"""What Spark's Python workers keep between tasks, without Spark."""
+
+import gc
+import socket
+from collections import deque
+from collections.abc import Iterator
+
+import pytest
+
+from weir.client.kafka.cluster import Cluster
+from weir.client.kafka.settings import Address, KafkaSettings
+from weir.spark import workers
+
+
+class FakeCluster(Cluster):
+    quiet = True
+    closed = 0
+
+    def is_quiet(self) -> bool:
+        return self.quiet
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaSettings]:
+    monkeypatch.setattr(workers, "Cluster", FakeCluster)
+    monkeypatch.setattr(workers, "_idle", {})
+    return KafkaSettings((Address("somewhere", 9092),))
+
+
+def test_the_next_task_has_the_connections_of_the_last(settings: KafkaSettings) -> None:
+    with workers.borrowed(settings) as first:
+        pass
+    with workers.borrowed(settings) as second, workers.borrowed(settings) as beside:
+        assert second is first
+        assert beside is not first, "two tasks at once have one each"
+
+
+def test_a_task_that_fails_leaves_no_connection(settings: KafkaSettings) -> None:
+    with pytest.raises(ValueError), workers.borrowed(settings) as first:
+        raise ValueError
+    with workers.borrowed(settings) as second:
+        assert second is not first
+    assert isinstance(first, FakeCluster)
+    assert first.closed == 1
+
+
+def test_a_connection_that_the_broker_closed_meanwhile_is_not_used_again(settings: KafkaSettings) -> None:
+    with workers.borrowed(settings) as first:
+        pass
+    assert isinstance(first, FakeCluster)
+    first.quiet = False
+    with workers.borrowed(settings) as second:
+        assert second is not first
+
+
+def test_other_settings_are_other_connections_and_few_are_kept(settings: KafkaSettings) -> None:
+    for number in range(3 * workers._MOST_KINDS):
+        with workers.borrowed(KafkaSettings((Address("somewhere", 1 + number),))):
+            pass
+    assert len(workers._idle) == workers._MOST_KINDS
+
+
+def test_a_connection_is_quiet_until_its_other_end_closes_it() -> None:
+    from weir.client.kafka.connection import KafkaConnection
+
+    here, there = socket.socketpair()
+    connection = KafkaConnection.__new__(KafkaConnection)
+    connection._socket, connection._waiting, connection.broken = here, deque(), False
+    assert connection.is_quiet()
+    there.close()
+    assert not connection.is_quiet()
+    here.close()
+    assert not connection.is_quiet()
+
+
+def test_only_in_workers_of_spark_is_what_is_loaded_left_alone_by_the_garbage_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+    monkeypatch.setattr(workers, "_used", 0)
+    monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
+    workers.settle()
+    assert not frozen
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    for _ in range(10):
+        workers.settle()
+    assert len(frozen) == workers._USES, "later garbage is still found"
