@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
+from pyspark.sql.pandas.functions import arrow_udf
 
 from weir.model.errors import SqlError
 from weir.model.topics import TopicName
@@ -124,12 +125,13 @@ def _value_column(schema: t.StructType, topic: TopicName, registered: ValueSchem
             for key, place in places.items()
         ]
         return f.to_json(f.struct(*values))
-    encode = f.arrow_udf(
+    encode: Any = arrow_udf(
         arrow_encoder(registered.kind, registered.definition, table_name(topic)), returnType=t.BinaryType()
     )
-    return encode(
+    made: Column = encode(
         f.struct(*(place.cast(types[key].dataType).alias(types[key].name) for key, place in places.items()))
     )
+    return made
 
 
 def _check_columns(

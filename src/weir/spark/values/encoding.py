@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_writer
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: ignore[import-untyped]
+from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
 
 from weir.model.errors import WireError
 from weir.spark.values.proto_types import TIMESTAMP, descriptor_of, entry_of, is_map
