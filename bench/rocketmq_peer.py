@@ -97,8 +97,8 @@ class RocketmqPeer:
         size = ["-r", str(queues), "-w", str(queues)]
         self._admin("updateTopic", "-t", name, *size, "-a", f"+message.type={kind}")
 
-    def make_group(self, name: str) -> None:
-        self._admin("updateSubGroup", "-g", name)
+    def make_group(self, name: str, *, fifo: bool = False) -> None:
+        self._admin("updateSubGroup", "-g", name, *(("-o", "true") if fifo else ()))
 
     def _admin(self, command: str, *words: str) -> None:
         """By RocketMQ's own tool."""

@@ -43,6 +43,28 @@ def asked(run_here: Callable[..., Any]) -> Callable[..., Any]:
     return ask
 
 
+def test_a_failed_message_of_a_key_shared_subscription_dies_and_its_key_goes_on(client: Any) -> None:
+    consumer = client.subscribe(
+        "keyed",
+        "billing",
+        pulsar.ConsumerType.KeyShared,
+        negative_ack_redelivery_delay_ms=1,
+        properties={"weir.retry.schedule": "10ms", "weir.retry.max-deliveries": "2"},
+    )
+    producer = client.create_producer("keyed")
+    for text in (b"poison", b"good"):
+        producer.send(text, partition_key="k")
+    seen: list[tuple[bytes, int]] = []
+    while not seen or seen[-1][0] != b"good":
+        message = consumer.receive(LONG_MS)
+        seen.append((message.data(), message.redelivery_count()))
+        if message.data() == b"poison":
+            consumer.negative_acknowledge(message)
+    assert seen == [(b"poison", 0), (b"poison", 1), (b"good", 0)]
+    dead = client.subscribe("keyed-billing-DLQ", "mine", initial_position=pulsar.InitialPosition.Earliest)
+    assert dead.receive(LONG_MS).data() == b"poison"
+
+
 def test_a_failed_message_of_a_shared_subscription_dies_and_is_put_back(client: Any, asked: Any) -> None:
     consumer = shared(client, "orders", schedule="10ms 20ms", max_deliveries="3")
     producer = client.create_producer("orders")

@@ -155,3 +155,24 @@ def test_many_subscriptions_look_into_a_batch_once(run: Callable, monkeypatch: p
 
     run(scenario)
     assert looked == [0]
+
+
+@pytest.mark.parametrize("per_message", [False, True])
+@pytest.mark.parametrize("kind", TYPES)
+def test_what_comes_again_passes_the_filter_of_now(
+    run: Callable, kind: SubscriptionType, *, per_message: bool
+) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        how = {"type": kind, "per_message": per_message and kind is SubscriptionType.SHARED}
+        await (await bench.producer(topic)).publish(colored("red", "blue", "red"))
+        before = await bench.consumer(topic, filter=RED, **how)
+        assert await until(before, 2) == [(0, "red"), (2, "red")]
+        await before.close()
+        after = await bench.consumer(topic, name="after", filter=MessageFilter("color = 'blue'"), **how)
+        await (await bench.producer(topic)).publish(colored("red", "blue"))
+        assert await until(after, 1) == [(4, "blue")]
+        after.ack([(4, 5)])
+        assert topic.stored.subscription("s").backlog == 0
+
+    run(scenario)

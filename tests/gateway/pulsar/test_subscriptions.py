@@ -193,11 +193,12 @@ def test_two_connections_share_a_subscription(
 
 
 @pytest.mark.parametrize("batching", [None, pulsar.BatchingType.KeyBased])
+@pytest.mark.parametrize(("kind", "said"), [(Shared, {"weir.fifo": "true"}), (KeyShared, {})])
 def test_a_message_that_fails_holds_up_its_group_and_no_other(
-    client: pulsar.Client, topic: str, batching: Any
+    client: pulsar.Client, topic: str, kind: Any, said: dict[str, str], batching: Any
 ) -> None:
-    fifo = {"weir.fifo": "true", "weir.retry.schedule": "0s"}
-    consumer = client.subscribe(topic, "s", Shared, properties=fifo, negative_ack_redelivery_delay_ms=100)
+    policy = said | {"weir.retry.schedule": "0s"}
+    consumer = client.subscribe(topic, "s", kind, properties=policy, negative_ack_redelivery_delay_ms=100)
     how = {} if batching is None else {"batching_enabled": True, "batching_type": batching}
     producer = client.create_producer(topic, **how)
     for texts in ((b"a1", b"a2", b"b1", b"b2"), (b"a3", b"b3")):

@@ -51,10 +51,11 @@ class PerMessage:
         retries: Retries,
         dead: Callable[[], BitMap64],
         groups_of: KeysOf | None = None,
+        owners: Selecting | None = None,
     ) -> None:
         """`queue`: whether it serves the queue itself, whose rules hold; else another subscription of it. `dead`:
         what is given up, and not acknowledged yet. `groups_of`: messages of a group are delivered one after the
-        other; levels of priority do not count then."""
+        other; levels of priority do not count then. `owners`: who gets which message; else whoever has credit."""
         self._desk = desk
         self._side = side
         self._queue = queue
@@ -77,7 +78,7 @@ class PerMessage:
             most = desk.settings.look_ahead
             self._ready = self._groups = MessageGroups(most, _WAITING_PER_GROUP * most)
             self._gathering = Gathering(self._groups, self._feed, groups_of, self._fresh)
-        self._selecting = Selecting(desk.screen)
+        self._selecting = Selecting(desk.screen) if owners is None else owners
         self._look_ahead = (
             None
             if self._levels is None
@@ -117,8 +118,9 @@ class PerMessage:
         if consumer.request.counted:
             if self._served and (consumer.request.alone or self._served[0].request.alone):
                 raise SubscriptionBusyError("there is another consumer, and one wants to be alone")
+            again = self._selecting.joined(consumer, consumer.filter)
             self._served.append(consumer)
-            self._ready.add(self._selecting.joined(consumer, consumer.filter))
+            self._ready.add(again)
         self._consumers.append(consumer)
         self._choose()
 
@@ -271,11 +273,28 @@ class PerMessage:
                 else [offset - base for offset in offsets]
             )
             ready.remove(offsets)
-            self._hand_out(batch, indices, who, credit_of)
+            indices = self._still_wanted(batch, indices)
+            if indices:
+                self._hand_out(batch, indices, who, credit_of)
             if not ready:
                 break
             first = ready.first()
         return True
+
+    def _still_wanted(self, batch: Batch, indices: Sequence[int]) -> Sequence[int]:
+        """Of messages that were delivered before: those that pass the filter of now. The others are done with."""
+        screen = self._desk.screen
+        if screen is None or screen.filter is None:
+            return indices
+        taken = screen.mask(screen.filter, batch)
+        if taken is None:
+            return indices
+        left_out = [index for index in indices if not taken >> index & 1]
+        if not left_out:
+            return indices
+        ack_invisible(self._desk, batch)
+        self.settled(None, [(batch.base_offset + index, batch.base_offset + index + 1) for index in left_out])
+        return [index for index in indices if taken >> index & 1]
 
     def _hand_out(
         self, batch: Batch, indices: Sequence[int], who: Sequence[BrokerConsumer], credit_of: list[int]

@@ -13,6 +13,7 @@ from weir.broker.dispatch.choosing import dispatcher_of
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.dispatcher import Dispatcher, DispatchParts, UnackedLimits
 from weir.broker.dispatch.failing import FailureSide
+from weir.broker.dispatch.key_owners import KeyOwners
 from weir.broker.dispatch.per_message import PerMessage
 from weir.broker.dispatch.redeliveries import Redeliveries
 from weir.broker.dispatch.retries import Retries
@@ -215,7 +216,9 @@ class Subscription:
         return consumer
 
     def _is_per_message(self, request: SubscribeRequest) -> bool:
-        """Shared ones of queues, of topics that have levels, and for those who ask for it."""
+        """Shared ones of queues, of topics that have levels, and for those who ask for it; and what retries."""
+        if request.type is SubscriptionType.KEY_SHARED:
+            return self.retry.active
         if request.type is not SubscriptionType.SHARED:
             return False
         exact = self.name == QUEUE_SUBSCRIPTION or request.per_message or self._around.side.levels > 0
@@ -248,6 +251,7 @@ class Subscription:
         )
         if not per_message:
             return dispatcher_of(kind, parts, around.keys_of)
+        by_key = kind is SubscriptionType.KEY_SHARED
         return PerMessage(
             parts,
             around.side,
@@ -256,7 +260,8 @@ class Subscription:
             queue=self.name == QUEUE_SUBSCRIPTION,
             retries=self._failing.retries,
             dead=partial(around.given_up.dead, self),
-            groups_of=around.keys_of if is_fifo(self.properties) else None,
+            groups_of=around.keys_of if by_key or is_fifo(self.properties) else None,
+            owners=KeyOwners(around.keys_of) if by_key else None,
         )
 
     def _stuck(self, failure: ReadStuckError) -> None:
@@ -405,7 +410,7 @@ class Subscription:
 
     def _retry_changed(self) -> None:
         active = self._failing.apply().active
-        if active and self.type is SubscriptionType.SHARED and self._dealing() is None:
+        if active and self.type in _INDIVIDUAL and self._dealing() is None:
             self.renew("the subscription retries messages by a policy now")
 
     @property

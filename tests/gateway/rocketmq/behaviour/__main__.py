@@ -10,10 +10,12 @@ import tempfile
 from pathlib import Path
 
 from bench.rocketmq_peer import RocketmqPeer, missing
-from tests.gateway.rocketmq.behaviour.questions import GROUPS, QUESTIONS, TYPES, Broker
+from tests.gateway.rocketmq.behaviour import questions_consuming, questions_sending
+from tests.gateway.rocketmq.behaviour.questions import FIFO_GROUPS, GROUPS, ONE_QUEUE, QUESTIONS, TYPES, Broker
 
 RECORDED = Path(__file__).parent / "rocketmq-5.5.0.json"
 MISSING = 77
+ASKED = (questions_sending, questions_consuming)  # each adds its questions to the others
 
 
 def answers(endpoint: str, only: str = "") -> dict[str, object]:
@@ -39,8 +41,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, RocketmqPeer(Path(folder)) as peer:
         for topic, kind in TYPES.items():
             peer.make_topic(topic, kind)
+        peer.make_topic(ONE_QUEUE, queues=1)
         for group in GROUPS:
             peer.make_group(group)
+        for group in FIFO_GROUPS:
+            peer.make_group(group, fifo=True)
         RECORDED.write_text(json.dumps(answers(peer.endpoint), indent=1) + "\n")
     print(f"written: {RECORDED}")
     return 0

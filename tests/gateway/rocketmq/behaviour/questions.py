@@ -16,7 +16,11 @@ from rocketmq.grpc_protocol import service_pb2 as s
 from rocketmq.grpc_protocol.service_pb2_grpc import MessagingServiceStub
 
 TYPES = {"b-normal": "NORMAL", "b-fifo": "FIFO", "b-delay": "DELAY", "b-transaction": "TRANSACTION"}
-GROUPS = ("b-sending", "b-receiving", "b-nothing", "b-wrong", "b-settling", "b-heart", "b-settings")
+#: A topic with one queue, so that what is sent to it comes in order.
+ONE_QUEUE = "b-one"
+GROUPS = ("b-sending", "b-receiving", "b-nothing", "b-wrong", "b-settling", "b-heart", "b-settings", "b-asking")
+#: Groups that receive in order.
+FIFO_GROUPS = ("b-ordered",)
 QUESTIONS: dict[str, Callable[["Broker"], Any]] = {}
 _WAIT_S = 60
 
@@ -30,10 +34,10 @@ class Broker:
     """One that is asked."""
 
     def __init__(self, endpoint: str) -> None:
-        self._channel = grpc.insecure_channel(
+        self.channel = grpc.insecure_channel(
             endpoint, [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
         )
-        self.stub = MessagingServiceStub(self._channel)
+        self.stub = MessagingServiceStub(self.channel)
         self.client_id = f"client-{uuid4().hex}"
         self._over = threading.Event()
         self._streams: list[Any] = []
@@ -42,7 +46,7 @@ class Broker:
         self._over.set()
         for stream in self._streams:
             stream.cancel()
-        self._channel.close()
+        self.channel.close()
 
     @property
     def metadata(self) -> list[tuple[str, str]]:
@@ -75,13 +79,23 @@ class Broker:
     def send(self, *messages: Any) -> str:
         return self.code("SendMessage", s.SendMessageRequest(messages=messages))
 
-    def receive(self, topic: str, group: str, *, invisible_s: int = 30, poll_s: int = 5, count: int = 32) -> Any:
+    def receive(
+        self,
+        topic: str,
+        group: str,
+        *,
+        invisible_s: int = 30,
+        poll_s: int = 5,
+        count: int = 32,
+        expression: str = "*",
+        kind: int = d.FilterType.TAG,
+    ) -> Any:
         request = s.ReceiveMessageRequest(
             group=d.Resource(name=group), message_queue=queue(topic), batch_size=count, auto_renew=False
         )
         request.invisible_duration.seconds = invisible_s
         request.long_polling_timeout.seconds = poll_s
-        request.filter_expression.type, request.filter_expression.expression = d.FilterType.TAG, "*"
+        request.filter_expression.type, request.filter_expression.expression = kind, expression
         return self.ask("ReceiveMessage", request)
 
     def settle(self, group: str) -> None:
@@ -91,7 +105,7 @@ class Broker:
         settings.access_point.scheme = d.AddressScheme.IPv4
         settings.access_point.addresses.add(host="127.0.0.1", port=8081)
         settings.request_timeout.seconds = 3
-        for topic in TYPES:
+        for topic in (*TYPES, ONE_QUEUE):
             entry = settings.subscription.subscriptions.add()
             entry.topic.name = topic
             entry.expression.type, entry.expression.expression = d.FilterType.TAG, "*"

@@ -105,17 +105,22 @@ def _subscription(call: Call, group: str, answer: Any) -> None:
 @calls("Heartbeat", api.HeartbeatRequest, api.HeartbeatResponse)
 def heartbeat(call: Call, request: Any) -> Any:
     """UNRECOGNIZED_CLIENT_TYPE makes a client send its settings again: the server does not know it."""
+    _check_known(call)
     if request.client_type in _CONSUMERS:
         group_of(request.group)
     elif request.client_type != api.ClientType.PRODUCER:
         raise Refused(api.Code.UNRECOGNIZED_CLIENT_TYPE, f"client type {request.client_type} is not known")
+    return api.HeartbeatResponse(status=ok())
+
+
+def _check_known(call: Call) -> None:
     if call.session.services.clients.find(call.client_id) is None:
         raise Refused(api.Code.UNRECOGNIZED_CLIENT_TYPE, f"cannot find client settings for {call.client_id[:200]}")
-    return api.HeartbeatResponse(status=ok())
 
 
 @calls("NotifyClientTermination", api.NotifyClientTerminationRequest, api.NotifyClientTerminationResponse)
 def notify_client_termination(call: Call, request: Any) -> Any:
+    _check_known(call)
     call.session.services.clients.terminated(call.client_id)
     return api.NotifyClientTerminationResponse(status=ok())
 

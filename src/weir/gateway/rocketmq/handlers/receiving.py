@@ -168,6 +168,8 @@ def _filter(request: Any) -> MessageFilter:
     expression = request.filter_expression
     match expression.type:
         case api.FilterType.SQL:
+            if not expression.expression.strip():
+                raise Refused(api.Code.ILLEGAL_FILTER_EXPRESSION, "the SQL expression is empty")
             return MessageFilter(sql=expression.expression)
         case _:
             return MessageFilter(tags=expression.expression or ALL_TAGS)

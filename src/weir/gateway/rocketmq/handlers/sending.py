@@ -33,7 +33,7 @@ def send_message(call: Call, request: Any) -> Any:
     messages = request.messages
     if not messages:
         raise Refused(api.Code.MESSAGE_CORRUPTED, "no message to send")
-    topic = topic_of(messages[0].topic)
+    topic = parent = topic_of(messages[0].topic)
     lite = messages[0].system_properties.lite_topic
     if lite:
         topic = lite_topic_of(topic, lite)
@@ -45,20 +45,23 @@ def send_message(call: Call, request: Any) -> Any:
             raise Refused(api.Code.MESSAGE_CORRUPTED, "different lite topic")
     known = call.session.publishing.topic_now(call.role, topic)
     if known is None:
-        return _open_and_send(call, topic, request)
-    return _send(call, known, request)
+        return _open_and_send(call, topic, parent, request)
+    return _send(call, known, parent, request)
 
 
-async def _open_and_send(call: Call, topic: TopicName, request: Any) -> Any:
-    apart = _send(call, await call.session.publishing.topic(call.role, topic), request)
+async def _open_and_send(call: Call, topic: TopicName, parent: TopicName, request: Any) -> Any:
+    if topic != parent:
+        await call.session.services.broker.partitions(parent, role=call.role)
+    apart = _send(call, await call.session.publishing.topic(call.role, topic), parent, request)
     return None if apart is None else await apart
 
 
-def _send(call: Call, topic: PublishedTopic, request: Any) -> Coroutine[Any, Any, Any] | None:
+def _send(call: Call, topic: PublishedTopic, parent: TopicName, request: Any) -> Coroutine[Any, Any, Any] | None:
     """Each message is on its way when this returns; the answer follows when all of them are stored. What other
-    brokers have to store makes it something to wait for."""
+    brokers have to store makes it something to wait for. `parent`: what the messages name as their topic, which
+    says what types it takes."""
     messages = request.messages
-    accepted = accepted_types(call.session.services.registry.topics.find(topic.name))
+    accepted = accepted_types(call.session.services.registry.topics.find(parent))
     targets: list[tuple[int, Producer | None]] = []
     together: tuple[int, Producer | None] | None = None
     for message in messages:

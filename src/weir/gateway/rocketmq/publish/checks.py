@@ -10,7 +10,8 @@ from weir.wire.http2.grpc import TooLong, gunzip
 from weir.wire.rocketmq.proto import api, ms_of
 
 _C, _T = api.Code, api.MessageType
-MAX_GROUP_CHARACTERS = 64
+#: Shorter than this.
+MAX_GROUP_BYTES = 64
 MAX_PROPERTIES = 128
 MAX_PROPERTIES_BYTES = 16 * 1024
 _MAX_LITE_CHARACTERS = 64
@@ -28,7 +29,7 @@ def check_message(message: Any, limits: SessionLimits) -> None:
         raise Refused(_C.MESSAGE_BODY_EMPTY, "message body cannot be empty")
     if not said.message_id:
         raise Refused(_C.ILLEGAL_MESSAGE_ID, "message id cannot be null or empty")
-    if said.HasField("tag"):
+    if said.tag:
         _check_tag(said.tag)
     for key in said.keys:
         if not key.strip() or _has_control(key):
@@ -51,8 +52,8 @@ def _check_tag(tag: str) -> None:
 def _check_group(group: str) -> None:
     if not group.strip():
         raise Refused(_C.ILLEGAL_MESSAGE_GROUP, "message group cannot be the char sequence of whitespace")
-    if len(group) > MAX_GROUP_CHARACTERS:
-        raise Refused(_C.ILLEGAL_MESSAGE_GROUP, f"message group exceed the max size {MAX_GROUP_CHARACTERS}")
+    if len(group.encode()) >= MAX_GROUP_BYTES:
+        raise Refused(_C.ILLEGAL_MESSAGE_GROUP, f"message group exceed the max size {MAX_GROUP_BYTES}")
     if _has_control(group):
         raise Refused(_C.ILLEGAL_MESSAGE_GROUP, "message group cannot contain control character")
 
