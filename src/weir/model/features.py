@@ -19,6 +19,8 @@ UNWRITTEN = "unwritten/1"
 HALF_MESSAGES = "half-messages/1"
 #: Topics are passed on as they were left: a ledger may be open that its chain says is closed (`weir.stream.left`).
 LEFT = "left/1"
+#: Ledgers may be gone whose copy in the lake is read instead (`Span.segment`).
+TIERED = "tiered/1"
 #: Ownership by bundle, with epochs; calls between brokers; coordinators in shards; transactions over brokers.
 FEATURES: tuple[str, ...] = (
     *("bundles/1", "peer/1", "coordinators/1", "transactions/1"),
@@ -27,6 +29,7 @@ FEATURES: tuple[str, ...] = (
     UNWRITTEN,
     HALF_MESSAGES,
     LEFT,
+    TIERED,
 )
 
 

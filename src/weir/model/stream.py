@@ -1,10 +1,44 @@
 """What the metadata says of a stream: the chain of ledgers that its offsets run through."""
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 
 from weir.model.check import check
 from weir.model.ids import LedgerId
+
+
+class LedgerFate(IntEnum):
+    """What becomes of a ledger of which the lake has a copy. It goes in this direction only."""
+
+    #: It is there, and is what is read.
+    KEPT = 0
+    #: Nobody reads it any more; it is being deleted, by whoever holds the stream.
+    GOING = 1
+    GONE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The copy of a closed ledger: an object in one of the chain's stores."""
+
+    #: Which of `Chain.stores` has it.
+    store: int
+    #: No other attempt to copy the ledger ever had this name: what a former holder of the stream still writes or
+    #: deletes is not this.
+    name: str
+    size_bytes: int
+    ledger: LedgerFate = LedgerFate.KEPT
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStore:
+    """Where objects of one stream lie, and of no other: a folder's or a bucket's address, and how it is reached.
+    No secrets."""
+
+    url: str
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +54,17 @@ class Span:
     last_ms: int = 0
     #: The leader epoch in which it was written.
     leader: int = 0
+    #: Its copy in the lake, once that is whole.
+    segment: Segment | None = None
 
     @property
     def closed(self) -> bool:
         return self.end_offset is not None
+
+    @property
+    def in_lake(self) -> bool:
+        """Whether the copy in the lake is what is read."""
+        return self.segment is not None and self.segment.ledger is not LedgerFate.KEPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +86,8 @@ class Chain:
     doomed: tuple[LedgerId, ...] | None = None
     #: The leader epoch of the present holder: that of the bundle that a topic is in. It never goes back.
     leader: int = 0
+    #: Every place where there may be a segment of it: written down before the first one is written there.
+    stores: tuple[SegmentStore, ...] = ()
 
     @property
     def end_offset(self) -> int:
@@ -87,7 +130,25 @@ class Chain:
         """Nothing but what is to be deleted: its own ledgers, and `also` those that only its state names."""
         state = () if self.state_ledger is None else (self.state_ledger,)
         doomed = (*(span.ledger_id for span in self.spans), *state, *also)
-        return Chain(start_offset=self.end_offset, epoch=self.epoch, doomed=doomed, leader=self.leader)
+        return Chain(
+            start_offset=self.end_offset, epoch=self.epoch, doomed=doomed, leader=self.leader, stores=self.stores
+        )
+
+    def with_store(self, store: SegmentStore) -> "Chain":
+        """Segments may come to be there."""
+        return self if store in self.stores else replace(self, stores=(*self.stores, store))
+
+    def with_segment(self, ledger_id: LedgerId, segment: Segment) -> "Chain":
+        """The ledger has this copy; unchanged if the ledger is trimmed."""
+        known = self.span_of(ledger_id)
+        if known is None:
+            return self
+        check(known.closed, "only a closed ledger has a copy")
+        check(segment.store < len(self.stores), "a segment lies in a store that the chain names")
+        before = known.segment
+        check(before is None or before.ledger <= segment.ledger, "a ledger that is gone does not come back")
+        spans = tuple(replace(s, segment=segment) if s.ledger_id == ledger_id else s for s in self.spans)
+        return replace(self, spans=spans)
 
     def trimmed(self, start_offset: int) -> "Chain":
         """Without the closed ledgers that lie wholly before `start_offset`, which never moves back."""

@@ -7,10 +7,12 @@ from weir.meta.interfaces import MetaStore
 from weir.model.features import EveryFeature, FeaturesInUse
 from weir.runtime import Runtime
 from weir.runtime.byte_budget import ByteBudget
+from weir.runtime.object_store import ObjectStores, RuntimeStores
 from weir.stream.ahead import AheadBudget
 from weir.stream.coming import ComingStreams
 from weir.stream.settings import StreamSettings
 from weir.stream.tail import TailCache
+from weir.stream.tiered.reading import SegmentReads
 
 _MEMORY_BYTES = 256 * 1024 * 1024
 
@@ -28,11 +30,17 @@ class StreamContext:
     features: FeaturesInUse = field(default_factory=EveryFeature)
     #: For what is in memory and not in the log.
     memory: ByteBudget = field(default_factory=lambda: ByteBudget(_MEMORY_BYTES))
+    #: Where the lake is; None: as the runtime reaches it.
+    stores: ObjectStores | None = None
     ahead: AheadBudget = field(init=False)
+    #: Copies of ledgers in the lake.
+    segments: SegmentReads = field(init=False)
     coming: ComingStreams = field(init=False)
 
     def __post_init__(self) -> None:
         ahead = AheadBudget(self.runtime.clock, self.settings.ahead_limit_bytes)
         object.__setattr__(self, "ahead", ahead)
+        segments = SegmentReads(self.stores or RuntimeStores(self.runtime), self.settings.lake_cache_bytes)
+        object.__setattr__(self, "segments", segments)
         coming = ComingStreams(self.runtime.clock, self.ledgers, self.settings.quorum)
         object.__setattr__(self, "coming", coming)

@@ -155,5 +155,7 @@ async def _sweep(context: StreamContext, deleted: VersionedValue[Chain]) -> None
     """Delete the ledgers of a deleted stream, then its record. Any number may do so at once, and again."""
     for ledger_id in deleted.value.doomed or ():
         await context.ledgers.delete(ledger_id)
+    for place in deleted.value.stores:
+        await context.segments.store(place).clear()
     with suppress(MetaConflictError):  # someone else was faster
         await context.meta.delete(deleted.key, expect=deleted.version)

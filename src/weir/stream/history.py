@@ -67,8 +67,8 @@ class History:
         return None if entry >= end.entries else (await self._probe(span, reader, end, entry)).base_offset
 
     async def forget(self, chain: Chain) -> None:
-        """Close the readers of ledgers that left the chain."""
-        kept = {span.ledger_id: None for span in chain.spans}
+        """Close the readers of ledgers that left the chain, or whose copy is read."""
+        kept = {span.ledger_id: None for span in chain.spans if not span.in_lake}
         for ledger_id in [known for known in self._readers if known not in kept]:
             await self._readers.pop(ledger_id).close()
         self._places = {ledger_id: p for ledger_id, p in self._places.items() if ledger_id in kept}

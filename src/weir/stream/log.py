@@ -18,6 +18,8 @@ from weir.model.errors import (
     DiskError,
     LedgerError,
     LedgerNotFoundError,
+    ObjectMissingError,
+    ObjectStoreError,
     OffsetTrimmedError,
     StreamClosedError,
     StreamFencedError,
@@ -35,6 +37,8 @@ from weir.stream.history import History
 from weir.stream.left import Left
 from weir.stream.read_failures import ReadFailures
 from weir.stream.state import StateLog
+from weir.stream.tiered.spans import SpanReads
+from weir.stream.tiered.tiering import StreamTiering
 from weir.stream.unwritten import Unwritten, gaps
 
 log = logging.getLogger(__name__)
@@ -55,6 +59,9 @@ class Stream:
         self.unwritten: Unwritten | None = None
         self._forgotten: Callable[[int, int], None] = lambda first, end: None
         self._history = History(context.ledgers, context.settings.readers, self._appender.written)
+        self._spans = SpanReads(self._history, context.segments)
+        #: Its ledgers and their copies in the lake.
+        self.tiering = StreamTiering(context, name, chain, self._history.forget)
         self._ahead = ReadAhead(name, context.ahead, context.settings.ahead_bytes, self._read_old)
         #: How its former holder left it, until its state is opened.
         self._left: Left | None = None
@@ -127,6 +134,11 @@ class Stream:
     def size_bytes(self) -> int:
         """Payload bytes in its ledgers."""
         return sum(span.size_bytes for span in self.chain.spans) + self._appender.open_bytes
+
+    @property
+    def lake_bytes(self) -> int:
+        """Of these, what is read from the lake."""
+        return sum(span.size_bytes for span in self.chain.spans if span.in_lake)
 
     @property
     def open_bytes(self) -> int:
@@ -271,7 +283,7 @@ class Stream:
                 return self._read_unwritten(offset, max_bytes)
             try:
                 found = self._tail.read(offset, max_bytes) or await self._ahead.read(offset, max_bytes)
-            except (LedgerError, BookieError, DiskError) as failure:
+            except (LedgerError, BookieError, DiskError, ObjectStoreError) as failure:
                 raise self._failures.failed(offset, self.end_offset, failure) from failure
             if self._failures:
                 self._failures.succeeded(offset)
@@ -297,11 +309,11 @@ class Stream:
             if offset < chain.start_offset or span is None:
                 raise self._trimmed(offset)
             try:
-                return await self._history.read(span, offset, max_bytes)
-            except LedgerNotFoundError:
+                return await self._spans.read(chain, span, offset, max_bytes)
+            except (LedgerNotFoundError, ObjectMissingError):
                 if self.chain is chain:
                     raise
-                # trimmed while it was being read: look again
+                # trimmed, or let go, while it was being read: look again
 
     def _trimmed(self, offset: int) -> OffsetTrimmedError:
         return OffsetTrimmedError(f"offset {offset} of {self.name} is gone; the oldest is {self.start_offset}")
@@ -309,10 +321,11 @@ class Stream:
     async def offset_at(self, moment_ms: int) -> int:
         """The first offset appended at or after the moment; the end if there is none."""
         offset = self.written_to
-        for span in self.chain.spans:
+        chain = self.chain
+        for span in chain.spans:
             if span.closed and span.last_ms < moment_ms:
                 continue
-            found = await self._history.offset_at(span, moment_ms)
+            found = await self._spans.offset_at(chain, span, moment_ms)
             if found is not None:
                 offset = max(found, self.start_offset)
                 break
@@ -339,9 +352,7 @@ class Stream:
         check(self.start_offset <= self.end_offset, "nothing is trimmed that was not acknowledged yet")
         await self._history.forget(self.chain)
         kept = {span.ledger_id: None for span in self.chain.spans}
-        for span in before:
-            if span.ledger_id not in kept:
-                await self._context.ledgers.delete(span.ledger_id)
+        await self.tiering.delete_trimmed([span for span in before if span.ledger_id not in kept])
 
     async def roll(self) -> None:
         """Close the open ledger now, so that it can be trimmed; the next append opens another."""

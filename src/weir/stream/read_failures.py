@@ -4,7 +4,14 @@ enough for users to hear of it."""
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from weir.model.errors import ReadFailedError, ReadStuckError, WeirError
+from weir.model.errors import (
+    ObjectMissingError,
+    ObjectStoreError,
+    ReadFailedError,
+    ReadStuckError,
+    SegmentDamagedError,
+    WeirError,
+)
 from weir.runtime.interfaces import Clock
 
 #: A bookie that starts again, or a stream that changes hands, is back sooner than this.
@@ -34,7 +41,8 @@ class ReadFailures:
         self._places.pop(offset, None)
 
     def failed(self, offset: int, end: int, failure: WeirError) -> ReadFailedError:
-        """What to raise: ReadFailedError at first, ReadStuckError once the place has failed for `PATIENCE_S`."""
+        """What to raise: ReadFailedError at first, ReadStuckError once the place has failed for `PATIENCE_S`; at
+        once where an object of the lake is missing or damaged."""
         now = self._clock.monotonic()
         place = self._places.get(offset)
         if place is None or now - place.last > PATIENCE_S:  # nobody tried meanwhile: it may have been well
@@ -45,7 +53,10 @@ class ReadFailures:
         if len(self._places) > _MOST:
             self._places.popitem(last=False)
         lasted_s = now - place.since
+        hint = failure.hint if isinstance(failure, ObjectStoreError) else None
         what = f"{self._name} cannot be read from offset {offset} on (it ends at {end}): {failure.what}"
+        if isinstance(failure, (ObjectMissingError, SegmentDamagedError)):  # trying again brings nothing by itself
+            return ReadStuckError(what, hint=hint)
         if lasted_s < PATIENCE_S:
-            return ReadFailedError(what)
-        return ReadStuckError(f"{what}, for {lasted_s:.0f} s now")
+            return ReadFailedError(what, hint=hint)
+        return ReadStuckError(f"{what}, for {lasted_s:.0f} s now", hint=hint)

@@ -24,6 +24,8 @@ class StreamSettings:
     #: What is read ahead for a reader of old batches, and for all of them together.
     ahead_bytes: int = 4 * 1024 * 1024
     ahead_limit_bytes: int = 32 * 1024 * 1024
+    #: What was read from copies of ledgers in the lake and is kept in memory, for all readers together.
+    lake_cache_bytes: int = 64 * 1024 * 1024
     #: Changes of small state (cursors, deduplication) within this time are written together.
     state_pause_s: float = 0.2
     #: The state's ledger is written anew once it holds so much, and four times the live state.

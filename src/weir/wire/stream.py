@@ -1,8 +1,10 @@
 """A stream's chain as bytes in the metadata store."""
 
+from typing import Any
+
 from weir.model.errors import InvariantError, WireError
 from weir.model.ids import LedgerId
-from weir.model.stream import Chain, Span
+from weir.model.stream import Chain, LedgerFate, Segment, SegmentStore, Span
 from weir.wire.metadata import dump_fields, load_fields
 
 
@@ -11,7 +13,8 @@ def encode_chain(chain: Chain) -> bytes:
         {
             "spans": [
                 [s.ledger_id, s.first_offset, s.end_offset, s.size_bytes, s.first_ms, s.last_ms]
-                + ([s.leader] if s.leader else [])
+                + ([s.leader] if s.leader or s.segment else [])
+                + ([] if s.segment is None else [_segment(s.segment)])
                 for s in chain.spans
             ],
             "start": chain.start_offset,
@@ -21,6 +24,7 @@ def encode_chain(chain: Chain) -> bytes:
             "epoch": chain.epoch,
             **({"leader": chain.leader} if chain.leader else {}),
             **({} if chain.doomed is None else {"doomed": list(chain.doomed)}),
+            **({"stores": [[s.url, dict(s.options)] for s in chain.stores]} if chain.stores else {}),
         }
     )
 
@@ -37,9 +41,9 @@ def decode_chain(data: bytes) -> Chain:
                     int(size),
                     int(begun),
                     int(last),
-                    *map(int, leader),
+                    *_leader_and_segment(more),
                 )
-                for ledger, first, end, size, begun, last, *leader in fields["spans"]
+                for ledger, first, end, size, begun, last, *more in fields["spans"]
             ),
             start_offset=int(fields["start"]),
             terminated_at=_optional(fields["terminated"]),
@@ -48,9 +52,27 @@ def decode_chain(data: bytes) -> Chain:
             epoch=int(fields["epoch"]),
             doomed=_doomed(fields.get("doomed")),
             leader=int(fields.get("leader", 0)),
+            stores=tuple(
+                SegmentStore(str(url), {str(name): str(value) for name, value in options.items()})
+                for url, options in fields.get("stores", ())
+            ),
         )
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, InvariantError) as bad:
         raise WireError(f"a stream's chain is malformed: {bad!r}") from bad
+
+
+def _segment(segment: Segment) -> list[int | str]:
+    return [segment.store, segment.name, segment.size_bytes, int(segment.ledger)]
+
+
+def _leader_and_segment(more: list[Any]) -> tuple[int, Segment | None]:
+    if len(more) > 2:
+        raise ValueError("a span has too many fields")
+    leader = int(more[0]) if more else 0
+    if len(more) < 2:
+        return leader, None
+    store, name, size, fate = more[1]
+    return leader, Segment(int(store), str(name), int(size), LedgerFate(int(fate)))
 
 
 def _doomed(ledgers: list[int] | None) -> tuple[LedgerId, ...] | None:

@@ -130,6 +130,7 @@ from weir.model.errors.stream import (
     StreamNotFoundError,
     StreamTerminatedError,
 )
+from weir.model.errors.tiered import ObjectMissingError, ObjectStoreError, SegmentDamagedError
 from weir.model.errors.topics import (
     ConsumerClosedError,
     DuplicateInDoubtError,
@@ -255,6 +256,8 @@ __all__ = [
     "NotHeldError",
     "NotInTransactionError",
     "NotOwnerError",
+    "ObjectMissingError",
+    "ObjectStoreError",
     "OffsetTrimmedError",
     "OutOfOrderSequenceError",
     "PeerBusyError",
@@ -278,6 +281,7 @@ __all__ = [
     "RecoveryFailedError",
     "RunnerBusyError",
     "SchemaNotFoundError",
+    "SegmentDamagedError",
     "SessionTimeoutError",
     "SparkSetupError",
     "SqlError",

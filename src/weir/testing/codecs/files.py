@@ -6,9 +6,10 @@ from random import Random
 from struct import pack_into
 
 from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Prepared, Stamp
+from weir.model.errors import WireError
 from weir.model.ids import LedgerId
 from weir.model.message import Message
-from weir.model.stream import Chain, Span
+from weir.model.stream import Chain, LedgerFate, Segment, SegmentStore, Span
 from weir.testing.codecs.fuzzing import Codec, reseal_rest
 from weir.testing.codecs.samples import sample_entry, sample_id
 from weir.wire import (
@@ -23,6 +24,7 @@ from weir.wire import (
     marker,
     messages,
     metalog,
+    segment,
     state,
     stream,
 )
@@ -175,8 +177,30 @@ def sample_state(dice: Random) -> bytes:
 
 
 def sample_chain(dice: Random) -> bytes:
-    spans = tuple(Span(LedgerId(n), 10 * n, 10 * n + 10, 5, 6, 7) for n in range(dice.randrange(3)))
-    return stream.encode_chain(Chain(spans, properties={"owner": "ä"}, epoch=dice.randrange(9)))
+    copies = (None, Segment(0, "7-ä.segment", dice.getrandbits(40), dice.choice(list(LedgerFate))))
+    spans = tuple(
+        Span(LedgerId(n), 10 * n, 10 * n + 10, 5, 6, 7, dice.randrange(3), dice.choice(copies))
+        for n in range(dice.randrange(3))
+    )
+    stores = (SegmentStore("s3://lake/ä", {"s3.region": "x"}),)
+    return stream.encode_chain(Chain(spans, properties={"owner": "ä"}, epoch=dice.randrange(9), stores=stores))
+
+
+def sample_segment(dice: Random) -> bytes:
+    encoder = segment.SegmentEncoder(LedgerId(7), 0)
+    pieces = [*encoder.begin()]
+    for offset in range(dice.randrange(4)):
+        stored = Batch(offset, 1, BatchFormat.PULSAR, 5, dice.randbytes(9))
+        pieces += encoder.add(b"".join(map(bytes, batch.encode_batch(stored))))
+    return b"".join(map(bytes, [*pieces, *encoder.end()]))
+
+
+def decode_segment(data: bytes) -> object:
+    index = segment.decode_index(data[-segment.index_bytes(data[-segment.END_BYTES :]) :], len(data))
+    found = [data[block.position : block.position + block.length] for block in index.blocks]
+    if not all(map(segment.is_whole, index.blocks, found)):
+        raise WireError("a block is damaged")
+    return index, list(map(segment.decode_block, found))
 
 
 def sample_held(dice: Random) -> bytes:
@@ -231,4 +255,5 @@ FILE_CODECS: list[Codec] = [
     Codec("progress of releases", lambda dice: held.encode_covered(dice.getrandbits(50)), held.decode_covered),
     Codec("stream state", sample_state, state.decode_changes),
     Codec("stream chain", sample_chain, stream.decode_chain),
+    Codec("segment", sample_segment, decode_segment),
 ]
