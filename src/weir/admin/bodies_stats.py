@@ -103,6 +103,16 @@ class UnreadWarningBody(Struct):
     what: str
 
 
+class LakeBody(Struct):
+    """Ledgers that are gone, and whose copies in the lake are read; the offset up to which that is so."""
+
+    ledgers: int
+    bytes: int
+    endOffset: int
+    #: Why ledgers that should go to the lake stay, if they do.
+    problem: str = ""
+
+
 class TopicStatsBody(Struct):
     msgRateIn: float = 0.0
     msgThroughputIn: float = 0.0
@@ -133,6 +143,8 @@ class TopicStatsBody(Struct):
     messages: int = 0
     startOffset: int | None = None
     endOffset: int | None = None
+    #: Not Pulsar's: what is read from the lake.
+    lake: LakeBody | None = None
 
 
 class PartitionedStatsBody(TopicStatsBody, kw_only=True):

@@ -57,6 +57,12 @@ TOPIC_FAMILIES = (
         "weir_topic_dispatch_rate", "gauge", "Messages delivered per second.", lambda t: t.delivered.messages_per_s
     ),
     TopicFamily("weir_topic_storage_bytes", "gauge", "Bytes in the topic's ledgers.", lambda t: t.storage_bytes),
+    TopicFamily(
+        "weir_topic_lake_bytes",
+        "gauge",
+        "Of these, bytes that are read from the lake, their ledgers being gone.",
+        lambda t: 0 if t.lake is None else t.lake.bytes,
+    ),
     TopicFamily("weir_topic_ledgers", "gauge", "Ledgers of the topic.", lambda t: t.ledgers),
     TopicFamily("weir_topic_end_offset", "gauge", "The offset after the last message.", lambda t: t.end_offset),
     TopicFamily(

@@ -1,7 +1,7 @@
 """Stats of topics in Pulsar's words: pure functions from the broker's values."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 
 from weir.admin import bodies_stats as b
@@ -12,6 +12,7 @@ from weir.broker.api import (
     ConsumerStats,
     CursorStats,
     Flow,
+    LedgerStats,
     ProducerStats,
     QueryProgress,
     SubscriptionStats,
@@ -73,6 +74,8 @@ def topic_stats(
         bytesOutCounter=stats.delivered.bytes,
         averageMsgSize=_mean(flow),
         storageSize=stats.storage_bytes,
+        offloadedStorageSize=0 if stats.lake is None else stats.lake.bytes,
+        lake=None if stats.lake is None else b.LakeBody(*astuple(stats.lake)),
         backlogSize=max((s.backlog_bytes for s in stats.subscriptions), default=0),
         earliestMsgPublishTimeInBacklogs=_earliest(subscriptions.values()),
         deduplicationStatus="Enabled" if deduplication else "Disabled",
@@ -193,6 +196,7 @@ _SUMMED = (
     "msgOutCounter",
     "bytesOutCounter",
     "storageSize",
+    "offloadedStorageSize",
     "backlogSize",
     "nonContiguousDeletedMessagesRanges",
     "messages",
@@ -255,12 +259,16 @@ def _together(found: Sequence[b.SubscriptionStatsBody]) -> b.SubscriptionStatsBo
 # --- of the ledgers behind it -------------------------------------------------------------------------------
 
 
+def _ledger(one: LedgerStats) -> b.LedgerBody:
+    return b.LedgerBody(one.ledger, one.messages, one.bytes, one.in_lake, timestamp=one.closed_ms)
+
+
 def internal_stats(topic: Topic) -> b.InternalStatsBody:
     stored = topic.stored
     if stored is None:
         return b.InternalStatsBody(state="NonPersistent")
     found = stored.internal_stats()
-    ledgers = [b.LedgerBody(one.ledger, one.messages, one.bytes, timestamp=one.closed_ms) for one in found.ledgers]
+    ledgers = [_ledger(one) for one in found.ledgers]
     open_ledger = ledgers[-1] if found.open_ledger else None
     return b.InternalStatsBody(
         entriesAddedCounter=found.published,

@@ -12,9 +12,11 @@ from weir.broker.ports import (
     Holding,
     NoQueueRules,
     NoSchemas,
+    NoTiering,
     OpenGuard,
     QueueRulesSource,
     Schemas,
+    TieringSource,
     TransactionGate,
 )
 from weir.broker.settings import BrokerSettings
@@ -30,6 +32,7 @@ from weir.stream.state import StateLog
 from weir.wire.formats import FORMATS, Format, Keyed, Keys
 
 _COMPACTIONS = 2
+_COPIES = 2
 
 #: Opens the holding area of a stream.
 OpenHolding = Callable[[StreamContext, Stream, StateLog], Awaitable[Holding]]
@@ -60,6 +63,11 @@ class BrokerContext:
     queue_deleted: Callable[[TopicName], Awaitable[None]] = _nothing_else
     #: What is declared of topics that are queues.
     queue_rules: QueueRulesSource = field(default_factory=NoQueueRules)
+
+    #: Which topics' ledgers go to the lake, and when.
+    tiering: TieringSource = field(default_factory=NoTiering)
+    #: Ledgers that are copied to the lake at the same time.
+    copies: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_COPIES))
 
     #: Where dead letters go.
     letters: LetterGate = field(default_factory=LetterGate)

@@ -14,6 +14,7 @@ from weir.model.errors import NotOwnerError, TopicNotFoundError, WeirError
 from weir.model.policies import DEFAULT_POLICIES, Policies
 from weir.model.queues import QueueRules
 from weir.model.registry import SYSTEM_NAMESPACE, Action, BrokerInfo, TopicRecord, system_record
+from weir.model.tiering import TieringRules
 from weir.model.topics import NamespaceName, TopicName
 from weir.model.transactions import Fate
 
@@ -98,6 +99,16 @@ class Registry(Protocol):
         self, namespace: NamespaceName, *, pattern: str | None = None
     ) -> AsyncIterator[list[TopicName]]:
         """Every topic of the namespace, each partition on its own, in some at a time."""
+
+
+class TieringSource(Protocol):
+    """What holds for topics whose ledgers go to the lake."""
+
+    def of(self, topic: TopicName) -> TieringRules | None:
+        """From memory, for a topic that is loaded; None if its ledgers stay."""
+
+    async def look(self, topic: TopicName) -> TieringRules | None:
+        """The same, of any topic."""
 
 
 class QueueRulesSource(Protocol):
@@ -238,6 +249,16 @@ class NoSchemas:
 
     async def purge(self, topic: TopicName) -> None:
         pass
+
+
+class NoTiering:
+    """Every ledger stays."""
+
+    def of(self, topic: TopicName) -> TieringRules | None:
+        return None
+
+    async def look(self, topic: TopicName) -> TieringRules | None:
+        return None
 
 
 class NoQueueRules:

@@ -42,6 +42,7 @@ _STOP_AT = "WEIR_LAKE_STOP_AT"
 Examples:
   weir lake on orders                          a table beside the broker's data
   weir lake on public/default --to s3://lake   every topic of a namespace, in a bucket
+  weir lake on orders --tiered-after 1d        and delete old ledgers: brokers serve them from the lake
   weir lake run --once                         export all that is acknowledged now
   weir lake run                                go on doing so, until Ctrl-C
   weir lake status                             how far each partition is, and where its table lies
@@ -80,6 +81,7 @@ def need_lake() -> None:
     epilog=examples(
         "weir lake on orders",
         "weir lake on orders --to /srv/lake --keep 365d",
+        "weir lake on orders --tiered-after 1d",
         "weir lake on public/default --to s3://lake/weir --option s3.endpoint=http://minio:9000",
         "weir lake on public/default --to s3://lake --catalog http://catalog:8181",
     )
@@ -94,7 +96,12 @@ def need_lake() -> None:
     help="sqlite:///FILE (beside the tables, by default), postgresql://..., or a REST one.",
 )
 @click.option(
-    "--keep", metavar="SPAN", help="For how long rows stay in the table, as in 365d; by default for ever."
+    "--keep", metavar="SPAN", help="For how long messages stay in the lake, as in 365d; by default for ever."
+)
+@click.option(
+    "--tiered-after",
+    metavar="SPAN",
+    help="Delete ledgers that are in the lake and so old; brokers serve their messages from the lake.",
 )
 @click.option(
     "--option",
@@ -110,6 +117,7 @@ def on(
     to: str | None,
     catalog: str | None,
     keep: str | None,
+    tiered_after: str | None,
     options: tuple[str, ...],
     remote: Remote,
     as_json: bool,
@@ -128,7 +136,11 @@ def on(
     data = listeners(place.access).data
     url = lakes.where(to, data)
     wanted = lakes.Definition(
-        url, lakes.catalog_of(catalog, url, data), pairs, None if keep is None else parse_span_ms(keep)
+        url,
+        lakes.catalog_of(catalog, url, data),
+        pairs,
+        None if keep is None else parse_span_ms(keep),
+        None if tiered_after is None else parse_span_ms(tiered_after),
     )
     open_catalog(wanted)  # what is wrong with it is said now
     lakes.turn_on(place.access, namespace, None if topic is None else topic.local, wanted)
@@ -361,8 +373,12 @@ class _Bars:
 @click.argument("what", metavar="[NAMESPACE|TOPIC]", required=False)
 @remote_options
 def status(*, what: str | None, remote: Remote, out: Output) -> None:
-    """How far each partition is: exported up to which offset, how many wait, and where the table lies."""
+    """How far each partition is: exported up to which offset, how many wait, and where the table lies.
+
+    Offsets before `tiered` are read from the lake: their ledgers are gone.
+    """
     need_lake()
+    from weir.spark.lake.definitions import tiered_parts
     from weir.spark.lake.export import Exporter
     from weir.spark.lake.jobs import LocalJobs
     from weir.spark.lake.runner import standings
@@ -377,19 +393,28 @@ def status(*, what: str | None, remote: Remote, out: Output) -> None:
         summary = {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
         size, files = Bytes(int(summary.get("total-files-size", 0))), int(summary.get("total-data-files", 0))
         location, catalog = one.definition.to if table is None else table.location, one.definition.catalog
-        rows += [
-            (str(one.name), part.partition, part.exported, part.end, part.lag, location, files, size, catalog)
-            for part in parts
-        ]
+        tiered = tiered_parts(place.access, one.name)
+        for part in parts:
+            there = tiered.get(part.partition) or {}
+            rows.append(
+                (
+                    *(str(one.name), part.partition, part.exported, part.end, part.lag),
+                    *(there.get("endOffset"), location, files, size, catalog),
+                    *(Bytes(there["bytes"]) if there else None, there.get("problem", "")),
+                )
+            )
     columns = [
         Column("topic", cut="start"),
         Column("partition"),
         Column("exported"),
         Column("end"),
         Column("lag"),
+        Column("tiered"),
         Column("table", cut="start"),
         Column("files", wide=True),
         Column("size", wide=True),
         Column("catalog", wide=True),
+        Column("tiered size", wide=True),
+        Column("problem", wide=True),
     ]
     out.table(columns, rows)

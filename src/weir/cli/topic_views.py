@@ -41,7 +41,7 @@ PARTITION_COLUMNS = (
     "backlog",
     Column("consumers", cut="end"),
 )
-LEDGER_COLUMNS = ("ledger", "entries", "size")
+LEDGER_COLUMNS = ("ledger", "entries", "size", "where")
 CURSOR_COLUMNS = (Column("subscription", cut="end"), "mark delete", "read position", "holes")
 
 
@@ -107,6 +107,7 @@ def topic_fields(name: str, stats: dict[str, Any]) -> Iterator[tuple[str, object
         yield "offsets", f"{stats['startOffset']} to {stats['endOffset']}"
     yield "messages in", stats.get("msgInCounter", 0)
     yield "storage", Bytes(stats.get("storageSize", 0))
+    yield from (("in the lake", words) for words in _lake(stats))
     yield "backlog", Bytes(stats.get("backlogSize", 0))
     for told in _about_to_go(stats):
         yield "about to go", f"{told['what']} ({told['policy']})"
@@ -116,6 +117,17 @@ def topic_fields(name: str, stats: dict[str, Any]) -> Iterator[tuple[str, object
             f"entries {lost['firstEntry']} to {lost['lastEntry']} of ledger {lost['ledgerId']} are left out since "
             f"{lost['found']}: offsets {lost['firstOffset']} to {lost['endOffset'] - 1}",
         )
+
+
+def _lake(stats: dict[str, Any]) -> Iterator[str]:
+    """What is read from the lake, of the topic or of its partitions together; and what stands in the way."""
+    parts = [*(stats.get("partitions") or {}).values()] or [stats]
+    lakes = [part["lake"] for part in parts if part.get("lake")]
+    if lakes:
+        ledgers, size = sum(lake["ledgers"] for lake in lakes), sum(lake["bytes"] for lake in lakes)
+        upto = f", offsets before {lakes[0]['endOffset']}" if len(parts) == 1 and ledgers else ""
+        yield f"{human_bytes(size)} of it: {ledgers} ledger{'' if ledgers == 1 else 's'}{upto}"
+    yield from sorted({f"not all that should be: {lake['problem']}" for lake in lakes if lake.get("problem")})
 
 
 def _about_to_go(stats: dict[str, Any]) -> list[dict[str, Any]]:
@@ -186,7 +198,8 @@ def with_parts(stats: dict[str, Any]) -> dict[str, Any]:
 
 def ledger_rows(internal: dict[str, Any]) -> Iterator[tuple[object, ...]]:
     for ledger in internal.get("ledgers") or ():
-        yield ledger.get("ledgerId"), ledger.get("entries"), Bytes(ledger.get("size") or 0)
+        where = "lake" if ledger.get("offloaded") else "bookies"
+        yield ledger.get("ledgerId"), ledger.get("entries"), Bytes(ledger.get("size") or 0), where
 
 
 def cursor_rows(internal: dict[str, Any]) -> Iterator[tuple[object, ...]]:

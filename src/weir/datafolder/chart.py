@@ -74,6 +74,8 @@ class Chart:
             name, chain = item.key.removeprefix(keys.STREAMS), decode_chain(item.value)
             self.chains[name] = chain
             for span in chain.spans:
+                if span.in_lake:  # what is left of it, if anything, nobody wants
+                    continue
                 self._use(LedgerUse(span.ledger_id, name, Role.MESSAGES, span, chain.start_offset))
             if chain.state_ledger is not None:
                 self._use(LedgerUse(chain.state_ledger, name, Role.STATE))

@@ -82,7 +82,7 @@ class S3Store:
         return size + gathered_bytes
 
     async def read(self, name: str, position: int, length: int) -> bytes | bytearray:
-        source = self._sources.get(name)
+        source: Any = self._sources.get(name)
         if source is None:
             source = await self._do(name, lambda: self._files.open_input_file(f"{self._path}/{name}"))
             self._sources[name] = source

@@ -69,6 +69,9 @@ from weir.wire.peer.node import ReportLoad
 
 log = logging.getLogger(__name__)
 
+#: Names a step of a ledger's way to the lake at which the process ends at once: for tests of exactly that.
+_TIERED_STOP_AT = "WEIR_TIERED_STOP_AT"
+
 #: How clients write the addresses of listeners; Kafka's need no scheme.
 _SCHEMES = {
     "pulsar": "pulsar://",
@@ -248,6 +251,7 @@ class BrokerNode(Node):
             peers=self._peers,
             balance=parts.balance_settings(config),
             topics=parts.topic_limits(config),
+            reached=parts.stop_at(os.environ.get(_TIERED_STOP_AT)),
         )
 
     async def _bind(self, tls: SSLContext | None) -> None:

@@ -51,6 +51,7 @@ from weir.broker.registry.registry import Registry
 from weir.broker.registry.topics import TopicLimits
 from weir.broker.schemas.registry import SchemaRegistry
 from weir.broker.settings import BrokerSettings
+from weir.broker.tiered.rules import LakeRules
 from weir.broker.trace.log import TraceLog
 from weir.broker.tracing import Tracing
 from weir.broker.transactions.coordinator import Transactions
@@ -85,12 +86,13 @@ from weir.ledger.client import LedgerClient
 from weir.ledger.idblocks import IdBlocks
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
-from weir.model.features import FEATURES, TOPIC_INDEX, EveryFeature
+from weir.model.features import FEATURES, TOPIC_INDEX, EveryFeature, FeaturesInUse
 from weir.model.policies import Policies
 from weir.model.registry import BrokerInfo
 from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import Clock, Runtime
 from weir.runtime.movable import unmoved
+from weir.runtime.object_store import ObjectStores
 from weir.runtime.request_budget import RequestBudget
 from weir.server.balance import ClusterBalance, compose_balance
 from weir.server.queues import compose_queues
@@ -139,6 +141,10 @@ class Composition:
     peers: PeerLinks | None = None
     #: What it says that it can do.
     features: tuple[str, ...] = FEATURES
+    #: Stands in for the stores of the lake as the runtime reaches them.
+    stores: ObjectStores | None = None
+    #: Told at which step a ledger is on its way to the lake.
+    reached: Callable[[str], None] = lambda step: None
     #: Its part in balance, if it speaks with other brokers; None: it is measured by nobody and leads nobody.
     balance: BalanceSettings | None = None
     #: Who hears of messages that carry a trace.
@@ -329,21 +335,14 @@ async def compose_broker(
     stack.push_async_callback(exchanges.close)
     context = BrokerContext(
         runtime,
-        StreamContext(
-            runtime,
-            meta,
-            ledgers,
-            TailCache(how.tail_bytes),
-            how.streams,
-            features,
-            ByteBudget(how.broker.queue_memory_bytes),
-        ),
+        _streams(runtime, meta, ledgers, how, features=features, stack=stack),
         how.broker,
         ByteBudget(how.broker.in_flight_bytes),
         guard=guard,
         schemas=schemas,
         open_holding=partial(_open_holding, how.holding),
         queue_rules=DeclaredRules(registry),
+        tiering=LakeRules(registry),
         queue_deleted=partial(forget_bindings, exchanges),
         tracing=how.tracing,
         trace=TraceLog(runtime.clock),
@@ -479,6 +478,30 @@ def _join(
             here, context.guard, peers, handlers, broker_id=how.name, brokers=bundles.ownership.brokers
         )
         here.elsewhere = elsewhere.ask
+
+
+def _streams(
+    runtime: Runtime,
+    meta: MetaStore,
+    ledgers: LedgerClient,
+    how: Composition,
+    *,
+    features: FeaturesInUse,
+    stack: AsyncExitStack,
+) -> StreamContext:
+    context = StreamContext(
+        runtime,
+        meta,
+        ledgers,
+        TailCache(how.tail_bytes),
+        how.streams,
+        features,
+        ByteBudget(how.broker.queue_memory_bytes),
+        stores=how.stores,
+        reached=how.reached,
+    )
+    stack.push_async_callback(context.segments.close)
+    return context
 
 
 def _rocketmq(

@@ -79,6 +79,7 @@ class Storage:
         SIZE, 64 * MIB, "Memory for entries that are journalled but not in an entry log yet."
     )
     read_cache_bytes: int = setting(SIZE, 32 * MIB, "Memory for entries that were read from the disk.")
+    lake_cache_bytes: int = setting(SIZE, 64 * MIB, "Memory for what was read from ledgers in the lake.")
     journal_file_bytes: int = setting(SIZE, 64 * MIB, "The size of a journal file; used ones are written again.")
     flush_interval: float = setting(
         SECONDS, 60.0, "Entries go from the journal to the entry logs at least so often."

@@ -1,5 +1,6 @@
 """What all streams of a broker share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from weir.ledger.client import LedgerClient
@@ -32,6 +33,8 @@ class StreamContext:
     memory: ByteBudget = field(default_factory=lambda: ByteBudget(_MEMORY_BYTES))
     #: Where the lake is; None: as the runtime reaches it.
     stores: ObjectStores | None = None
+    #: Told at which step a ledger is on its way to the lake: for tests that end everything there.
+    reached: Callable[[str], None] = lambda step: None
     ahead: AheadBudget = field(init=False)
     #: Copies of ledgers in the lake.
     segments: SegmentReads = field(init=False)

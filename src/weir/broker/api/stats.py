@@ -141,6 +141,17 @@ class UnreadWarning:
 
 
 @dataclass(frozen=True, slots=True)
+class LakeStats:
+    """What of a topic is read from the lake, its ledgers being gone; `end_offset`: up to where."""
+
+    ledgers: int
+    bytes: int
+    end_offset: int
+    #: Why ledgers that should go stay, if they do.
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TopicStats:
     name: str
     published: Flow
@@ -168,6 +179,8 @@ class TopicStats:
     half: HalfCounts = field(default_factory=HalfCounts)
     #: What policies are about to delete unread.
     unread: tuple[UnreadWarning, ...] = ()
+    #: What is read from the lake; None if nothing is.
+    lake: LakeStats | None = None
 
     @property
     def unread_messages(self) -> int:
@@ -188,6 +201,8 @@ class LedgerStats:
     bytes: int
     opened_ms: int
     closed_ms: int = 0
+    #: Whether it is gone, and its copy in the lake is read.
+    in_lake: bool = False
 
 
 @dataclass(frozen=True, slots=True)

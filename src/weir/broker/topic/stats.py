@@ -6,6 +6,7 @@ from weir.broker.api import (
     ConsumerStats,
     CursorStats,
     InternalStats,
+    LakeStats,
     Latency,
     LedgerStats,
     LostEntries,
@@ -35,6 +36,7 @@ def topic_stats(
     members: GroupMembers,
     held: int,
     half: HalfCounts,
+    lake: LakeStats | None,
     now_ms: int,
 ) -> TopicStats:
     hits, misses = stream.tail_reads
@@ -67,6 +69,7 @@ def topic_stats(
         epoch=producers.epoch,
         held=held,
         half=half,
+        lake=lake,
     )
 
 
@@ -118,4 +121,4 @@ def _ledger(stream: Stream, span: Span) -> LedgerStats:
         messages, size, closed_ms = stream.end_offset - span.first_offset, stream.open_bytes, 0
     else:
         messages, size, closed_ms = span.end_offset - span.first_offset, span.size_bytes, span.last_ms
-    return LedgerStats(int(span.ledger_id), messages, size, span.first_ms, closed_ms)
+    return LedgerStats(int(span.ledger_id), messages, size, span.first_ms, closed_ms, span.in_lake)

@@ -26,6 +26,7 @@ from weir.broker.publish.lazy_holding import open_lazily
 from weir.broker.publish.producers import BrokerProducer, Producers
 from weir.broker.publish.publishing import Publisher
 from weir.broker.publish.topic_epoch import TopicEpoch
+from weir.broker.tiered.topic import TopicTiering
 from weir.broker.topic import positions
 from weir.broker.topic.compaction import Compaction, compaction_rules
 from weir.broker.topic.dead_letters import TopicLetters
@@ -58,6 +59,7 @@ from weir.model.errors import (
 from weir.model.policies import Policies, Rate, Roll
 from weir.model.queues import QueueRules
 from weir.model.registry import Action
+from weir.model.tiering import LAKE_SUBSCRIPTION
 from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
@@ -171,6 +173,16 @@ class BrokerTopic:
         self.trimming = Trimming(
             stream, state, publisher=self.publisher, producer_state=self.producer_state, moves=self._moves
         )
+        self.tiering = TopicTiering(
+            name,
+            stream,
+            self,
+            rules=lambda: context.tiering.of(name),
+            features=context.streams.features,
+            tasks=self._tasks,
+            shared=context.copies,
+            clock=self._clock,
+        )
         self.key_index = TopicKeyIndex(
             name,
             KeyIndex(context.streams, stream, state, known_to=lambda: self.producer_state.stable_offset),
@@ -265,6 +277,12 @@ class BrokerTopic:
     @property
     def subscriptions(self) -> dict[str, Subscription]:
         return self._subscriptions.by_name
+
+    @property
+    def exported_to(self) -> int:
+        """The offset after the last that the lake's table has; 0 if the lake is off."""
+        lake = self.subscriptions.get(LAKE_SUBSCRIPTION)
+        return 0 if lake is None or not lake.retains else lake.cursor.mark_delete + 1
 
     def reader(self) -> LogReader:
         self.transient.read_by_offset()
@@ -501,6 +519,7 @@ class BrokerTopic:
             members=self._context.members,
             held=self.stored.held_messages,
             half=self.half.counts,
+            lake=self.tiering.stats(),
             now_ms=self._clock.wall_ms(),
         )
 

@@ -69,7 +69,9 @@ class IdleTopics:
                 name = _topic_of(key)
                 if name is not None and not self._is_loaded(name):
                     chain = decode_chain(value)
-                    if chain.spans and await self._has_old(name, chain):
+                    if await self._is_to_move(name, chain):
+                        await self._maintain(name)
+                    elif chain.spans and await self._has_old(name, chain):
                         oldest = held_back[name] = chain.spans[0].ledger_id
                         if self._held_back.get(name) != oldest:
                             await self._maintain(name)
@@ -84,20 +86,31 @@ class IdleTopics:
         """Whether its oldest ledger would go, if nobody holds it back. Only where somebody said for how long or
         how much: what goes once it is acknowledged goes when its subscribers come."""
         policies = await self._registry.look_policies(name)
-        retention = policies.retention or Retention()
-        if not chain.spans or not (policies.log_compaction or LogCompaction()).cleanup.deletes:
+        cleanup = (policies.log_compaction or LogCompaction()).cleanup
+        if not chain.spans or not cleanup.deletes:
             return False
+        tiered = None if cleanup.compacts else await self._context.tiering.look(name)
+        retention = (policies.retention or Retention()) if tiered is None else tiered.retention
         now_ms = self._clock.wall_ms()
         expired = 0 < retention.time_ms <= now_ms - chain.spans[0].last_ms
         by_size = Retention.exactly(-1, retention.size_bytes)
         over = retention.size_bytes > 0 and trim_point(chain, chain.end_offset, by_size, now_ms, 0)
         return expired or bool(over and over > chain.start_offset)
 
+    async def _is_to_move(self, name: TopicName, chain: Chain) -> bool:
+        """Whether a ledger of it may have to go to the lake."""
+        staying = next((span for span in chain.spans if span.closed and not span.in_lake), None)
+        rules = None if staying is None else await self._context.tiering.look(name)
+        return (
+            rules is not None and staying is not None and self._clock.wall_ms() - staying.last_ms >= rules.after_ms
+        )
+
     async def _maintain(self, name: TopicName) -> None:
         try:
             topic = await self._load(name)
             if isinstance(topic, BrokerTopic):
                 await maintain(topic, self._clock.wall_ms())
+                await topic.tiering.done()
                 topic.check_unused()
             await self._unload(name)
         except NotAllowedError:

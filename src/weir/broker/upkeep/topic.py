@@ -22,7 +22,8 @@ async def maintain(topic: BrokerTopic, now_ms: int) -> None:
     await _keep_quota(topic, policies.backlog_quota or BacklogQuota(), now_ms)
     warn_of_unread(topic, now_ms)
     _compact(topic, policies, now_ms)
-    await trim(topic, policies.retention or Retention(), now_ms)
+    await trim(topic, topic.tiering.retention, now_ms)
+    topic.tiering.look(now_ms)
     topic.key_index.look()
     dedup = topic.publisher.dedup
     if dedup is not None:

@@ -36,7 +36,7 @@ def _found(topic: BrokerTopic, policies: Policies, now_ms: int) -> list[UnreadWa
     ]
     warnings += _of_expiry(topic, policies, now_ms)
     if (policies.log_compaction or LogCompaction()).cleanup.deletes:
-        warnings += _of_retention(topic, policies.retention or Retention(), now_ms)
+        warnings += _of_retention(topic, topic.tiering.retention, now_ms)
     return [*warnings, *_of_compaction(topic, now_ms)]
 
 

@@ -8,12 +8,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from weir.client.admin import join, namespace_path
+from weir.client.admin import join, namespace_path, topic_path
 from weir.client.blocking import Access, ask_v2
-from weir.model.errors import ConfigError, NotAuthenticatedError, NotAuthorisedError, WireError
+from weir.model.errors import (
+    ConfigError,
+    NotAuthenticatedError,
+    NotAuthorisedError,
+    TopicNotFoundError,
+    WireError,
+)
 from weir.model.topics import NamespaceName, TopicName
 
 _ALL, _ONE, _OFF = "lake", "lake.", "off"
@@ -33,6 +40,9 @@ class Definition:
     options: Mapping[str, str] = field(default_factory=dict)
     #: Rows older than this leave the table; None: never.
     keep_ms: int | None = None
+    #: Ledgers whose messages are in the table, and that are older than this, go; brokers read copies of them
+    #: beside the tables (docs/lake.md). None: they stay for as long as retention says.
+    tiered_after_ms: int | None = None
     #: The namespace's own; not a part of what is said.
     owner: str = ""
 
@@ -43,13 +53,17 @@ class Definition:
             said["options"] = dict(self.options)
         if self.keep_ms is not None:
             said["keepMs"] = self.keep_ms
+        if self.tiered_after_ms is not None:
+            said["tieredAfterMs"] = self.tiered_after_ms
         return json.dumps(said, sort_keys=True)
 
     @classmethod
     def parse(cls, text: str) -> "Definition":
         try:
             said = json.loads(text)
-            return cls(said["to"], said["catalog"], said.get("options", {}), said.get("keepMs"))
+            return cls(
+                said["to"], said["catalog"], said.get("options", {}), said.get("keepMs"), said.get("tieredAfterMs")
+            )
         except (ValueError, KeyError, TypeError, AttributeError):
             raise WireError(f"property lake is {text[:80]!r}", hint="set it with weir lake on") from None
 
@@ -160,3 +174,14 @@ def whole_lake(access: Access) -> dict[NamespaceName, NamespaceLake]:
             if one.every is not None or one.topics:
                 found[one.namespace] = one
     return found
+
+
+def tiered_parts(access: Access, topic: TopicName) -> dict[int, dict[str, Any]]:
+    """By partition, what brokers read from the lake because its ledgers are gone."""
+    try:
+        told = ask_v2(access, "GET", topic_path(topic, "partitioned-stats"))
+        parts = told.get("partitions") or {}
+    except TopicNotFoundError:
+        parts = {str(topic): ask_v2(access, "GET", topic_path(topic, "stats"))}
+    found = {TopicName.parse(name).partition or 0: part.get("lake") for name, part in parts.items()}
+    return {partition: lake for partition, lake in found.items() if lake}

@@ -1,18 +1,21 @@
 """Reading segments: by ranges of whole blocks, each of which is checked, ahead of whoever reads on."""
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 
 from weir.model.batch import Batch
 from weir.model.errors import ObjectStoreError, SegmentDamagedError, WireError
-from weir.model.ids import Buffer
+from weir.model.ids import Buffer, LedgerId
 from weir.model.stream import Segment, SegmentStore, Span
 from weir.runtime.object_store import ObjectStore, ObjectStores
 from weir.runtime.tasks import TaskScope
 from weir.stream.tail import MOST_BATCHES
 from weir.stream.tiered.cache import BlockCache, BlockKey, CachedBlock
 from weir.wire.segment import END_BYTES, SegmentIndex, decode_index, index_bytes, is_whole
+
+log = logging.getLogger(__name__)
 
 #: The end of an object that is asked for first: the whole index, of all but the largest.
 _END_READ_BYTES = 64 * 1024
@@ -25,6 +28,8 @@ _READERS = 16
 _REQUESTS = 8
 #: Objects whose index is kept: 40 KB each, if they are large.
 _INDEXES = 256
+#: Ledgers of which it is remembered that the log was told.
+_MOST_TOLD = 100
 #: Stores that are kept open.
 _STORES = 64
 
@@ -75,8 +80,11 @@ class SegmentReads:
         self._opened: OrderedDict[tuple[str, str], _Opened] = OrderedDict()
         self._requests = asyncio.Semaphore(_REQUESTS)
         self._tasks = TaskScope("segments")
-        #: Bytes that stores gave.
+        #: Bytes that stores gave, and reads that failed.
         self.read_bytes = 0
+        self.failures = 0
+        #: What the log was told already.
+        self._told: dict[LedgerId, None] = {}
 
     def store(self, place: SegmentStore) -> ObjectStore:
         key = (place.url, tuple(sorted(place.options.items())))
@@ -88,6 +96,24 @@ class SegmentReads:
 
     async def read(self, place: SegmentStore, span: Span, offset: int, max_bytes: int) -> list[Batch]:
         """Batches of a segment from the one that holds `offset` on, at least one. ObjectStoreError."""
+        try:
+            found = await self._read(place, span, offset, max_bytes)
+        except ObjectStoreError as failed:
+            self.failures += 1
+            self._tell(span, failed)
+            raise
+        self._told.pop(span.ledger_id, None)
+        return found
+
+    def _tell(self, span: Span, failed: ObjectStoreError) -> None:
+        """In the log, once until it can be read again: clients' protocols have no room for it."""
+        if span.ledger_id not in self._told:
+            log.warning("ledger %s cannot be read from the lake: %s", span.ledger_id, failed)
+            self._told[span.ledger_id] = None
+            if len(self._told) > _MOST_TOLD:
+                self._told.pop(next(iter(self._told)))
+
+    async def _read(self, place: SegmentStore, span: Span, offset: int, max_bytes: int) -> list[Batch]:
         opened = await self._open(place, span)
         number = opened.index.block_at(offset)
         found: list[Batch] = []

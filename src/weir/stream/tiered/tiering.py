@@ -60,12 +60,15 @@ class StreamTiering:
             token = f"{self._context.runtime.rng.getrandbits(64):016x}"
             to = Copied(number, chain.stores[number], f"{ledger_id}-{token}{_SUFFIX}")
             self._unswept = True
+            self._context.reached("named")
             try:
                 made = await copy_ledger(self._context.ledgers, self._context.segments, span, to)
+                self._context.reached("copied")
                 await self._chain.change(lambda now: now.with_segment(ledger_id, made))
             except StreamFencedError:
                 await self._forsake(to)
                 raise
+            self._context.reached("kept")
             if _segment_named(self._chain.value, to.name) is None:  # trimmed meanwhile
                 await self._context.segments.store(to.place).delete(to.name)
 
@@ -100,10 +103,13 @@ class StreamTiering:
             going = replace(span.segment, ledger=LedgerFate.GOING)
             if span.segment != going:
                 await self._chain.change(lambda now: now.with_segment(ledger_id, going))
+            self._context.reached("going")
             await self._ledgers_left(self._chain.value)
             await self._context.ledgers.delete(ledger_id)
+            self._context.reached("deleted")
             gone = replace(going, ledger=LedgerFate.GONE)
             await self._chain.change(lambda now: now.with_segment(ledger_id, gone))
+            self._context.reached("gone")
 
     @property
     def going(self) -> list[LedgerId]:

@@ -54,6 +54,7 @@ class Kafka:
     def close(self) -> None:
         for reader in self._readers:
             reader.close()
+        self._readers.clear()
 
 
 def take(reader: Consumer, count: int) -> list[Any]:

@@ -22,6 +22,8 @@ class UpProcess:
         self._settings = settings
         #: Options of the next start.
         self.options: tuple[str, ...] = ()
+        #: Of its environment, from the next start on.
+        self.variables: dict[str, str] = {}
         self._ports: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self.addresses: dict[str, str] = {}
@@ -78,7 +80,9 @@ class UpProcess:
         """Start it, and do not wait."""
         self.ready_file.unlink(missing_ok=True)
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=environment())
+            self._process = subprocess.Popen(
+                self.command(), stdout=log, stderr=log, env=environment() | self.variables
+            )
 
     def refused(self) -> str:
         """Start it, and wait until it has ended by itself; what it said then."""
@@ -88,6 +92,11 @@ class UpProcess:
         self._process = None
         assert code != 0, f"weir up ended in order:\n{self.log}"
         return self.log[said:]
+
+    def wait_ended(self) -> None:
+        """Wait until it has ended by itself, however that was."""
+        self._running().wait(_START_TIMEOUT_S)
+        self._process = None
 
     def wait_ready(self) -> None:
         process = self._running()
