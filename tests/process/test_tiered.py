@@ -307,7 +307,7 @@ def test_deleting_a_topic_deletes_its_segments(weir: Weir, kafka: Kafka) -> None
     weir.tiered("deleted")
     folder = weir.folder / "a lake" / "_segments"
     assert list(folder.glob("*/public/default/deleted-partition-0/*/*"))
-    weir("topics", "delete", "deleted", "--force", "--yes")
+    weir("topics", "delete", "deleted", "--force")
     assert not list(folder.glob("*/public/default/deleted-partition-0/*/*"))
 
 
@@ -319,6 +319,7 @@ def turn_on_tiering(weir: Weir, topic: str) -> None:
     turn_on(access, namespace, topic, replace(now, tiered_after_ms=0))
 
 
+@pytest.mark.soak
 def test_a_broker_that_is_killed_at_any_step_loses_no_offset_and_leaves_nothing_behind(
     weir: Weir, kafka: Kafka
 ) -> None:
@@ -332,13 +333,14 @@ def test_a_broker_that_is_killed_at_any_step_loses_no_offset_and_leaves_nothing_
         weir.up.kill()
         weir.up.variables = {"WEIR_TIERED_STOP_AT": step}
         weir.up.start()
+        weir.stats("killed")  # so that it is loaded
         with suppress(WeirError):  # the answer may not come any more
             turn_on_tiering(weir, "killed")
         weir.up.wait_ended()
         weir.up.variables = {}
         weir.up.start()
         assert checked(weir, "killed", len(before)) == before, step
-    weir.tiered("killed")
+    weir.tiered("killed")  # which loads it
     weir.restart(kafka)
     assert checked(weir, "killed", len(before)) == before
     ledgers = [one["ledgerId"] for one in internal(weir, "killed")["ledgers"]]
