@@ -159,6 +159,12 @@ FIRST_SEED = {
         "sent-without-stamps": 1,
         "stuck": 0,
     },
+    "rocketmq": {
+        "acknowledged-here-only": 0,
+        "confirmed-before-stored": 0,
+        "halves-are-wholes": 0,
+        "subscribed-once": 0,
+    },
 }
 _MOST_SEEDS = 150
 #: Of a function that is called with other arguments than the one in whose place it was put.

@@ -11,7 +11,7 @@ from weir.testing.sim import report_seed
 
 SEEDS = 200
 #: Of scenarios of which so many are enough each time.
-FEWER = {"half": 5, "queues": 5, "retries": 5}
+FEWER = {"half": 5, "queues": 5, "retries": 5, "rocketmq": 5}
 _CHUNK = 5
 _REPEATED = 3
 _IN_OTHER_PROCESSES = 2

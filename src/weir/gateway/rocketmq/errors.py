@@ -28,6 +28,7 @@ CODES: dict[type[BaseException], Any] = {
     # The queue is elsewhere, or on its way there: clients ask for the route again and retry.
     errors.TopicClosedError: _C.HA_NOT_AVAILABLE,
     errors.NotOwnerError: _C.HA_NOT_AVAILABLE,
+    errors.ConsumerClosedError: _C.HA_NOT_AVAILABLE,
     errors.StreamNotFoundError: _C.TOPIC_NOT_FOUND,
     errors.StreamClosedError: _C.HA_NOT_AVAILABLE,
     errors.StreamFencedError: _C.HA_NOT_AVAILABLE,
@@ -37,7 +38,13 @@ CODES: dict[type[BaseException], Any] = {
     errors.UnknownGroupError: _C.CONSUMER_GROUP_NOT_FOUND,
 }
 #: The queue is not here, or not any more: it is looked for elsewhere.
-MOVED = (errors.NotOwnerError, errors.TopicClosedError, errors.StreamClosedError, errors.StreamFencedError)
+MOVED = (
+    errors.NotOwnerError,
+    errors.TopicClosedError,
+    errors.ConsumerClosedError,
+    errors.StreamClosedError,
+    errors.StreamFencedError,
+)
 _INTERNAL = "an internal error; see the broker's log"
 
 

@@ -1,10 +1,12 @@
 """A consumer group at one partition: what was received there, and until when each message is invisible."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from weir.broker.api import Consumer, Delivery, Topic
 from weir.model.bits import indices_of
+from weir.model.errors import ConsumerClosedError
 from weir.model.message import Message
 from weir.wire.formats import messages_of
 from weir.wire.rocketmq.handles import ReceiptHandle
@@ -112,9 +114,10 @@ class Link:
         return self._hold(handle.offset, pending.attempt, self._deadlines.now_ms() + invisible_ms, "")
 
     def reappear(self, offset: int) -> None:
-        """It is visible again."""
+        """It is visible again; where the queue is elsewhere now, it is so already."""
         if self.pending.pop(offset, None) is not None:
-            self.consumer.redeliver([(offset, offset + 1)], delay_ms=0)
+            with suppress(ConsumerClosedError):
+                self.consumer.redeliver([(offset, offset + 1)], delay_ms=0)
 
     def expire(self, offset: int, delivery: int) -> bool:
         """Its time is over, unless it was settled or prolonged; whether it was."""
