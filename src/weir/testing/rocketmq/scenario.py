@@ -56,7 +56,7 @@ class _Run(SeedRun[RocketmqPlan, RocketmqCluster]):
     def _worker(self, runtime: Runtime, rng: Random) -> Worker:
         """Another client each time that it starts."""
         name = f"client{self.cluster.story.step}-{rng.getrandbits(32):x}"
-        return Worker(name, runtime, self.cluster.broker_names, self.plan, rng, self.cluster.story)
+        return Worker(name, runtime, self.cluster.broker_names, self.plan, rng=rng, story=self.cluster.story)
 
     async def final(self, runtime: Runtime) -> None:
         story = self.cluster.story

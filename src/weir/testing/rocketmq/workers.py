@@ -30,6 +30,7 @@ class Worker:
         runtime: Runtime,
         brokers: Sequence[str],
         plan: RocketmqPlan,
+        *,
         rng: Random,
         story: RocketmqHistory,
     ) -> None:
