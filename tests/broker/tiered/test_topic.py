@@ -1,0 +1,203 @@
+"""When a topic's ledgers go to the lake, for how long they stay there, and what is told of it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from weir.broker.api import StartAt
+from weir.broker.ports import NoTiering
+from weir.broker.tiered.rules import LakeRules
+from weir.broker.topic.topic import BrokerTopic
+from weir.broker.upkeep.topic import maintain
+from weir.model.features import TIERED
+from weir.model.policies import DEFAULT_POLICIES, Cleanup, LogCompaction, Policies, Retention
+from weir.model.stream import SegmentStore
+from weir.model.tiering import LAKE_SUBSCRIPTION, TieringRules
+from weir.model.topics import TopicName
+from weir.stream.context import StreamContext
+from weir.testing.storage.objects import SimObjects
+
+HOUR_MS = 3_600_000
+NAME = TopicName.parse("t")
+RULES = TieringRules(HOUR_MS, SegmentStore("s3://lake/s"), Retention(-1, -1))
+Run = Callable[..., None]
+
+
+class Rules(NoTiering):
+    def __init__(self, rules: TieringRules | None) -> None:
+        self.rules = rules
+
+    def of(self, topic: TopicName) -> TieringRules | None:
+        return self.rules
+
+
+class _Without:
+    def uses(self, feature: str) -> bool:
+        return feature != TIERED
+
+
+async def opened(
+    bench: Any, rules: TieringRules | None = RULES, **more: Any
+) -> tuple[BrokerTopic, SimObjects, Rules]:
+    objects, said = SimObjects(bench.runtime.clock, Random(1)), Rules(rules)
+    context = await bench.context(tail_bytes=0)
+    streams = context.streams
+    features = more.pop("features", streams.features)
+    tiered = StreamContext(
+        streams.runtime, streams.meta, streams.ledgers, streams.tails, streams.settings, features, stores=objects
+    )
+    policies = Policies(**more).over(Policies(retention=Retention(60))).over(DEFAULT_POLICIES)
+    topic = await BrokerTopic.open(replace(context, streams=tiered, tiering=said), NAME, policies)
+    await bench.publish(await bench.producer(topic), *(f"m{at}" for at in range(10)))
+    return topic, objects, said
+
+
+async def after(bench: Any, topic: BrokerTopic, seconds: float, *, rounds: int = 2) -> None:
+    await bench.runtime.clock.sleep(seconds)
+    for _ in range(rounds):
+        await maintain(topic, bench.runtime.clock.wall_ms())
+        await topic.tiering.done()
+
+
+async def exported(topic: BrokerTopic, offset: int) -> None:
+    if LAKE_SUBSCRIPTION not in topic.subscriptions:
+        await topic.stored.create_subscription(LAKE_SUBSCRIPTION, StartAt(latest=False))
+    await topic.subscriptions[LAKE_SUBSCRIPTION].seek(offset)
+
+
+def in_lake(topic: BrokerTopic) -> int:
+    told = topic.stats().lake
+    return 0 if told is None else told.end_offset
+
+
+def test_a_ledger_goes_when_it_is_old_enough_and_all_of_it_is_in_the_table(run: Run) -> None:
+    async def scenario(bench: Any) -> None:
+        topic, _, _ = await opened(bench)
+        await after(bench, topic, 7200)
+        assert in_lake(topic) == 0, "nothing is exported"
+        await exported(topic, 9)
+        await after(bench, topic, 10)
+        assert in_lake(topic) == 0, "the last message is not"
+        await exported(topic, 10)
+        await after(bench, topic, 10)
+        assert in_lake(topic) == 10
+        assert topic.stats().lake.bytes == topic.stats().storage_bytes
+        assert [one.in_lake for one in topic.stored.internal_stats().ledgers] == [True]
+        await bench.publish(await bench.producer(topic), "young")
+        await exported(topic, 11)
+        await after(bench, topic, 10)
+        assert in_lake(topic) == 10
+        consumer = await bench.consumer(topic)
+        assert await bench.receive(consumer, 11) == [*(f"m{at}" for at in range(10)), "young"]
+
+    run(scenario)
+
+
+def test_nothing_goes_where_nobody_said_so_or_a_broker_could_not_read_it(run: Run) -> None:
+    async def scenario(bench: Any) -> None:
+        for more in (
+            {"rules": None},
+            {"features": _Without()},
+            {"log_compaction": LogCompaction(cleanup=Cleanup.COMPACT)},
+        ):
+            topic, objects, _ = await opened(bench, **more)
+            await exported(topic, 10)
+            await after(bench, topic, 7200)
+            assert not objects.objects, more
+
+    run(scenario)
+
+
+def test_the_brokers_default_retention_does_not_reach_the_lake_and_that_of_the_rules_does(run: Run) -> None:
+    async def scenario(bench: Any) -> None:
+        topic, objects, said = await opened(bench)
+        await exported(topic, 10)
+        await after(bench, topic, 7200)
+        await after(bench, topic, 10 * 3600)
+        assert topic.start_offset == 0
+        said.rules = replace(RULES, retention=Retention.exactly(2 * HOUR_MS, -1))
+        await after(bench, topic, 10)
+        assert topic.start_offset == 10
+        assert not objects.objects
+
+    run(scenario)
+
+
+def test_a_store_that_is_away_keeps_ledgers_where_they_are_and_that_is_told(run: Run) -> None:
+    async def scenario(bench: Any) -> None:
+        topic, objects, _ = await opened(bench)
+        await exported(topic, 10)
+        objects.failing = 1.0
+        await after(bench, topic, 7200)
+        told = topic.stats().lake
+        assert told is not None
+        assert told.ledgers == 0
+        assert "put" in told.problem
+        tried = len(objects.requests)
+        await after(bench, topic, 1, rounds=1)
+        assert len(objects.requests) == tried, "it waits before it tries again"
+        objects.failing = 0.0
+        await after(bench, topic, 600)
+        assert in_lake(topic) == 10
+        assert topic.stats().lake.problem == ""
+
+    run(scenario)
+
+
+class _Found:
+    def __init__(self, **values: Any) -> None:
+        self.properties: dict[str, str] = {}
+        self.policies = Policies()
+        self.__dict__.update(values)
+
+
+class _Registry:
+    """A namespace and a topic of it."""
+
+    def __init__(self, namespace: _Found, topic: _Found) -> None:
+        self.namespaces = self.topics = self
+        self._found = {"NamespaceName": namespace, "TopicName": topic}
+
+    def find(self, name: Any) -> _Found:
+        return self._found[type(name).__name__]
+
+
+def rules_of(properties: dict[str, str], name: str = "t", **policies: Policies) -> TieringRules | None:
+    namespace = _Found(properties=properties, policies=policies.get("namespace", Policies()))
+    found = _Found(policies=policies.get("topic", Policies()))
+    return LakeRules(_Registry(namespace, found)).of(TopicName.parse(name))  # type: ignore[arg-type]
+
+
+TIERED_LAKE = (
+    '{"to": "s3://lake/x/", "catalog": "c", "options": {"s3.endpoint": "e", "uri": "c"}, "tieredAfterMs": 5}'
+)
+
+
+def test_rules_are_the_topics_own_before_its_namespaces() -> None:
+    assert rules_of({}) is None
+    assert rules_of({"lake": '{"to": "s3://x", "catalog": "c"}'}) is None
+    assert rules_of({"lake": "what?"}) is None
+    assert rules_of({"lake": TIERED_LAKE, "lake.t": "off"}) is None
+    found = rules_of({"lake": TIERED_LAKE, "lake-owner": "me"})
+    assert found is not None
+    assert found.after_ms == 5
+    assert found.folder == SegmentStore("s3://lake/x/_segments/me/public/default/t", {"s3.endpoint": "e"})
+    odd = rules_of({"lake": TIERED_LAKE, "lake-owner": "me"}, "persistent://public/default/a b%")
+    assert odd is not None
+    assert odd.folder.url.endswith("/public/default/a%20b%25")
+
+
+def test_retention_is_what_somebody_said_and_no_longer_than_the_lake_keeps() -> None:
+    kept = TIERED_LAKE.replace("5}", '5, "keepMs": 60000}')
+    day = Policies(retention=Retention.exactly(86_400_000, 1000))
+
+    def of(text: str, **said: Policies) -> tuple[int, int]:
+        found = rules_of({"lake": text}, **said)
+        assert found is not None
+        return found.retention.time_ms, found.retention.size_bytes
+
+    assert of(TIERED_LAKE) == (-1, -1)
+    assert of(kept) == (60_000, -1)
+    assert of(TIERED_LAKE, namespace=day) == (86_400_000, 1000)
+    assert of(kept, topic=day) == (60_000, 1000)
