@@ -173,6 +173,11 @@ def _definition(
     said = {key: value for key, value in given.items() if value is not None and key in FunctionOptions.__slots__}
     said["config"] = dict(usual.config) | _config(given["config"])
     options = from_text(to_text(replace(usual, **said)))
+    if before is not None and options.on != usual.on:
+        raise ConfigError(
+            f"{short_name(name)} runs {usual.on}, where its state and position are",
+            hint="deploy it under another name",
+        )
     inputs = tuple(_topic(one, name) for one in given["inputs"]) or (before.inputs if before else ())
     output = _topic(given["output"], name) if given["output"] else (before.output if before else None)
     if output is not None and output in inputs:

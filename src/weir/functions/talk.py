@@ -49,6 +49,20 @@ class Talk:
             self._left_out = 0
         return lines
 
+    @contextmanager
+    def listening(self, level: str) -> Iterator[None]:
+        """The same within a process that is not the function's alone: as it was, afterwards."""
+        root = logging.getLogger()
+        kept = sys.stdout, sys.stderr, root.handlers, root.level
+        self.listen(level)
+        try:
+            yield
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            sys.stdout, sys.stderr, root.handlers = kept[:3]
+            root.setLevel(kept[3])
+
     def listen(self, level: str) -> None:
         """From now on, all that this process prints and logs."""
         sys.stdout = _Lines(self, "INFO", "stdout")

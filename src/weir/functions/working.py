@@ -15,6 +15,7 @@ from weir.functions import failing
 from weir.functions.committing import Committer
 from weir.functions.counting import Counts
 from weir.functions.executors import Executors, Outcome, now_ms
+from weir.functions.in_place import log_topic_of, setup_of
 from weir.functions.keyed_state import KeyedState
 from weir.functions.log_topic import LogTopic
 from weir.functions.options import FunctionOptions
@@ -63,7 +64,7 @@ class Work:
         self._committer = Committer(self._cluster, transactional_id(function), function.subscription)
         self._routes = Routes(self._cluster)
         self._state = KeyedState()
-        self._logs = LogTopic(place.kafka, function, _log_topic(function, options))
+        self._logs = LogTopic(place.kafka, function, log_topic_of(function, options))
         self._values: dict[str, Values] = {}
         self._executors = Executors(self._setup(), options.parallelism, timeout_s=options.timeout_s or None)
         self._positions: dict[Partition, int] = {}
@@ -100,20 +101,7 @@ class Work:
         topics = [*function.inputs, *([] if function.output is None else [function.output])]
         schemas = {str(topic): self._place.schemas(topic) for topic in topics}
         self._values = {topic: Values(topic, versions) for topic, versions in schemas.items()}
-        return Setup(
-            name=function.name.local,
-            version=function.version,
-            instance=0,
-            code=function.code,
-            file=function.file,
-            entry=function.entry,
-            output=None if function.output is None else str(function.output),
-            config=dict(options.config),
-            stateful=options.stateful,
-            batch=options.batch,
-            log_level=options.log_level,
-            schemas={topic: versions for topic, versions in schemas.items() if versions},
-        )
+        return setup_of(function, options, schemas)
 
     def _find_partitions(self) -> None:
         """Those of all inputs, each from where the subscription is; and a reader, if there are new ones."""
@@ -334,14 +322,6 @@ class Work:
 
 def transactional_id(function: Function) -> str:
     return f"weir-fn/{function.id}"
-
-
-def _log_topic(function: Function, options: FunctionOptions) -> str | None:
-    if not options.log_topic:
-        return None
-    if "/" in options.log_topic:
-        return kafka_name(TopicName.parse(options.log_topic))
-    return kafka_name(TopicName(function.name.namespace, options.log_topic))
 
 
 def _split(read: Read, count: int) -> tuple[Read, Read]:

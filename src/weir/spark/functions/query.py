@@ -1,0 +1,73 @@
+"""A function as a streaming query: inputs, the tasks that call it, and what they give, each micro-batch once."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from weir.functions.options import from_text
+from weir.functions.place import Place, kafka_name
+from weir.model.functions import Function
+from weir.spark.functions.tasks import READ, WRITTEN, KeyedFunction, TaskFunction, mapper
+from weir.spark.sql.cluster import WeirCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+#: What a micro-batch counted, in its progress.
+COUNTED = "counted"
+
+
+def task_of(place: Place, function: Function) -> TaskFunction:
+    """What tasks have to know, asked of the broker."""
+    topics = [*function.inputs, *([] if function.output is None else [function.output])]
+    return TaskFunction(
+        function,
+        {str(topic): place.schemas(topic) for topic in topics},
+        {kafka_name(topic): str(topic) for topic in function.inputs},
+        tuple(str(topic) for topic in function.inputs if place.partitioned(topic)),
+    )
+
+
+def start(spark: "SparkSession", cluster: WeirCluster, task: TaskFunction, checkpoint: str) -> "StreamingQuery":
+    """From where its checkpoint says; a new one where the function shall begin."""
+    function, options = task.function, from_text(task.function.options)
+    read = {
+        **cluster.options,
+        "subscribe": ",".join(task.names),
+        "startingOffsets": options.start,
+        "includeHeaders": "true",
+        "subscription": function.subscription,
+        "maxOffsetsPerTrigger": str(max(options.batch_messages, 1_000) * 100),
+    }
+    source = spark.readStream.format("weir").options(**read).load()
+    written = called(source, task, stateful=options.stateful, parallelism=options.parallelism)
+    return (
+        written.writeStream.queryName(function.id)
+        .format("weir")
+        .options(**sink_options(cluster, function))
+        .option("checkpointLocation", checkpoint)
+        .outputMode("append")
+        .trigger(processingTime=options.trigger)
+        .start()
+    )
+
+
+def sink_options(cluster: WeirCluster, function: Function) -> Mapping[str, str]:
+    return {**cluster.options, "sinkId": f"fn-{function.id}"}
+
+
+def called(source: "DataFrame", task: TaskFunction, *, stateful: bool, parallelism: int) -> Any:
+    """The messages that come of those of the source, with a count of each kind."""
+    from pyspark.sql import functions as f
+
+    messages = source.withColumn("ms", f.unix_millis("timestamp")).select(*READ)
+    if stateful:
+        grouped = messages.withColumn("whose", f.coalesce("key", f.lit(b""))).groupBy("whose")
+        rows = grouped.transformWithState(KeyedFunction(task), WRITTEN, "append", "none")
+    else:
+        spread = messages.repartition(parallelism) if parallelism > 1 else messages
+        rows = spread.mapInArrow(mapper(task), WRITTEN)
+    counts = [f.sum(f.when(f.col("kind") == kind, 1).otherwise(0)).alias(kind) for kind in ("sent", "dead")]
+    return rows.observe(COUNTED, *counts).select(
+        "topic", "key", "value", f.timestamp_millis("ms").alias("timestamp"), "headers"
+    )
