@@ -30,6 +30,7 @@ _MODULES = (
     "amqp_load",
     "spark_load",
     "pauses",
+    "functions",
 )
 _CASES: dict[str, Case] = {}
 

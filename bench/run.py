@@ -23,6 +23,8 @@ from bench.amqp_groups import NAME as AMQP
 from bench.amqp_groups import amqp_groups
 from bench.broker_groups import NAME as PULSAR
 from bench.broker_groups import broker_groups
+from bench.function_groups import NAME as FUNCTIONS
+from bench.function_groups import function_groups
 from bench.groups import groups
 from bench.kafka_groups import NAME as KAFKA
 from bench.kafka_groups import kafka_groups
@@ -84,6 +86,7 @@ def _all_groups(arguments: argparse.Namespace) -> list[Group]:
         (AMQP, amqp_groups),
         (SPARK, spark_groups),
         (PAUSES, pause_groups),
+        (FUNCTIONS, function_groups),
     ):
         if not arguments.only or any(wanted.startswith(name) for wanted in arguments.only):
             found += peers(quick=arguments.quick)

@@ -1,0 +1,83 @@
+"""`weir functions deploy | update | list | describe | stats | stop | start | delete`, while nobody runs them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weir.testing.processes.up import UpProcess
+
+pytestmark = pytest.mark.process
+
+CODE = """
+def tidy(message, context):
+    context.state["n"] = 1
+    return message
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "f.py"
+    path.write_text(CODE)
+    return path
+
+
+def test_a_function_is_deployed_updated_stopped_and_deleted(run_here: Any, file: Path) -> None:
+    done = run_here("functions", "deploy", f"{file}:tidy", "--in", "tidy-in", "--out", "tidy-out", "--set", "a=b")
+    assert (done.code, done.out) == (0, "function tidy is deployed; it runs as soon as weir functions run does\n")
+    assert "fn-tidy" in run_here("subscriptions", "list", "tidy-in").out
+    (row,) = json.loads(run_here("functions", "list", "--json").out)
+    assert {"tidy", 1, "waiting", "tidy-in", "tidy-out"} <= set(row.values())
+    again = run_here("functions", "deploy", f"{file}:tidy", "--in", "other")
+    assert (again.code, "there is a function tidy already" in again.err) == (1, True)
+    assert "is updated to version 2" in run_here("functions", "update", "tidy", "--parallelism", "2").out
+    assert "is as it was" in run_here("functions", "update", "tidy", str(file), "--parallelism", "2").out
+    told = run_here("functions", "describe", "tidy").out
+    for said in (
+        "f.py:tidy",
+        "option config.a",
+        "option parallelism",
+        "option stateful",
+        "persistent://public/default/tidy-in",
+    ):
+        assert said in told
+    assert run_here("functions", "describe", "tidy", "--code").out == CODE
+    assert "waiting" in run_here("functions", "stats", "tidy").out
+    assert "stops as soon as its runner sees it" in run_here("functions", "stop", "tidy").out
+    assert "stopped" in run_here("functions", "list").out
+    assert "is started" in run_here("functions", "start", "public/default/tidy").out
+    assert run_here("functions", "logs", "tidy").out == ""
+    assert run_here("functions", "delete", "tidy").out == "function tidy is deleted; its output stays\n"
+    assert "fn-tidy" not in run_here("subscriptions", "list", "tidy-in").out
+    gone = run_here("functions", "delete", "tidy")
+    assert (gone.code, "there is no function tidy" in gone.err) == (1, True)
+    assert run_here("functions", "delete", "tidy", "--if-exists").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("{}:nope", "--in", "a"), "has no function nope"),
+        (("{}:tidy",), "reads nothing"),
+        (("{}:tidy", "--in", "a", "--out", "a"), "read and written"),
+        (("{}:tidy", "--in", "a", "--parallelism", "0"), "parallelism is 0"),
+        (("{}:tidy", "--in", "a", "--retries", "soon"), "is not a wait"),
+        (("{}:tidy", "--in", "a", "--set", "x"), "sets nothing"),
+        (("nowhere.py:f", "--in", "a"), "cannot be read"),
+    ],
+)
+def test_what_cannot_be_deployed_is_told_before_anything_is_made(
+    run_here: Any, file: Path, arguments: tuple[str, ...], said: str, weir_up: UpProcess
+) -> None:
+    done = run_here("functions", "deploy", *(one.format(file) for one in arguments))
+    assert done.code in (1, 2)
+    assert said in done.err
+
+
+def test_an_update_does_not_move_a_function_to_spark(run_here: Any, file: Path) -> None:
+    run_here("functions", "deploy", f"{file}:tidy", "--in", "tidy-in", "--name", "tidy2")
+    done = run_here("functions", "update", "tidy2", "--on", "spark")
+    assert "deploy it under another name" in done.err
+    run_here("functions", "delete", "tidy2")
