@@ -30,7 +30,8 @@ def f(message, context):
 BATCH = """
 import pyarrow as pa
 def f(batch: pa.RecordBatch):
-    return pa.record_batch({"key": batch["key"], "value": pa.array([v + b"!" for v in batch["value"].to_pylist()])})
+    values = pa.array([value + b"!" for value in batch["value"].to_pylist()])
+    return pa.record_batch({"key": batch["key"], "value": values})
 """
 
 

@@ -1,7 +1,7 @@
 """A function as a streaming query: inputs, the tasks that call it, and what they give, each micro-batch once."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weir.functions.options import from_text
 from weir.functions.place import Place, kafka_name
@@ -56,7 +56,7 @@ def sink_options(cluster: WeirCluster, function: Function) -> Mapping[str, str]:
     return {**cluster.options, "sinkId": f"fn-{function.id}"}
 
 
-def called(source: "DataFrame", task: TaskFunction, *, stateful: bool, parallelism: int) -> Any:
+def called(source: "DataFrame", task: TaskFunction, *, stateful: bool, parallelism: int) -> "DataFrame":
     """The messages that come of those of the source, with a count of each kind."""
     from pyspark.sql import functions as f
 
@@ -68,6 +68,7 @@ def called(source: "DataFrame", task: TaskFunction, *, stateful: bool, paralleli
         spread = messages.repartition(parallelism) if parallelism > 1 else messages
         rows = spread.mapInArrow(mapper(task), WRITTEN)
     counts = [f.sum(f.when(f.col("kind") == kind, 1).otherwise(0)).alias(kind) for kind in ("sent", "dead")]
-    return rows.observe(COUNTED, *counts).select(
+    written: DataFrame = rows.observe(COUNTED, *counts).select(
         "topic", "key", "value", f.timestamp_millis("ms").alias("timestamp"), "headers"
     )
+    return written
