@@ -1,8 +1,9 @@
-"""`python -m bench.micro_filters [MESSAGES]`: what filters and traces cost per message, in CPU time of one core.
+"""`python -m bench.micro_filters [filters|traces] [MESSAGES]`: what filters and traces cost per message, in CPU.
 
 A topic over fake bookies in the simulated world, so that nothing but the broker's own work is measured: messages
 in batches of ten are published and delivered to all subscriptions, with no filter, by tags and by SQL, of which
-one message in ten passes; and to one subscription, traced not at all, at 1 % and at 100 %.
+one message in ten passes; and to one subscription, traced not at all, at 1 % and at 100 %, in turns, of which the
+cheapest of each counts: what is done once, such as making the topic of traces, is done before.
 """
 
 import asyncio
@@ -26,6 +27,8 @@ from weir.testing.world.world import World, simulate
 from weir.wire.messages import encode_messages
 
 BATCH = 10
+RATES = (0.0, 0.01, 1.0)
+TURNS = 5
 FILTERS = {
     "no filter": None,
     "tag": MessageFilter(tags="t0"),
@@ -91,30 +94,46 @@ def in_a_world(scenario: Callable[[ComposedBroker], Any]) -> None:
     simulate(1, main)
 
 
+async def filters(broker: ComposedBroker, wanted: int) -> None:
+    print("filters: CPU µs per message and subscription (and beyond no filter)")
+    for subscriptions in (1, 100, 1000):
+        messages = max(100, wanted * 10 // subscriptions)
+        plain = 0.0
+        for name, filter_ in FILTERS.items():
+            seconds = await measured(
+                broker, f"f{subscriptions}-{name.replace(' ', '')}", messages, subscriptions, wanted=filter_
+            )
+            each = seconds * 1e6 / messages / subscriptions
+            plain = plain or each
+            print(f"{subscriptions:>6} subscriptions, {name:<10} {each:8.2f}  ({each - plain:+.2f})", flush=True)
+
+
+async def traces(broker: ComposedBroker, wanted: int) -> None:
+    print("traces: CPU µs per message, published, delivered and acknowledged (and beyond no trace)")
+    best: dict[float, float] = {}
+    for turn in range(-1, TURNS):
+        for rate in RATES:
+            policies = Policies(trace_ppm=int(rate * 1_000_000))
+            seconds = await measured(broker, f"t{turn + 1}-{int(rate * 100)}", wanted, 1, policies=policies)
+            if turn >= 0:
+                best[rate] = min(best.get(rate, seconds), seconds)
+    for rate, seconds in best.items():
+        each = seconds * 1e6 / wanted
+        print(f"{rate * 100:>6g} %  {each:8.2f}  ({each - best[0.0] * 1e6 / wanted:+.2f})")
+
+
+PARTS = {"filters": filters, "traces": traces}
+
+
 def main() -> None:
-    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    said = sys.argv[1:]
+    only = [said.pop(0)] if said and said[0] in PARTS else list(PARTS)
+    wanted = int(said[0]) if said else 2000
 
     async def run(broker: ComposedBroker) -> None:
         await measured(broker, "warm", wanted, 1, wanted=FILTERS["SQL"])
-        print("filters: CPU µs per message and subscription (and beyond no filter)")
-        for subscriptions in (1, 100, 1000):
-            messages = max(100, wanted * 10 // subscriptions)
-            plain = 0.0
-            for name, filter_ in FILTERS.items():
-                seconds = await measured(
-                    broker, f"f{subscriptions}-{name.replace(' ', '')}", messages, subscriptions, wanted=filter_
-                )
-                each = seconds * 1e6 / messages / subscriptions
-                plain = plain or each
-                print(f"{subscriptions:>6} subscriptions, {name:<10} {each:8.2f}  ({each - plain:+.2f})")
-        print("traces: CPU µs per message, published, delivered and acknowledged (and beyond no trace)")
-        plain = 0.0
-        for rate in (0.0, 0.01, 1.0):
-            policies = Policies(trace_ppm=int(rate * 1_000_000))
-            seconds = await measured(broker, f"t{int(rate * 100)}", wanted * 10, 1, policies=policies)
-            each = seconds * 1e6 / (wanted * 10)
-            plain = plain or each
-            print(f"{rate * 100:>6g} %  {each:8.2f}  ({each - plain:+.2f})")
+        for name in only:
+            await PARTS[name](broker, wanted)
 
     in_a_world(run)
 

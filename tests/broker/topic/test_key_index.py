@@ -179,3 +179,24 @@ def test_switched_off_it_goes_and_a_deleted_topic_takes_it_along(run: Callable) 
         assert await context.ledgers.list() == []
 
     run(scenario)
+
+
+def test_a_crash_between_sealing_and_indexing_is_answered_from_the_ledger_and_made_up_for(
+    run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic(policies=INDEXED)
+        with monkeypatch.context() as never:
+            never.setattr(topic.key_index, "look", lambda: None)
+            await publish(bench, topic, ["a", "b"], ["b"])
+            await topic.stream.roll()
+            await publish(bench, topic, ["b"])
+            assert not runs(topic)
+            again = await bench.topic(policies=INDEXED)  # the first one is fenced, and writes no index any more
+        assert await find(again, "b") == [3, 2, 1]
+        await indexed(again, 3)
+        assert runs(again)
+        assert await find(again, "b") == [3, 2, 1]
+        assert await find(again, "a") == [0]
+
+    run(scenario)

@@ -81,6 +81,24 @@ def test_what_is_delivered_is_settled_returned_or_given_up() -> None:
     ]
 
 
+def test_what_a_subscription_passes_by_is_told_whether_it_was_delivered_or_not() -> None:
+    trace, log = traced()
+    trace.stored([batch(-1, "a", "b"), batch(-1, "c", "d")], 5, 0.002)
+    consumer = object()
+    trace.delivered("s", consumer, "c", "", [Delivery(batch(5, "a", "b"))])
+    log.events.clear()
+    assert list(trace.kept(0, 8)) == [5, 6, 7]
+    trace.passed_by("s", trace.kept(0, 8), "expired")
+    assert log.said() == [("dropped", 5, 7, "s", "expired"), ("dropped", 7, 8, "s", "expired")]
+    trace.settled("s", [(5, 7)], TraceKind.ACKNOWLEDGED)
+    assert len(log.events) == 2, "what is dropped is told once"
+    log.events.clear()
+    trace.trimmed(7)
+    trace.trimmed(7)
+    assert log.said() == [("dropped", 5, 7, "", "retention")]
+    assert list(trace.kept(0, 100)) == [7, 8]
+
+
 def test_all_that_happens_to_a_batch_is_told_or_nothing_and_as_many_as_the_rate_says() -> None:
     trace, log = traced(0.1)
     told = 0

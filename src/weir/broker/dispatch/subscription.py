@@ -355,25 +355,38 @@ class Subscription:
         if self._dispatcher is not None and self._dispatcher.settled(consumer, new):
             self.pump()
 
-    def ack_up_to(self, consumer: BrokerConsumer | None, offset: int) -> None:
+    def ack_up_to(self, consumer: BrokerConsumer | None, offset: int, why: str = "skipped") -> None:
+        """`why`: of what no consumer acknowledges, for traces."""
         if consumer is not None and self.type in _INDIVIDUAL:
             raise NotAllowedError("messages of a shared subscription are acknowledged one by one")
         offset = min(offset, self._log.end_offset - 1)
         if offset <= self.cursor.mark_delete or (consumer is not None and consumer.number <= self._moved_at):
             return
         first = self.cursor.mark_delete + 1
-        self.cursor.ack_up_to(offset)
+        trace = self._around.trace
+        if consumer is None and trace is not None and trace.on:
+            gone = self.cursor.unacked_of(trace.kept(first, offset + 1))
+            self.cursor.ack_up_to(offset)
+            trace.passed_by(self.name, gone, why)
+        else:
+            self.cursor.ack_up_to(offset)
         if self._counts:
             self._forget_counts(first, offset + 1)
         self._note()
-        if (trace := self._around.trace) is not None and trace.on:
-            self._tell_settled(trace, consumer, [(first, offset + 1)])
+        if trace is not None and trace.on:
+            self._tell_settled(trace, consumer, [(first, offset + 1)], why)
         if self._dispatcher is not None and self._dispatcher.settled(consumer, [(first, offset + 1)]):
             self.pump()
 
-    def _tell_settled(self, trace: TopicTrace, consumer: BrokerConsumer | None, runs: Sequence[Run]) -> None:
+    def _tell_settled(
+        self,
+        trace: TopicTrace,
+        consumer: BrokerConsumer | None,
+        runs: Sequence[Run],
+        why: str = "expired, or a dead letter",
+    ) -> None:
         if consumer is None:
-            trace.settled(self.name, runs, TraceKind.DROPPED, "expired, skipped, or a dead letter")
+            trace.settled(self.name, runs, TraceKind.DROPPED, why)
         else:
             trace.settled(self.name, runs, TraceKind.ACKNOWLEDGED)
 
@@ -462,10 +475,10 @@ class Subscription:
         self.ack_up_to(None, self._log.end_offset - 1)
         return backlog
 
-    def expire_before(self, offset: int) -> int:
+    def expire_before(self, offset: int, why: str = "expired") -> int:
         """Acknowledge everything before the offset; answers how many messages that were."""
         before = self.backlog
-        self.ack_up_to(None, offset - 1)
+        self.ack_up_to(None, offset - 1, why)
         expired = before - self.backlog
         self.expired += expired
         return expired
@@ -526,7 +539,7 @@ class Subscription:
 
     def _skip_lost(self) -> None:
         """What was trimmed away, and what nobody will see, counts as acknowledged."""
-        self.ack_up_to(None, self._source.start_offset - 1)
+        self.ack_up_to(None, self._source.start_offset - 1, "retention")
         self._source.skip_hidden(self.cursor)
 
     # --- moving and persisting --------------------------------------------------------------------------
@@ -559,7 +572,7 @@ class Subscription:
         and the caller makes it durable. Going on takes nothing back from consumers; going back does."""
         offset = min(offset, self._log.end_offset)
         if self.consumers and offset > self.cursor.mark_delete:
-            self.ack_up_to(None, offset - 1)
+            self.ack_up_to(None, offset - 1, "the subscription was moved")
         else:
             self.cursor.reset(offset)
             self._counts.clear()

@@ -170,8 +170,14 @@ class BrokerTopic:
             context.compactions,
             rules=lambda: compaction_rules(self._policies, self),
         )
+        trimmed = (lambda start: None) if self.trace is None else self.trace.trimmed
         self.trimming = Trimming(
-            stream, state, publisher=self.publisher, producer_state=self.producer_state, moves=self._moves
+            stream,
+            state,
+            publisher=self.publisher,
+            producer_state=self.producer_state,
+            moves=self._moves,
+            trimmed=trimmed,
         )
         self.tiering = TopicTiering(
             name,

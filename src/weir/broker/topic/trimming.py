@@ -1,5 +1,7 @@
 """Forgetting the beginning of a topic's log, in the order that a crash at any moment forgives."""
 
+from collections.abc import Callable
+
 from weir.broker.publish.publishing import Publisher
 from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.broker.transactions.delayed_moves import DelayedMoves
@@ -18,12 +20,15 @@ class Trimming:
         publisher: Publisher,
         producer_state: ProducerStateManager,
         moves: DelayedMoves,
+        trimmed: Callable[[int], None] = lambda start: None,
     ) -> None:
+        """`trimmed`: told what the log begins with from then on."""
         self._stream = stream
         self._state = state
         self._publisher = publisher
         self._producer_state = producer_state
         self._moves = moves
+        self._trimmed = trimmed
 
     async def forget_before(self, offset: int) -> None:
         """Trim the stream, once everything that must not fall back behind it is persisted."""
@@ -35,3 +40,4 @@ class Trimming:
         await self._state.flush()
         await self._stream.trim(offset)
         self._producer_state.trimmed()
+        self._trimmed(self._stream.start_offset)

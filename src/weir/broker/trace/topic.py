@@ -23,13 +23,15 @@ from weir.runtime.interfaces import Clock
 from weir.wire.formats.heads import RawHead, heads_of
 
 _MILLION = 1_000_000
-#: Multiples of it, modulo 2^64, spread evenly: every so many-th batch, whatever the distances are.
-_GOLDEN = 0x9E3779B97F4A7C15
-_MASK = (1 << 64) - 1
+#: Multiples of it, modulo 2^32, spread evenly: every so many-th batch, whatever the distances are.
+_GOLDEN = 0x9E3779B1
+_MASK = (1 << 32) - 1
 #: Runs of offsets of one call that are told.
 _MOST_RUNS = 256
 #: Delivered messages of one consumer that are remembered.
 _MOST_REMEMBERED = 200_000
+#: Stored messages of a topic that are remembered, to tell what becomes of those that nobody gets.
+_MOST_KEPT = 1_000_000
 _TRACEPARENT = "traceparent"
 
 
@@ -50,29 +52,33 @@ class TopicTrace:
         self._log = log
         self._clock = clock
         self._position_of = position_of
-        self._salt = crc32(str(name).encode()) << 32
-        self._ppm = 0
+        self._salt = crc32(str(name).encode())
+        self._below = 0
         self.on = False
         #: What consumers of each subscription have.
         self._out: dict[str, dict[object, BitMap64]] = {}
         #: What was delivered to each subscription and is not settled, whoever has it.
         self._known: dict[str, BitMap64] = {}
+        #: What was stored and told of since the topic was loaded, and is still there.
+        self._kept = BitMap64()
         self._make = partial(self._event, str(name))
 
     def apply(self, policies: Policies) -> None:
-        self._ppm = policies.trace_ppm or 0
-        self.on = self._ppm > 0 and self._name.local != TRACE_TOPIC
+        ppm = policies.trace_ppm or 0
+        self._below = (ppm << 32) // _MILLION
+        self.on = ppm > 0 and self._name.local != TRACE_TOPIC
         if self.on and self._follow is not None:
             follow, self._follow = self._follow, None
             follow(self.appended)
         if not self.on:
             self._out.clear()
             self._known.clear()
+            self._kept.clear()
 
     def takes(self, base_offset: int, held: HeldId | None = None) -> bool:
         """Whether it is told what becomes of a batch."""
         number = base_offset if held is None else held.ledger * 1_000_003 + held.entry
-        return (((number * _GOLDEN + self._salt) & _MASK) * _MILLION >> 64) < self._ppm
+        return (number * _GOLDEN + self._salt) & _MASK < self._below
 
     def _event(self, topic: str, kind: TraceKind, **more: Any) -> TraceEvent:
         return TraceEvent(kind.value, topic, self._clock.wall_ms(), self._log.broker, **more)
@@ -86,8 +92,9 @@ class TopicTrace:
         self, batches: Sequence[Batch], offset: int, seconds: float, *, producer: str = "", address: str = ""
     ) -> None:
         """Stored one behind the other, which took so long."""
+        salt, below = self._salt, self._below
         for batch in batches:
-            if self.takes(offset):
+            if (offset * _GOLDEN + salt) & _MASK < below:  # `takes`, of which this is the usual case
                 self._stored(TraceKind.STORED, batch, offset, seconds * 1000, producer=producer, address=address)
             offset += batch.count
 
@@ -102,6 +109,8 @@ class TopicTrace:
 
     def _stored(self, kind: TraceKind, batch: Batch, offset: int, took_ms: float, **more: object) -> None:
         keys, traces = said_by(heads_of(batch))
+        if len(self._kept) < _MOST_KEPT:
+            self._kept.add_range(offset, offset + batch.count)
         ledger, entry = self._position_of(offset) or (-1, -1)
         self._note(
             self._make(
@@ -137,12 +146,15 @@ class TopicTrace:
     def delivered(
         self, subscription: str, who: object, name: str, address: str, deliveries: Sequence[Delivery]
     ) -> None:
-        now_ms = self._clock.wall_ms()
+        salt, below = self._salt, self._below
         for delivery in deliveries:
             batch = delivery.batch
-            if not self.takes(batch.base_offset, batch.held):
-                continue
             base = batch.base_offset
+            if not (
+                (base * _GOLDEN + salt) & _MASK < below if batch.held is None else self.takes(base, batch.held)
+            ):
+                continue
+            now_ms = self._clock.wall_ms()
             runs = [(base, batch.end_offset)] if delivery.wanted is None else runs_of(delivery.wanted, base)
             offsets = self._out.setdefault(subscription, {}).setdefault(who, BitMap64())
             known = self._known.setdefault(subscription, BitMap64())
@@ -208,6 +220,26 @@ class TopicTrace:
                 self._note(
                     self._make(TraceKind.DROPPED, first=first, end=end, subscription=subscription, reason=reason)
                 )
+
+    def kept(self, first: int, end: int) -> BitMap64:
+        """Of these, what was told when it was stored."""
+        return self._kept & _range(first, end) if self._kept else BitMap64()
+
+    def passed_by(self, subscription: str, offsets: BitMap64, reason: str) -> None:
+        """Messages that the subscription gets no more, delivered before or not."""
+        known = self._known.get(subscription)
+        if known:
+            delivered = known & offsets
+            for run in _runs_in(delivered):
+                self.settled(subscription, [run], TraceKind.DROPPED, reason)
+            offsets = offsets - delivered
+        self._told(subscription, None, offsets, TraceKind.DROPPED, reason)
+
+    def trimmed(self, start: int) -> None:
+        """What is before this is no more, for anybody."""
+        if self.on and self._kept and self._kept.min() < start:
+            self._told("", None, self._kept & _range(0, start), TraceKind.DROPPED, "retention")
+            self._kept.remove_range(0, start)
 
     def _told(self, subscription: str, who: object, offsets: BitMap64, kind: TraceKind, reason: str) -> None:
         name, address = getattr(who, "name", ""), getattr(getattr(who, "request", None), "address", "")

@@ -86,7 +86,7 @@ async def _evict(topic: BrokerTopic, quota: BacklogQuota, now_ms: int) -> None:
         keep_from = max(keep_from, await topic.offset_at(now_ms - quota.seconds * 1000))
     for subscription in topic.subscriptions.values():
         if subscription.durable and subscription.retains:
-            subscription.expire_before(keep_from)
+            subscription.expire_before(keep_from, "backlog quota")
 
 
 def _compact(topic: BrokerTopic, policies: Policies, now_ms: int) -> None:
