@@ -29,6 +29,7 @@ _MODULES = (
     "kafka_load",
     "amqp_load",
     "spark_load",
+    "lake_load",
     "pauses",
     "functions",
 )

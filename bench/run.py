@@ -28,6 +28,8 @@ from bench.function_groups import function_groups
 from bench.groups import groups
 from bench.kafka_groups import NAME as KAFKA
 from bench.kafka_groups import kafka_groups
+from bench.lake_groups import NAME as LAKE
+from bench.lake_groups import lake_groups
 from bench.pause_groups import NAME as PAUSES
 from bench.pause_groups import pause_groups
 from bench.perf_groups import perf_groups
@@ -85,6 +87,7 @@ def _all_groups(arguments: argparse.Namespace) -> list[Group]:
         (KAFKA, kafka_groups),
         (AMQP, amqp_groups),
         (SPARK, spark_groups),
+        (LAKE, lake_groups),
         (PAUSES, pause_groups),
         (FUNCTIONS, function_groups),
     ):

@@ -58,7 +58,7 @@ RULES = [
     ("produce", r"POST /admin/weir/v1/messages/.*"),
     (
         "anyone",
-        r"GET /admin/weir/v1/(addresses|streams|connectors|functions|groups|(stream|connector|function)-runner)",
+        r"GET /admin/weir/v1/(addresses|streams|replays|connectors|functions|groups|(stream|connector|function)-runner)",
     ),  # those that one may use
     (
         "superuser",
@@ -80,7 +80,8 @@ RULES = [
     ("consume", r"PUT .*/backlogSize"),
     ("consume", r"POST .*/{namespace}/({bundle}/)?(clearBacklog|unsubscribe).*"),
     ("consume", r".* /admin/weir/v1/backlog/.*"),
-    ("consume", r".* /admin/weir/v1/(offsets|waiting|found|trace|traces|groups)/.*"),
+    ("admin", r"(PUT|DELETE) /admin/weir/v1/replays/.*"),  # or who began it, and may both consume and produce
+    ("consume", r".* /admin/weir/v1/(replays|offsets|waiting|found|trace|traces|groups)/.*"),
     ("consume", r"GET /admin/weir/v1/held/.*"),
     ("consume", r".* /admin/weir/v1/dead-letters/.*"),
     ("produce", r".*/admin/weir/v1/(held|half)/.*"),

@@ -443,6 +443,18 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
             ("GET", f"/admin/weir/v1/functions/{NS}", None, []),
         ]
     )
+    replay = f"/admin/weir/v1/replays/{NS}/single/r1"
+    walk(
+        [
+            ("PUT", replay, {"target": f"persistent://{NS}/other", "where": "a > 1"}, ANY),
+            ("PUT", f"{replay}/progress", {"state": "delivering", "selected": [2], "producerId": 1}, ANY),
+            ("GET", replay, None, ANY),
+            ("GET", f"/admin/weir/v1/replays/{NS}/single", None, ANY),
+            ("GET", "/admin/weir/v1/replays", None, ANY),
+            ("DELETE", replay, None, None),
+            ("GET", "/admin/weir/v1/replays", None, []),
+        ]
+    )
     stream, runner = f"/admin/weir/v1/streams/{NS}/copy", "/admin/weir/v1/stream-runner"
     emptied = "/admin/weir/v1/cluster/bookies/b9/decommission"
     body = {"sql": "SELECT 1", "sources": [f"persistent://{NS}/single"]}

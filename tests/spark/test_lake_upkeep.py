@@ -4,6 +4,7 @@ import os
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -11,8 +12,9 @@ from weir.client.kafka.cluster import Cluster
 from weir.model.errors import LakeConflictError, LakeError
 from weir.spark.lake.definitions import Definition, NamespaceLake
 from weir.spark.lake.jobs import LocalJobs
+from weir.spark.lake.rewriting import left
 from weir.spark.lake.tables import find_table
-from weir.spark.lake.upkeep import Kept, Limits, Upkeep, drop_deleted
+from weir.spark.lake.upkeep import Kept, Limits, Upkeep, drop_deleted, tombstones
 from weir.wire.kafka.records_build import Record, build_batch
 
 from .conftest import Topics
@@ -108,6 +110,26 @@ def test_a_tombstone_in_a_compacted_topic_erases_the_key_from_the_table_and_its_
     assert [(row["key"], row["value"]) for row in lake.rows(topic)] == [(b"bob", b"bob"), (b"ann", None)]
     assert len(lake.table(topic).table.metadata.snapshots) == 1, "no older snapshot has it either"
     assert upkeep(lake, topic).erase_keys() == 0
+
+
+def test_typed_keys_are_erased_by_the_bytes_that_were_sent() -> None:
+    keys = pa.array([{"n": 1}, {"n": 2}, {"n": 1}])
+    rows = pa.table(
+        {
+            "key": keys,
+            "raw_key": pa.array([b"k1", b"k2", b"k1"]),
+            "value": pa.array([{"v": 1}, {"v": 2}, None]),
+            "raw_value": pa.array([b"1", b"2", None]),
+            "offset": pa.array([5, 6, 7]),
+            "corrupt": pa.nulls(3, pa.binary()),
+        }
+    )
+    found: dict[bytes, int] = {}
+    tombstones(rows, found)
+    assert found == {b"k1": 7}
+    assert left(rows.to_batches()[0], found).column("offset").to_pylist() == [6, 7]
+    old = rows.drop_columns(["raw_key", "raw_value"])  # exported before bytes were kept: nobody can tell
+    assert left(old.to_batches()[0], found).num_rows == 3
 
 
 def test_the_table_of_a_deleted_topic_goes_with_its_files_and_others_stay(

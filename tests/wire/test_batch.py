@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Prepared, Stamp
+from weir.model.batch import Addressed, Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Prepared, Stamp
 from weir.model.errors import InvariantError, WireError
 from weir.wire.batch import MAX_COUNT, decode_batch, encode_batch
 
@@ -63,11 +63,27 @@ def test_a_stamped_batch_keeps_the_checksum_of_what_was_sent(checksum: int) -> N
 
 
 def test_a_name_of_any_length_is_not_taken_for_what_was_moved() -> None:
-    for length in (0, 0xFFFD):
+    for length in (0, 0xFFFC):
         batch = Batch(3, 1, BatchFormat.PULSAR, 0, b"x", origin=Origin("n" * length, 7))
         assert decode_batch(b"".join(encode_batch(batch))) == batch
     with pytest.raises(InvariantError):
         encode_batch(replace(batch, origin=Origin("n" * 0xFFFF, 7)))
+
+
+@pytest.mark.parametrize("stamp", [None, Stamp(5, 1, 9)])
+def test_a_batch_for_one_subscription_says_so_by_its_origin(stamp: Stamp | None) -> None:
+    batch = Batch(
+        3,
+        2,
+        BatchFormat.KAFKA,
+        4,
+        b"x",
+        BatchFlags.PRIVATE | BatchFlags.RELEASED,
+        Addressed("bücher"),
+        None,
+        stamp,
+    )
+    assert decode_batch(b"".join(encode_batch(batch))) == batch
 
 
 @given(st.binary(max_size=80))

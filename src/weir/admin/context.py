@@ -22,6 +22,7 @@ from weir.broker.api import (
     Owner,
     Queues,
     Registry,
+    Replays,
     RoleGroups,
     RoleTransactions,
     SchemaVersions,
@@ -92,6 +93,8 @@ class AdminContext:
 
     #: Functions that are deployed, where that is kept.
     functions: Functions | None = None
+
+    replays: Replays | None = None
     #: This broker's, among the others of its cluster.
     broker_id: str = "sole"
     #: How other brokers are asked for what they have.

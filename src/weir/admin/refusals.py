@@ -23,6 +23,7 @@ _STATUSES: list[tuple[type[errors.WeirError], int]] = [
     (errors.SqlStreamNotFoundError, 404),
     (errors.ConnectorNotFoundError, 404),
     (errors.FunctionNotFoundError, 404),
+    (errors.ReplayNotFoundError, 404),
     (errors.OffsetTrimmedError, 404),
     (errors.TenantExistsError, 409),
     (errors.NamespaceExistsError, 409),

@@ -23,6 +23,7 @@ from weir.admin.namespaces import Namespaces
 from weir.admin.offsets import Offsets
 from weir.admin.permissions import permission_routes
 from weir.admin.policies import PolicyRoutes
+from weir.admin.replays import ReplayRoutes
 from weir.admin.retries import Retries
 from weir.admin.routing import Route
 from weir.admin.schemas import Schemas
@@ -72,6 +73,7 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *Streams(context).routes(),
         *Connectors(context).routes(),
         *FunctionRoutes(context).routes(),
+        *ReplayRoutes(context).routes(),
         *Addresses(context).routes(),
         *management_routes(context),
     ]

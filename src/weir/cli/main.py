@@ -29,6 +29,7 @@ FAILED, MISUSED = 1, 2
         "groups": Lazy("weir.cli.groups:groups", "List, describe and reset consumer groups and subscriptions."),
         "half": Lazy("weir.cli.half:half", "Commit and roll back messages that are prepared."),
         "held": Lazy("weir.cli.held:held", "List and cancel messages that wait for their moment."),
+        "replay": Lazy("weir.cli.replay:replay", "Deliver messages again that a query picks, each once."),
         "lake": Lazy("weir.cli.lake:lake", "Keep topics as Iceberg tables in a folder or an S3-compatible store."),
         "ledger": Lazy("weir.cli.ledger:ledger", "Look at replicated ledgers, read, check and repair them."),
         "messages": Lazy("weir.cli.messages:messages", "Find stored messages by their key."),

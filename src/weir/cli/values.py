@@ -4,35 +4,12 @@ import re
 from datetime import UTC, datetime
 
 from weir.model.errors import ConfigError
+from weir.model.moments import parse_moment_ms, parse_span_ms
 
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|min|m|h|d|w)?", re.ASCII)
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+__all__ = ["parse_moment_ms", "parse_pairs", "parse_size", "parse_span_ms", "short_topic", "show_moment"]
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)i?b?", re.IGNORECASE | re.ASCII)
 _SCALES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
-
-
-def parse_span_ms(text: str) -> int:
-    """`10s`, `5min`, `2h`, `1.5d`; a bare number is seconds."""
-    found = _SPAN.fullmatch(text.strip())
-    if found is None:
-        raise ConfigError(f"{text!r} is not a span of time", hint="write 500ms, 10s, 5min, 2h or 7d")
-    return round(float(found[1]) * _UNITS_MS[found[2] or "s"])
-
-
-def parse_moment_ms(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970, an ISO date and time (UTC unless it says otherwise), or `-10min`: so long ago."""
-    text = text.strip()
-    if text.startswith("-"):
-        return now_ms - parse_span_ms(text[1:])
-    if text.isascii() and text.isdigit():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(
-            f"{text!r} is not a moment", hint="write 2030-01-31T12:00:00, milliseconds since 1970, or -10min"
-        ) from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def parse_size(text: str) -> int:

@@ -147,6 +147,9 @@ FUNCTIONS = "/weir/functions/deployed/"
 FUNCTION_STATS = "/weir/functions/stats/"
 FUNCTION_RUNNER = "/weir/functions/runner"
 
+#: Replays by query, below the topic that their messages come from.
+REPLAYS = "/weir/replays/"
+
 
 def cluster(name: str) -> str:
     return CLUSTERS + name
@@ -276,6 +279,10 @@ def sql_stream(name: TopicName) -> str:
 
 def sql_progress(name: TopicName) -> str:
     return f"{SQL_PROGRESS}{name.namespace}/{name.local}"
+
+
+def replay(topic: TopicName, replay_id: str) -> str:
+    return f"{REPLAYS}{topic.namespace}/{topic.local}/{replay_id}"
 
 
 def sql_dropped(stream_id: str) -> str:

@@ -32,11 +32,15 @@ class BatchFlags(IntFlag):
     ABORT = 8
     #: With TRANSACTIONAL: delayed messages, which nobody sees here. They are held when it is committed.
     HIDDEN = 16
+    #: For one subscription alone: `Batch.origin` is `Addressed`. Not a bit of a stored batch: its origin says it.
+    PRIVATE = 32
     #: With CONTROL: a stand-in for messages that are lost, because every copy of them is damaged. Never stored: it
     #: has no room in a stored batch's flags, so that storing one fails.
     LOST = 256
     #: Either of these: there is nothing in it for consumers.
-    UNSEEN = CONTROL | HIDDEN
+    NOTHING = CONTROL | HIDDEN
+    #: Or nothing for whoever reads the log: a subscription asks whether it is meant (`Screen`).
+    UNSEEN = NOTHING | PRIVATE
 
 
 #: Of a producer's name, as UTF-8.
@@ -70,6 +74,13 @@ class Prepared:
 
 
 @value
+class Addressed:
+    """Instead of a producer: the only subscription that gets the batch, though all others come past it."""
+
+    subscription: str
+
+
+@value
 class Stamp:
     """An idempotent producer's mark: its id, which of its lives (`epoch`) sent the batch, and the sequence number
     of the first message (-1: none, as in a marker)."""
@@ -100,7 +111,7 @@ class Batch:
     append_ms: int
     payload: Buffer
     flags: BatchFlags = BatchFlags.NONE
-    origin: Origin | MovedFrom | Prepared | None = None
+    origin: Origin | MovedFrom | Prepared | Addressed | None = None
     held: HeldId | None = None
     stamp: Stamp | None = None
 

@@ -21,6 +21,9 @@ HALF_MESSAGES = "half-messages/1"
 LEFT = "left/1"
 #: Ledgers may be gone whose copy in the lake is read instead (`Span.segment`).
 TIERED = "tiered/1"
+
+#: Batches for one subscription alone (`Batch.origin` is `Addressed`).
+ADDRESSED = "addressed/1"
 #: Ownership by bundle, with epochs; calls between brokers; coordinators in shards; transactions over brokers.
 FEATURES: tuple[str, ...] = (
     *("bundles/1", "peer/1", "coordinators/1", "transactions/1"),
@@ -30,6 +33,7 @@ FEATURES: tuple[str, ...] = (
     HALF_MESSAGES,
     LEFT,
     TIERED,
+    ADDRESSED,
 )
 
 

@@ -23,6 +23,7 @@ from weir.broker.peers.settings import LISTENER as PEER
 from weir.broker.peers.settings import PeerLinks
 from weir.broker.registry.connectors import Connectors
 from weir.broker.registry.functions import Functions
+from weir.broker.registry.replays import Replays
 from weir.broker.registry.sql_streams import SqlStreams
 from weir.broker.tracing import Tracing
 from weir.console.parts import ConsoleParts
@@ -402,6 +403,7 @@ class BrokerNode(Node):
             sql_streams=SqlStreams(self._storage.meta, self._runtime),
             connectors=Connectors(self._storage.meta, self._runtime),
             functions=Functions(self._storage.meta, self._runtime),
+            replays=Replays(self._storage.meta, self._runtime),
             broker_id=parts.broker_name(self._config),
             ask_peer=composed.peers.ask,
             storage=self._storage_admin,

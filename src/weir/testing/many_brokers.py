@@ -33,6 +33,7 @@ from weir.broker.peers.server import PeerServer
 from weir.broker.peers.settings import PeerLinks, PeerServerSettings
 from weir.broker.registry.connectors import Connectors
 from weir.broker.registry.functions import Functions
+from weir.broker.registry.replays import Replays
 from weir.broker.registry.sql_streams import SqlStreams
 from weir.console.parts import ConsoleParts
 from weir.gateway.amqp.connection.server import AmqpServer
@@ -233,6 +234,7 @@ class ManyBrokers:
             sql_streams=SqlStreams(meta, runtime),
             connectors=Connectors(meta, runtime),
             functions=Functions(meta, runtime),
+            replays=Replays(meta, runtime),
             broker_id=name,
             ask_peer=composed.peers.ask,
             balance=composed.balance,

@@ -11,11 +11,13 @@ name follows, and the sequence is the offset that it was moved from. One of 0xFF
 the sequence is when it was prepared (ms), and in the name's place stand
 
     group length u16 | recovery ms u64 | producer group (utf-8)
+
+One of 0xFFFD says that it is for one subscription alone: the sequence is the length of its name, which follows.
 """
 
 from struct import Struct
 
-from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Prepared, Stamp
+from weir.model.batch import Addressed, Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Prepared, Stamp
 from weir.model.check import check
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
@@ -35,6 +37,7 @@ _MODEL_FLAGS = 0x1F
 #: Instead of a name's length.
 _MOVED = 0xFFFF
 _HALF = 0xFFFE
+_ADDRESSED = 0xFFFD
 _PREPARED = Struct("<HQ")
 #: What stood there before, as a name that a producer could have as well. Only transactions have batches moved,
 #: which only Kafka's clients had, whose batches never name who sent them: a batch of Kafka's with this name was
@@ -62,7 +65,7 @@ def encode_head(batch: Batch, base_offset: int, append_ms: int) -> bytes:
     if isinstance(origin, Origin):
         name = origin.producer.encode()
         name_bytes = len(name)
-        check(name_bytes < _HALF, "a producer's name has a length that can be stored")
+        check(name_bytes < _ADDRESSED, "a producer's name has a length that can be stored")
         layout_flags |= _HAS_ORIGIN
         tail = _SEQUENCE.pack(origin.sequence)
     elif isinstance(origin, Prepared):
@@ -71,6 +74,11 @@ def encode_head(batch: Batch, base_offset: int, append_ms: int) -> bytes:
         name_bytes = _HALF
         layout_flags |= _HAS_ORIGIN
         tail = _SEQUENCE.pack(origin.prepared_ms)
+    elif isinstance(origin, Addressed):
+        name = origin.subscription.encode()
+        name_bytes = _ADDRESSED
+        layout_flags = int(batch.flags & ~BatchFlags.PRIVATE) | _HAS_ORIGIN
+        tail = _SEQUENCE.pack(len(name))
     elif origin is not None:
         name_bytes = _MOVED
         layout_flags |= _HAS_ORIGIN
@@ -102,6 +110,8 @@ def decode_batch(data: Buffer) -> Batch:
     place, stamp = _optional(view, place, _STAMP, bool(layout_flags & _HAS_STAMP))
     if sequence is not None and name_bytes == _HALF:
         return _decode_half(view, place, held, stamp)
+    if sequence is not None and name_bytes == _ADDRESSED:
+        return _decode_addressed(view, place, sequence[0], held, stamp)
     is_moved = sequence is not None and name_bytes == _MOVED
     if is_moved:
         name_bytes = 0
@@ -152,6 +162,34 @@ def _decode_half(
         payload=view[place + group_bytes :],
         flags=BatchFlags(layout_flags & _MODEL_FLAGS),
         origin=Prepared(group, prepared_ms, recovery_ms),
+        held=None if held is None else HeldId(*held),
+        stamp=None if stamp is None else Stamp(*stamp),
+    )
+
+
+def _decode_addressed(
+    view: memoryview,
+    place: int,
+    name_bytes: int,
+    held: tuple[int, ...] | None,
+    stamp: tuple[int, ...] | None,
+) -> Batch:
+    """A batch for one subscription, whose name begins at this place."""
+    tag, layout_flags, _, count, base_offset, append_ms = _FIXED.unpack_from(view)
+    if not 0 <= name_bytes <= len(view) - place:
+        raise WireError("a batch for one subscription ends within its name")
+    try:
+        name, known = str(view[place : place + name_bytes], "utf-8"), BatchFormat(tag)
+    except ValueError as bad:
+        raise WireError(f"a batch for one subscription is malformed: {bad}") from bad
+    return Batch(
+        base_offset=base_offset,
+        count=count,
+        format=known,
+        append_ms=append_ms,
+        payload=view[place + name_bytes :],
+        flags=BatchFlags(layout_flags & _MODEL_FLAGS) | BatchFlags.PRIVATE,
+        origin=Addressed(name),
         held=None if held is None else HeldId(*held),
         stamp=None if stamp is None else Stamp(*stamp),
     )

@@ -42,7 +42,7 @@ def kafka_records(batch: Batch, wanted: int | None = None) -> list[Buffer]:
 
 def kafka_records_in_steps(batch: Batch, wanted: int | None = None) -> Steps[list[Buffer]]:
     if batch.flags is not _PLAIN:
-        hidden = batch.flags & BatchFlags.HIDDEN
+        hidden = batch.flags & (BatchFlags.HIDDEN | BatchFlags.PRIVATE)
         if hidden or (batch.flags & BatchFlags.CONTROL and batch.format is not BatchFormat.KAFKA):
             return [empty_records(batch)]
     return (yield from translation(batch, BatchFormat.KAFKA, wanted)).pieces

@@ -55,6 +55,7 @@ from weir.broker.api.queues import (
     Queues,
 )
 from weir.broker.api.registry import GrantRecords, Namespaces, Registry, Tenants, TopicRecords, Users
+from weir.broker.api.replays import Replays, ReplayStep
 from weir.broker.api.replies import DirectReplies, ReplyReceiver
 from weir.broker.api.schemas import SchemaData, Schemas, SchemaVersions, version_bytes, version_number
 from weir.broker.api.stats import (
@@ -187,6 +188,8 @@ __all__ = [
     "Receipt",
     "Redriven",
     "Registry",
+    "ReplayStep",
+    "Replays",
     "ReplyReceiver",
     "RoleGroups",
     "RoleTransactions",

@@ -70,6 +70,8 @@ class Outgoing:
     cancels: str | None = None
     #: It is a half message: seen by nobody before it is committed (`api.half_messages`).
     half: Preparation | None = None
+    #: The only subscription that gets it; None: all of them do. Only what is stamped can be addressed.
+    subscription: str | None = None
 
 
 @value

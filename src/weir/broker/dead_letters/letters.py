@@ -146,7 +146,7 @@ class LetterMaker:
         except OffsetTrimmedError:
             return None
         batch = batches[0] if batches else None
-        if batch is None or not batch.base_offset <= offset < batch.end_offset or batch.flags & BatchFlags.UNSEEN:
+        if batch is None or not batch.base_offset <= offset < batch.end_offset or batch.flags & BatchFlags.NOTHING:
             return None
         messages = await self._turns.through(opening(batch))
         if len(messages) != batch.count:  # one stands for all: it cannot be opened

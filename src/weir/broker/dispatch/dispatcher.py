@@ -93,7 +93,7 @@ def wanted_of(desk: DispatchParts, batch: Batch) -> int | None:
     """Which messages of a batch are still to be delivered, as bits; None for all, 0 for none."""
     cursor = desk.cursor
     visible = desk.visible(batch)
-    if (batch.flags is not _PLAIN and batch.flags & BatchFlags.UNSEEN) or visible == 0:
+    if (batch.flags is not _PLAIN and batch.flags & BatchFlags.NOTHING) or visible == 0:
         return 0
     if visible is None and not cursor.holes and batch.base_offset > cursor.mark_delete:
         return None

@@ -82,7 +82,7 @@ class Subscription:
         self._source = around.source
         self._log = around.log
         self._counts: dict[int, int] = {}
-        self._screen = Screen(around.masks, cursor, around.source.visible, self._left_out)
+        self._screen = Screen(around.masks, cursor, around.source.visible, self._left_out, name)
         self._screen.filter = stored_filter(name, self.properties)
         self._failing = FailureSide(self, around, self._dealing)
         self._dispatcher: Dispatcher | None = None
@@ -395,6 +395,11 @@ class Subscription:
         self._note(runs)
         if (trace := self._around.trace) is not None and trace.on:
             trace.dropped(self.name, batch, runs, "filtered")
+
+    def pass_by(self, first: int, end: int) -> None:
+        """Acknowledge what is for another subscription alone; nobody was given it."""
+        self.cursor.ack(first, end)
+        self._note([(first, end)])
 
     def _forget_counts(self, first: int, end: int) -> None:
         counts = self._counts

@@ -11,7 +11,7 @@ from weir.broker.dispatch.feed import Feed, Source
 from weir.broker.filters.compiled import CompiledFilter
 from weir.broker.filters.masks import Masks
 from weir.broker.settings import BrokerSettings
-from weir.model.batch import Batch, BatchFlags
+from weir.model.batch import Addressed, Batch, BatchFlags
 from weir.model.bits import Run, runs_of
 from weir.model.errors import ReadStuckError
 from weir.runtime.interfaces import Clock
@@ -28,7 +28,8 @@ _PLAIN = BatchFlags.NONE
 
 
 class Screen:
-    """`visible`: what there is to see at all. `note`: told of what was left out, which is acknowledged then."""
+    """`visible`: what there is to see at all. `note`: told of what was left out, which is acknowledged then.
+    `name`: the subscription's; what is for it alone passes its filter, and what is for another one is nothing."""
 
     def __init__(
         self,
@@ -36,7 +37,9 @@ class Screen:
         cursor: Cursor,
         visible: Callable[[Batch], int | None],
         note: Callable[[Batch, Sequence[Run]], None],
+        name: str = "",
     ) -> None:
+        self._name = name
         self.filter: CompiledFilter | None = None
         #: Filters of single consumers, which leave nothing out for others.
         self.others: tuple[CompiledFilter, ...] = ()
@@ -56,7 +59,9 @@ class Screen:
     def visible(self, batch: Batch) -> int | None:
         """Messages that a consumer may see; None for all of them."""
         shown = self._visible(batch)
-        if self.filter is None or shown == 0 or (batch.flags is not _PLAIN and batch.flags & BatchFlags.UNSEEN):
+        if batch.flags is not _PLAIN and batch.flags & BatchFlags.UNSEEN:
+            return 0 if self._is_anothers(batch) else shown
+        if self.filter is None or shown == 0:
             return shown
         taken = self._masks.mask(self.filter, batch)
         return taken if shown is None else shown if taken is None else shown & taken
@@ -69,14 +74,16 @@ class Screen:
         """Acknowledge what no consumer will ever see, or the cursor would wait for it for ever."""
         cursor, base = self._cursor, batch.base_offset
         shown = self._visible(batch)
-        if shown == 0 or (batch.flags is not _PLAIN and batch.flags & BatchFlags.UNSEEN):
+        private = batch.flags is not _PLAIN and bool(batch.flags & BatchFlags.PRIVATE)
+        nothing = batch.flags is not _PLAIN and batch.flags & BatchFlags.NOTHING
+        if shown == 0 or nothing or (private and self._is_anothers(batch)):
             cursor.ack(base, batch.end_offset)
             return
         whole = (1 << batch.count) - 1
         if shown is not None:
             for first, end in runs_of(whole & ~shown, base):
                 cursor.ack(first, end)
-        taken = None if self.filter is None else self._masks.mask(self.filter, batch)
+        taken = None if self.filter is None or private else self._masks.mask(self.filter, batch)
         if taken is None:
             return
         left_out = cursor.unacked_mask(base, batch.count) & ~taken
@@ -87,6 +94,11 @@ class Screen:
             self.filtered += left_out.bit_count()
             self._note(batch, runs)
 
+    def _is_anothers(self, batch: Batch) -> bool:
+        """Whether it is for one subscription, and not for this one."""
+        origin = batch.origin
+        return isinstance(origin, Addressed) and origin.subscription != self._name
+
     def ready(
         self, batches: list[Batch], tasks: TaskScope, clock: Clock, wake: Callable[[], None]
     ) -> list[Batch] | None:
@@ -95,6 +107,8 @@ class Screen:
             return batches
         filters = self.others if self.filter is None else (self.filter, *self.others)
         for place, batch in enumerate(batches):
+            if not self.others and batch.flags is not _PLAIN and batch.flags & BatchFlags.UNSEEN:
+                continue
             unknown = [one for one in filters if not self._masks.known(one, batch)]
             if not unknown:
                 continue

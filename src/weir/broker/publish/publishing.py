@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from weir.broker.api import Outgoing, Receipt
 from weir.broker.context import BrokerContext
@@ -21,7 +21,7 @@ from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.broker.trace.topic import TopicTrace
 from weir.broker.tracing import note_stored
-from weir.model.batch import Batch, BatchFlags, HeldId, Origin
+from weir.model.batch import Addressed, Batch, BatchFlags, HeldId, Origin
 from weir.model.check import check
 from weir.model.errors import (
     DuplicateInDoubtError,
@@ -29,8 +29,10 @@ from weir.model.errors import (
     NotAllowedError,
     ProducerClosedError,
     StreamTerminatedError,
+    SubscriptionNotFoundError,
     WeirError,
 )
+from weir.model.features import ADDRESSED
 from weir.model.half import Preparation
 from weir.model.held import FOREVER_MS
 from weir.model.policies import Policies, Rate
@@ -42,6 +44,15 @@ from weir.stream.state import StateLog
 
 #: What a duplicate is answered with where it is not known where the first one went.
 _NOWHERE = (-1, -1)
+
+
+class Addressees(Protocol):
+    """The subscriptions of the topic, to which batches can be addressed."""
+
+    def has(self, name: str) -> bool: ...
+
+    def pass_by(self, name: str, first: int, end: int) -> None:
+        """These offsets are stored, and are for this one: for all others they count as acknowledged."""
 
 
 class Publisher:
@@ -64,9 +75,11 @@ class Publisher:
         topic: TopicName | None = None,
         half: TopicHalfMessages | None = None,
         trace: TopicTrace | None = None,
+        addressees: Callable[[], Addressees] | None = None,
     ) -> None:
         self._context = context
         self._trace = trace
+        self._addressees = addressees
         #: Whose batch is being published, for those who tell.
         self._who: BrokerProducer | None = None
         self._clock = context.runtime.clock
@@ -273,6 +286,16 @@ class Publisher:
         limit = self.policies.max_message_bytes or 0
         if 0 < limit < len(outgoing.payload):
             return MessageTooLargeError(f"a message has {len(outgoing.payload)} bytes, {limit} are allowed")
+        return None if outgoing.subscription is None else self._misaddressed(outgoing, outgoing.subscription)
+
+    def _misaddressed(self, outgoing: Outgoing, name: str) -> WeirError | None:
+        """Why a batch cannot be for this subscription alone."""
+        if self._addressees is None or outgoing.stamp is None or outgoing.transactional or outgoing.parts:
+            return NotAllowedError("only an idempotent producer's batch can be for one subscription alone")
+        if not self._context.streams.features.uses(ADDRESSED):
+            return NotAllowedError("messages for one subscription need the same version of Weir on every broker")
+        if not self._addressees().has(name):
+            return SubscriptionNotFoundError(f"{self._topic} has no subscription {name!r}")
         return None
 
     def is_to_wait(self, deliver_at_ms: int) -> bool:
@@ -424,6 +447,8 @@ class Publisher:
                 dedup.stored(origin.producer, origin.sequence, offset + batch.count)
             else:
                 dedup.passed(offset + batch.count)
+        if isinstance(origin, Addressed) and self._addressees is not None:
+            self._addressees().pass_by(origin.subscription, offset, offset + batch.count)
         self._note_stored(*began, (batch,), offset)
         if not receipt.done():
             receipt.set_result(Receipt(offset, self._stream.position_of(offset) or _NOWHERE))

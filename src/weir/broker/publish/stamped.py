@@ -9,7 +9,7 @@ from weir.broker.publish.producer_state import Pending
 from weir.broker.publish.producers import BrokerProducer
 from weir.broker.publish.steps import PublishSteps
 from weir.broker.topic.producer_state_manager import ProducerStateManager
-from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
+from weir.model.batch import Addressed, Batch, BatchFlags, BatchFormat, Stamp
 from weir.model.errors import ProducerClosedError, WeirError
 from weir.model.producers import Stored
 from weir.stream.log import Stream
@@ -47,7 +47,10 @@ class StampedPublishing:
             return False
         pending = producer_state.states.push(stamp, outgoing.count, transactional=outgoing.transactional)
         flags = BatchFlags.TRANSACTIONAL if outgoing.transactional else BatchFlags.NONE
-        batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, flags, stamp=stamp)
+        origin = None
+        if outgoing.subscription is not None:
+            flags, origin = flags | BatchFlags.PRIVATE, Addressed(outgoing.subscription)
+        batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, flags, origin, stamp=stamp)
         self._steps.count(producer, outgoing)
         if asked is not None:
             self.await_answer(stamp.producer_id, asked)

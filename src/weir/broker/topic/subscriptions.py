@@ -114,6 +114,16 @@ class Subscriptions:
             raise SubscriptionNotFoundError(f"{self._topic} has no subscription {name!r}")
         return found
 
+    # --- messages for one of them alone (`publishing.Addressees`) -----------------------------------------
+
+    def has(self, name: str) -> bool:
+        return name in self.by_name
+
+    def pass_by(self, name: str, first: int, end: int) -> None:
+        for subscription in list(self.by_name.values()):
+            if subscription.name != name and subscription.cursor.mark_delete < end - 1:
+                subscription.pass_by(first, end)
+
     @property
     def consumer_count(self) -> int:
         return sum(len(subscription.consumers) for subscription in self.by_name.values())

@@ -132,6 +132,7 @@ class BrokerTopic:
             topic=name,
             half=self.half,
             trace=self.trace,
+            addressees=lambda: self._subscriptions,
         )
         self._moves = DelayedMoves(
             stream,

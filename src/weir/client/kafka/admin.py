@@ -1,8 +1,8 @@
 """What the brokers say of themselves: where their admin API is, and which transactions are open."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from weir.client.kafka.cluster import Cluster
+from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.connection import KafkaConnection
 from weir.client.kafka.refusals import check
 from weir.client.kafka.settings import Address
@@ -72,6 +72,31 @@ def create_topic(cluster: Cluster, topic: str, configs: Mapping[str, str], *, pa
                 check(one.error_code, topic, one.error_message)
 
     cluster.retry(ask)
+
+
+def stored_sequences(cluster: Cluster, partitions: Sequence[Partition], producer_id: int) -> dict[Partition, int]:
+    """The last sequence number of an idempotent producer in each partition that knows of it."""
+
+    def ask() -> dict[Partition, int]:
+        found: dict[Partition, int] = {}
+        for address, parts in cluster.by_leader(partitions).items():
+            request = m.DescribeProducersRequest(
+                topics=[
+                    m.DescribeProducersRequest.TopicRequest(name=part.topic, partition_indexes=[part.index])
+                    for part in parts
+                ]
+            )
+            told = cluster.connection(address).ask(request, m.DescribeProducersResponse)
+            for topic in told.topics:
+                for one in topic.partitions:
+                    place = Partition(topic.name, one.partition_index)
+                    check(one.error_code, str(place), one.error_message)
+                    for producer in one.active_producers:
+                        if producer.producer_id == producer_id:
+                            found[place] = producer.last_sequence
+        return found
+
+    return cluster.retry(ask)
 
 
 def open_transactions(cluster: Cluster, prefix: str) -> list[str]:

@@ -14,6 +14,14 @@ class SqlStreamNotFoundError(WeirError):
     hint = "SHOW STREAMS lists them"
 
 
+class ReplayNotFoundError(WeirError):
+    """There is no replay of this id."""
+
+
+class ReplayStateError(WeirError):
+    """A replay that has ended, or that cannot go on."""
+
+
 class SqlStreamExistsError(WeirError):
     """There is a stream of this name already."""
 

@@ -5,6 +5,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 
+from weir.spark.source.columns import RAW_KEY, RAW_VALUE
 from weir.spark.source.decode import SCHEMA_WITH_HEADERS
 from weir.spark.values.typed import ValueSchema
 
@@ -23,7 +24,8 @@ _WIDER = {
 
 def topic_schema(values: ValueSchema | None) -> Any:
     """What a topic with such values has as a table: the columns of `format("weir")` without `topic`, the
-    producer's protocol, and where values are typed the bytes of those that do not fit."""
+    producer's protocol, and where values are typed the bytes of those that do not fit, and of all: what is
+    replayed is what was sent."""
     fields = [field for field in SCHEMA_WITH_HEADERS if field.name != "topic"]
     if values is not None:
         fields[1] = pa.field("value", to_arrow_type(values.type, timezone="UTC"))
@@ -32,6 +34,9 @@ def topic_schema(values: ValueSchema | None) -> Any:
     fields.append(pa.field("protocol", pa.string()))
     if values is not None:
         fields.append(pa.field(CORRUPT, pa.binary()))
+        if values.key_type is not None:
+            fields.append(pa.field(RAW_KEY, pa.binary()))
+        fields.append(pa.field(RAW_VALUE, pa.binary()))
     return pa.schema([pa.field(field.name, _nullable(field.type)) for field in fields])
 
 

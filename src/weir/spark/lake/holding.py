@@ -9,6 +9,7 @@ from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import starts
 from weir.client.registry import topic_of
 from weir.model.errors import TopicNotFoundError
+from weir.model.replays import is_selection
 from weir.model.topics import NamespaceName, TopicName
 from weir.spark.source.options import connection
 from weir.spark.source.progress import Progress
@@ -44,4 +45,6 @@ def let_go(place: WeirCluster, namespace: NamespaceName, topic: TopicName | None
 
 
 def _topics(cluster: Cluster, namespace: NamespaceName) -> list[TopicName]:
-    return [name for name in map(topic_of, cluster.topics()) if name.namespace == namespace]
+    return [
+        name for name in map(topic_of, cluster.topics()) if name.namespace == namespace and not is_selection(name)
+    ]

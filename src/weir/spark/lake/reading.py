@@ -9,14 +9,16 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
 from weir.model.errors import LakeError, NotAuthenticatedError, NotAuthorisedError
 from weir.model.topics import TopicName
-from weir.spark.lake.definitions import namespace_lake
+from weir.spark.lake.definitions import Definition, namespace_lake
+from weir.spark.lake.stores import store_options
+from weir.spark.source.columns import RAW_KEY, RAW_VALUE
 from weir.spark.sql.cluster import WeirCluster, kafka_name
 
 if TYPE_CHECKING:
@@ -30,6 +32,14 @@ log = logging.getLogger(__name__)
 #: By which Spark's reader finds a column, whatever it was called when the file was written.
 _FIELD_ID = "parquet.field.id"
 _EARLIEST = -2
+#: Settings of Hadoop's client of S3, by pyiceberg's names.
+_S3A = {
+    "s3.endpoint": "fs.s3a.endpoint",
+    "s3.region": "fs.s3a.endpoint.region",
+    "s3.access-key-id": "fs.s3a.access.key",
+    "s3.secret-access-key": "fs.s3a.secret.key",
+    "s3.session-token": "fs.s3a.session.token",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,7 @@ def find_history(
     table = find_table(topic, definition)
     if table is None or not is_own(table, definition):
         return None
-    if not table.location.startswith("file:"):
+    if not table.location.startswith("file:") and not _reads_buckets(spark):
         log.warning("the history of %s is in %s, which this Spark does not read", topic, table.location)
         return None
     files = [task.file for task in table.table.scan().plan_files()]
@@ -73,20 +83,73 @@ def find_history(
         return History(None, offsets)
     _check(table, columns, files, corrupt)
     schema = table.table.schema()
-    named = {"corrupt" if name == corrupt else name: name for name in columns.names if name != "topic"}
+    stored = {name: _stored(name, columns, table, corrupt) for name in columns.names if name != "topic"}
     wanted = t.StructType(
         [
-            _with_id(t.StructField(stored, columns[name].dataType), schema, stored)
-            for stored, name in named.items()
-            if _id(schema, stored) is not None
+            _with_id(t.StructField(there, columns[name].dataType), schema, there)
+            for there, name in {there: name for name, there in stored.items()}.items()
+            if _id(schema, there) is not None
         ]
     )
-    paths = [file.file_path for file in files]
-    frame = spark.read.schema(wanted).parquet(*paths).withColumn("topic", f.lit(kafka_name(topic)))
-    if corrupt is not None:
-        bytes_ = f.col("corrupt") if "corrupt" in frame.columns else f.lit(None).cast("binary")
-        frame = frame.withColumn(corrupt, bytes_)
-    return History(frame.select(*columns.names), offsets)
+    paths = _readable(spark, [file.file_path for file in files], definition)
+    frame = spark.read.schema(wanted).parquet(*paths)
+    found = [
+        f.lit(kafka_name(topic)).alias(name) if name == "topic" else _column(frame, stored[name], columns[name])
+        for name in columns.names
+    ]
+    return History(frame.select(*found), offsets)
+
+
+def _reads_buckets(spark: SparkSession) -> bool:
+    return _has_s3a(spark) or spark.sparkContext.master.startswith("local")
+
+
+def _has_s3a(spark: SparkSession) -> bool:
+    """Whether Hadoop's own client of S3 is there, which PySpark does not bring."""
+    try:
+        spark._jvm.java.lang.Class.forName("org.apache.hadoop.fs.s3a.S3AFileSystem")
+    except Exception:
+        return False
+    return True
+
+
+def _readable(spark: SparkSession, files: list[str], definition: Definition) -> list[str]:
+    """The files as Spark's reader finds them."""
+    if files[0].startswith("file:"):
+        return files
+    options = store_options(definition)
+    if not _has_s3a(spark):
+        from weir.spark.lake.gateway import gateway
+
+        return gateway().paths(files, options)
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    for name, setting in _S3A.items():
+        if name in options:
+            hadoop.set(setting, options[name])
+    if "s3.endpoint" in options:
+        hadoop.set("fs.s3a.path.style.access", "true")
+    return [f"s3a://{one.partition('://')[2]}" for one in files]
+
+
+def _stored(name: str, columns: t.StructType, table: "LakeTable", corrupt: str | None) -> str:
+    """What the table calls a column of the source's: bytes are in another column where they are typed, too."""
+    if name == corrupt:
+        return "corrupt"
+    import pyarrow as pa
+
+    from weir.spark.lake.tables import small
+
+    there = {field.name: pa.types.is_binary(small(field.type)) for field in table.arrow_schema}
+    if name == RAW_KEY or (name == "key" and isinstance(columns["key"].dataType, t.BinaryType)):
+        return "key" if there["key"] else RAW_KEY
+    if name == RAW_VALUE or (name == "value" and isinstance(columns["value"].dataType, t.BinaryType)):
+        return "value" if there["value"] else RAW_VALUE
+    return name
+
+
+def _column(frame: DataFrame, stored: str, wanted: t.StructField) -> Column:
+    there = f.col(stored) if stored in frame.columns else f.lit(None).cast(wanted.dataType)
+    return there.alias(wanted.name)
 
 
 def _check(table: "LakeTable", columns: t.StructType, files: "list[DataFile]", corrupt: str | None) -> None:
@@ -96,10 +159,17 @@ def _check(table: "LakeTable", columns: t.StructType, files: "list[DataFile]", c
 
     there = {field.name: small(field.type) for field in table.arrow_schema}
     for name in ("key", "value"):
-        if not fits(to_arrow_type(columns[name].dataType, timezone="UTC"), there[name]):
+        stored = _stored(name, columns, table, corrupt)
+        if stored not in there or not fits(to_arrow_type(columns[name].dataType, timezone="UTC"), there[stored]):
             raise LakeError(
                 f"the table of {table.topic} has other {name}s than the topic has now",
                 hint="weir lake run --once brings it to the topic's latest schema",
+            )
+        column = _id(table.table.schema(), stored)
+        if stored != name and any(column not in (file.value_counts or {}) for file in files):
+            raise LakeError(
+                f"some files of the table of {table.topic} have typed {name}s, and not the bytes that were sent",
+                hint="read it with valueFormat=schema, or with lake=false what the brokers have",
             )
     number = _id(table.table.schema(), "corrupt")
     if corrupt is None and number is not None:

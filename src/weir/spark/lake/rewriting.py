@@ -18,6 +18,7 @@ from weir.model.errors import LakeConflictError
 from weir.spark.lake.columns import conform
 from weir.spark.lake.stores import suit_store
 from weir.spark.lake.tables import LakeTable, summary_of
+from weir.spark.source.columns import RAW_KEY
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -60,7 +61,7 @@ def rewrite(job: RewriteJob, wanted: Rewrite) -> "tuple[DataFile, ...]":
         for file in wanted.files:
             with io.new_input(file.file_path).open() as source:
                 for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS):
-                    kept = conform(_left(_named(batch, schema), wanted.erased), schema)
+                    kept = conform(left(_named(batch, schema), wanted.erased), schema)
                     rows += kept.num_rows
                     writer.write_batch(kept)
     if not rows:
@@ -98,11 +99,20 @@ def _named(batch: Any, schema: Any) -> Any:
     return batch.rename_columns(names)
 
 
-def _left(batch: Any, erased: Erased | None) -> Any:
+def sent_keys(rows: Any) -> list[Any]:
+    """Keys as they were sent, of a table or batch: typed ones have their bytes in a column of their own."""
+    found: list[Any] = rows.column(RAW_KEY if RAW_KEY in rows.schema.names else "key").to_pylist()
+    return found
+
+
+def left(batch: Any, erased: Erased | None) -> Any:
     if not erased:
         return batch
-    keys, offsets = batch.column("key").to_pylist(), batch.column("offset").to_pylist()
-    kept = [key is None or offset >= erased.get(key, -1) for key, offset in zip(keys, offsets, strict=True)]
+    keys, offsets = sent_keys(batch), batch.column("offset").to_pylist()
+    kept = [
+        not isinstance(key, bytes) or offset >= erased.get(key, -1)
+        for key, offset in zip(keys, offsets, strict=True)
+    ]
     return batch.filter(pa.array(np.array(kept, bool)))
 
 

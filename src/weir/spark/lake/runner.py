@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from weir.client.kafka.cluster import Cluster
 from weir.client.registry import topic_of
 from weir.model.errors import NetworkError, TopicClosedError, TopicNotFoundError, WeirError
+from weir.model.replays import is_selection
 from weir.model.topics import TopicName
 from weir.spark.lake.definitions import Definition, whole_lake
 from weir.spark.lake.export import Exported, Exporter, Standing, Told
@@ -60,7 +61,7 @@ def lake_topics(place: WeirCluster) -> list[LakeTopic]:
     found = []
     for name in names:
         lake = lakes.get(name.namespace)
-        definition = None if lake is None else lake.of(name)
+        definition = None if lake is None or is_selection(name) else lake.of(name)
         if definition is not None:
             found.append(LakeTopic(name, definition))
     return sorted(found, key=lambda one: str(one.name))

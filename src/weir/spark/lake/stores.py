@@ -28,6 +28,7 @@ _FROM_ENVIRONMENT = {
 #: What every S3-compatible server takes.
 _REGION = "us-east-1"
 _CATALOG_NAME = "weir"
+_POSTGRESQL = "postgresql://"
 #: How long a writer waits for another one's lock on SQLite's file.
 _SQLITE_PATIENCE_S = 60
 
@@ -83,6 +84,8 @@ def _opened(address: str, warehouse: str, options: tuple[tuple[str, str], ...]) 
 
 
 def _sql(address: str) -> str:
+    if address.startswith(_POSTGRESQL):  # by the driver that the extra installs
+        return f"postgresql+psycopg://{address.removeprefix(_POSTGRESQL)}"
     if not address.startswith("sqlite:"):
         return address
     Path(urlsplit(address).path.removeprefix("/")).parent.mkdir(parents=True, exist_ok=True)

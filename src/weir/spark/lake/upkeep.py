@@ -20,9 +20,10 @@ from weir.client.kafka.cluster import Cluster
 from weir.model.errors import TopicNotFoundError
 from weir.model.topics import TopicName
 from weir.spark.lake.definitions import Definition, NamespaceLake
-from weir.spark.lake.rewriting import Rewrite, RewriteJob, replace_files, rewrite, same_names
+from weir.spark.lake.rewriting import Rewrite, RewriteJob, replace_files, rewrite, same_names, sent_keys
 from weir.spark.lake.stores import open_catalog, store_options
 from weir.spark.lake.tables import LakeTable, drop_table, find_table, is_own, table_name
+from weir.spark.source.columns import RAW_KEY, RAW_VALUE
 from weir.spark.sql.cluster import kafka_name
 
 if TYPE_CHECKING:
@@ -113,9 +114,8 @@ class Upkeep:
         for file in files:
             partition, _, last = self._place(file)
             if last >= done.get(partition, 0):
-                _tombstones(
-                    self._read(file, "key", "value", "offset", "corrupt"), erased.setdefault(partition, {})
-                )
+                columns = ("key", RAW_KEY, "value", RAW_VALUE, "offset", "corrupt")
+                tombstones(self._read(file, *columns), erased.setdefault(partition, {}))
         touched = [
             Rewrite((file,), keys)
             for file in files
@@ -154,10 +154,10 @@ class Upkeep:
         return made
 
     def _has_any(self, file: "DataFile", keys: dict[bytes, int]) -> bool:
-        found = self._read(file, "key", "offset")
+        found = self._read(file, "key", RAW_KEY, "offset")
         return any(
-            key is not None and offset < keys.get(key, -1)
-            for key, offset in zip(found["key"].to_pylist(), found["offset"].to_pylist(), strict=True)
+            isinstance(key, bytes) and offset < keys.get(key, -1)
+            for key, offset in zip(sent_keys(found), found["offset"].to_pylist(), strict=True)
         )
 
     # --- files --------------------------------------------------------------------------------------------------
@@ -223,12 +223,10 @@ def _number(bound: bytes) -> int:
     return int.from_bytes(bound, "little", signed=True)
 
 
-def _tombstones(rows: Any, found: dict[bytes, int]) -> None:
-    null = rows["value"].is_null().to_pylist()
+def tombstones(rows: Any, found: dict[bytes, int]) -> None:
+    null = rows[RAW_VALUE if RAW_VALUE in rows.column_names else "value"].is_null().to_pylist()
     fine = rows["corrupt"].is_null().to_pylist() if "corrupt" in rows.column_names else [True] * len(null)
-    for key, offset, gone, whole in zip(
-        rows["key"].to_pylist(), rows["offset"].to_pylist(), null, fine, strict=True
-    ):
+    for key, offset, gone, whole in zip(sent_keys(rows), rows["offset"].to_pylist(), null, fine, strict=True):
         if gone and whole and isinstance(key, bytes):
             found[key] = max(offset, found.get(key, -1))
 

@@ -80,7 +80,7 @@ def write_range(job: WriteJob, wanted: Range) -> Written:
 def _with_corrupt(options: SourceOptions) -> SourceOptions:
     from dataclasses import replace
 
-    return replace(options, registry=Registry("", permissive=True, corrupt=CORRUPT))
+    return replace(options, registry=Registry("", permissive=True, corrupt=CORRUPT), raw=True)
 
 
 @dataclass(slots=True)

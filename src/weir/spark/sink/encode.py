@@ -63,12 +63,18 @@ class Chunk:
     count: int
     times: tuple[int, int]
 
-    def seal(self, stamp: Stamp, compression: Compression, compress: Callable[[bytes], bytes] | None) -> bytes:
-        """The batch, as part of the stamped producer's transaction."""
+    def seal(
+        self,
+        stamp: Stamp,
+        compression: Compression,
+        compress: Callable[[bytes], bytes] | None,
+        attributes: int = TRANSACTIONAL,
+    ) -> bytes:
+        """The batch, as part of the stamped producer's transaction unless the attributes say otherwise."""
         return sealed(
             self.body if compress is None else compress(self.body),
             base_offset=0,
-            attributes=TRANSACTIONAL | compression,
+            attributes=attributes | compression,
             last_offset_delta=self.count - 1,
             times=self.times,
             stamp=stamp,

@@ -26,14 +26,22 @@ _COLUMNS = [
     StructField("timestamp", TimestampType()),
     StructField("timestampType", IntegerType()),
 ]
+#: Key and value as they came, beside what they are typed as.
+RAW_KEY, RAW_VALUE = "raw_key", "raw_value"
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 
 def schema_of(
-    *, headers: bool, value: DataType | None = None, key: DataType | None = None, corrupt: str | None = None
+    *,
+    headers: bool,
+    value: DataType | None = None,
+    key: DataType | None = None,
+    corrupt: str | None = None,
+    raw: bool = False,
 ) -> StructType:
     """The headers are a column only if they are asked for, as in Spark's Kafka source. `value` and `key`: their
-    types, if they are not just bytes. `corrupt`: the column for the bytes of values that do not fit."""
+    types, if they are not just bytes. `corrupt`: the column for the bytes of values that do not fit. `raw`: two
+    columns more, for the bytes of all."""
     columns = [*_COLUMNS, StructField("headers", ArrayType(_HEADER))] if headers else list(_COLUMNS)
     if value is not None:
         columns[1] = StructField("value", value)
@@ -41,6 +49,8 @@ def schema_of(
         columns[0] = StructField("key", key)
     if corrupt is not None:
         columns.append(StructField(corrupt, BinaryType()))
+    if raw:
+        columns += [StructField(name, BinaryType()) for name in (RAW_KEY, RAW_VALUE)]
     return StructType(columns)
 
 

@@ -41,6 +41,9 @@ OWN = (
     "mode",  # what becomes of a value that does not fit, as in Spark's own readers
     "columnNameOfCorruptRecord",  # where its bytes go then, as in Spark's own readers
     "adminUrl",
+    "lake",  # whether what the lake has of the topics is read, too
+    "includeRaw",  # columns more: key and value as the bytes that they came as
+    "schemaTopic",  # whose schema the values have, if it is not their own topic's
 )
 
 #: Settings of Kafka's consumer that mean something here.

@@ -56,6 +56,8 @@ class Registry:
     permissive: bool
     #: The column for the bytes of those that do not fit, if there is to be one.
     corrupt: str | None = None
+    #: The topic whose schema the values have; None: their own.
+    topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,12 @@ class SourceOptions:
     fetch_bytes: int = _DEFAULT_FETCH_BYTES
     #: Where the schemas are, if the values are to be typed by them.
     registry: Registry | None = None
+    #: Whether the bytes of keys and values are columns of their own.
+    raw: bool = False
+    #: Whether what brokers no longer have is read from the lake; and the admin REST, which knows where that is,
+    #: if it was named.
+    lake: bool = True
+    admin_url: str | None = None
 
 
 def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -123,6 +131,9 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         retain=_retain(options),
         ordered=_flag(options, "orderedTimestamps", False),
         registry=_registry(options),
+        raw=_flag(options, "includeRaw", False),
+        lake=_flag(options, "lake", True),
+        admin_url=options.get("adminUrl") or os.environ.get("WEIR_URL") or None,
         fetch_bytes=min(
             _count(options, "kafka.max.partition.fetch.bytes") or _DEFAULT_FETCH_BYTES, _MAX_FETCH_BYTES
         ),
@@ -245,7 +256,8 @@ def _registry(options: Mapping[str, str]) -> Registry | None:
     if wanted == "binary":
         return None
     url = options.get("adminUrl") or os.environ.get("WEIR_URL") or _DEFAULT_ADMIN_URL
-    return Registry(url, permissive=mode == "PERMISSIVE", corrupt=corrupt)
+    schema = options.get("schemaTopic") or None
+    return Registry(url, permissive=mode == "PERMISSIVE", corrupt=corrupt, topic=schema)
 
 
 def _min_per_trigger(options: Mapping[str, str]) -> int | None:

@@ -10,6 +10,7 @@ from weir.client.kafka.cluster import Cluster
 from weir.client.kafka.fetching import Fetched, Fetcher
 from weir.client.kafka.offsets import starts
 from weir.model.errors import ConfigError, OffsetTrimmedError, WireError
+from weir.spark.source.columns import RAW_KEY, RAW_VALUE
 from weir.spark.source.decode import BatchTable, Decoder, all_of, committed_of
 from weir.spark.source.options import SourceOptions
 from weir.spark.source.planning import Losses
@@ -42,6 +43,8 @@ def read_range(
         typed, versions = schema.decoder(corrupt), schema.by_version
         if versions and not options.headers:
             typed = _without_headers(typed)
+    if options.raw:
+        typed = _with_raw(typed)
     decoder = Decoder(
         topic, wanted.partition.index, options.headers or versions, verify=options.verify, protocol=protocol
     )
@@ -62,6 +65,16 @@ def _schema(topic: str, values: Mapping[str, ValueSchema]) -> ValueSchema:
 def _without_headers(typed: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The headers were only asked for because they say the schema's version."""
     return lambda batch: typed(batch).drop_columns(["headers"])
+
+
+def _with_raw(typed: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """With key and value as they came, behind all other columns."""
+
+    def both(batch: Any) -> Any:
+        found = typed(batch)
+        return found.append_column(RAW_KEY, batch.column("key")).append_column(RAW_VALUE, batch.column("value"))
+
+    return both
 
 
 def _as_it_is(batch: Any) -> Any:

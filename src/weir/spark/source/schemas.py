@@ -19,7 +19,7 @@ def value_schemas(options: SourceOptions) -> dict[str, ValueSchema]:
     token, ca = None if login is None else login.password, None if tls is None else tls.ca
     found = {}
     for topic in topics:
-        versions = schemas_of(topic_of(topic), registry.url, token=token, ca=ca)
+        versions = schemas_of(topic_of(registry.topic or topic), registry.url, token=token, ca=ca)
         found[topic] = value_schema(topic, list(versions), permissive=registry.permissive)
     for topic in topics[1:]:
         if (found[topic].type, found[topic].key_type) != (found[topics[0]].type, found[topics[0]].key_type):

@@ -11,19 +11,21 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import BinaryType, StructType
 
 from weir.client.kafka.cluster import Cluster
+from weir.client.kafka.offsets import starts
 from weir.model.errors import ConfigError
 from weir.spark.sink.options import SinkOptions, parse_sink
 from weir.spark.source.columns import check_columns, schema_of
 from weir.spark.source.filters import Pushed, push
 from weir.spark.source.option_table import known
 from weir.spark.source.option_values import flag
-from weir.spark.source.options import SourceOptions, parse
-from weir.spark.source.planning import Losses, batch_ranges
+from weir.spark.source.options import EARLIEST, SourceOptions, parse
+from weir.spark.source.planning import Losses, batch_ranges, partitions_of
 from weir.spark.source.ranges import Range, split
 from weir.spark.source.streaming import TopicStreamReader
 from weir.spark.workers import settle
 
 if TYPE_CHECKING:
+    from weir.spark.lake.history import TopicHistory
     from weir.spark.sink.sink import BatchWriter, StreamWriter
     from weir.spark.values.typed import ValueSchema
 
@@ -42,12 +44,13 @@ class WeirSource(DataSource):
     def schema(self) -> StructType:
         given = known(self._given)
         headers = flag("includeHeaders", given.get("includeHeaders", "false"))
+        raw = flag("includeRaw", given.get("includeRaw", "false"))
         if given.get("valueFormat", "binary") == "binary":
-            return schema_of(headers=headers)
+            return schema_of(headers=headers, raw=raw)
         values = _values(parse(self._shared(given), streaming=True))
         first = next(iter(values.values()))
         corrupt = given.get("columnNameOfCorruptRecord") or None
-        return schema_of(headers=headers, value=first.type, key=first.key_type, corrupt=corrupt)
+        return schema_of(headers=headers, value=first.type, key=first.key_type, corrupt=corrupt, raw=raw)
 
     def _shared(self, given: dict[str, str]) -> dict[str, str]:
         """What both kinds of reads understand: which of them it will be is not known yet."""
@@ -102,8 +105,27 @@ def _for_columns(schema: StructType, values: "Mapping[str, ValueSchema]") -> "di
 class RangePartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, value: Range) -> None:
+    def __init__(self, value: Range, history: "TopicHistory | None" = None) -> None:
         super().__init__(value)
+        #: Where the range is, if brokers no longer have it.
+        self.history = history
+
+
+def _older(cluster: Cluster, options: SourceOptions) -> "list[tuple[TopicHistory, list[Range]]]":
+    """What the lake has of offsets that lie before those of the brokers, for a read of everything."""
+    if not options.lake or options.start.word != EARLIEST:
+        return []
+    from weir.spark.lake.history import find_topic_history
+
+    found = []
+    oldest = starts(cluster, partitions_of(cluster, options))
+    for topic in sorted({part.topic for part, start in oldest.items() if start > 0}):
+        history = find_topic_history(options, topic)
+        if history is not None:
+            parts = {part: start for part, start in oldest.items() if part.topic == topic}
+            ranges = [Range(part, history.first.get(part.index, start), start) for part, start in parts.items()]
+            found.append((history, [one for one in ranges if one.size > 0]))
+    return found
 
 
 class Pushing:
@@ -138,14 +160,18 @@ class TopicReader(DataSourceReader):
             ranges = batch_ranges(
                 cluster, options, pushed.since_ms, pushed.before_ms, Losses(options.fail_on_data_loss)
             )
+            older = _older(cluster, options)
         narrowed = pushed.narrow(ranges)
-        return [
-            RangePartition(one)
-            for one in split(narrowed, options.min_partitions, options.max_records_per_partition)
-        ]
+        most = options.max_records_per_partition
+        pieces = [RangePartition(one) for one in split(narrowed, options.min_partitions, most)]
+        for history, before in older:
+            pieces += [RangePartition(one, history) for one in split(pushed.narrow(before), None, most)]
+        return pieces
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         from weir.spark.source.reading import read_range
 
-        if isinstance(partition.value, Range):  # Spark makes one of nothing where there are none
+        if isinstance(partition, RangePartition) and partition.history is not None:
+            yield from partition.history.read(partition.value, self._options, self._values)
+        elif isinstance(partition.value, Range):  # Spark makes one of nothing where there are none
             yield from read_range(self._options, partition.value, self._values)

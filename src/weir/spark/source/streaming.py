@@ -19,11 +19,12 @@ from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import ends, starts
 from weir.spark.source.keeping import Keeper, Teller
 from weir.spark.source.option_values import from_json, to_json
-from weir.spark.source.options import SourceOptions
+from weir.spark.source.options import EARLIEST, SourceOptions
 from weir.spark.source.planning import Losses, Offsets, partitions_of, start_offsets
 from weir.spark.source.ranges import Range, limited, split
 
 if TYPE_CHECKING:
+    from weir.spark.lake.history import TopicHistory
     from weir.spark.values.typed import ValueSchema
 
 Json = dict[str, dict[str, int]]
@@ -33,10 +34,18 @@ class Piece(InputPartition):
     """What one task reads, and what it may tell of its query. `place`: where the query's batch begins, to be told
     by this task."""
 
-    def __init__(self, value: Range, teller: Teller | None = None, place: Offsets | None = None) -> None:
+    def __init__(
+        self,
+        value: Range,
+        teller: Teller | None = None,
+        place: Offsets | None = None,
+        history: "TopicHistory | None" = None,
+    ) -> None:
         super().__init__(value)
         self.teller = teller
         self.place = place
+        #: Where the range is, if brokers no longer have it.
+        self.history = history
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -48,6 +57,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cluster: Cluster | None = None
         self._keeper = Keeper(options)
         self._losses = Losses(options.fail_on_data_loss)
+        self._histories: dict[str, TopicHistory] = {}
         #: With the trigger available-now: where the topics ended when the query began.
         self._target: Offsets | None = None
         self._latest: Offsets = {}
@@ -63,7 +73,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Json:
         partitions = partitions_of(self._brokers(), self._options)
-        found = to_json(start_offsets(self._brokers(), self._options, partitions))
+        begins = start_offsets(self._brokers(), self._options, partitions)
+        if self._options.start.word == EARLIEST:
+            begins = {part: self._first_of(part, offset) for part, offset in begins.items()}
+        found = to_json(begins)
         if self._options.retain is not False:  # what is there now is the first that must stay
             self.commit(found)
         return found
@@ -132,26 +145,51 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         began, ended = from_json(start), from_json(end)
         oldest = starts(self._brokers(), [part for part, to in ended.items() if to != began.get(part, 0)])
-        ranges = []
+        ranges, older = [], []
         for partition, first_there in oldest.items():
             # A partition that is new to the query is read from its beginning, which is 0 unless something is lost.
             first, to = began.get(partition, 0), ended[partition]
             if to < first:  # the topic was made anew, and all of it is new
                 first = first_there
-            if first < first_there:
+            if first < first_there and (history := self._history(partition, min(first_there, to))) is not None:
+                older.append((history, Range(partition, first, min(first_there, to))))
+                first = min(first_there, to)
+            if first < first_there and first < to:
                 self._losses.report(partition, first, min(first_there, to))
                 first = first_there
             ranges.append(Range(partition, first, to))
-        self._batch = (end, sum(one.size for one in ranges), time.monotonic())
+        ranges = [one for one in ranges if one.size > 0]
+        self._batch = (end, sum(one.size for one in [*ranges, *(one for _, one in older)]), time.monotonic())
+        most = self._options.max_records_per_partition
+        before = [Piece(piece, history=found) for found, one in older for piece in split([one], None, most)]
         pieces = split(ranges, self._options.min_partitions, self._options.max_records_per_partition)
         teller = self._keeper.teller()
         # One task is enough to say that the query is there.
         place = {one.partition: one.start for one in ranges} | began if self._keeper.wants_place() else None
-        return [Piece(piece, teller, None if at else place) for at, piece in enumerate(pieces)]
+        return [*before, *(Piece(piece, teller, None if at else place) for at, piece in enumerate(pieces))]
+
+    def _first_of(self, partition: Partition, oldest: int) -> int:
+        """Where a partition begins, in the lake or with the brokers."""
+        history = self._history(partition, oldest) if oldest > 0 else None
+        return oldest if history is None else min(oldest, history.first.get(partition.index, oldest))
+
+    def _history(self, partition: Partition, end: int) -> "TopicHistory | None":
+        """What the lake has of a topic, if that is all below this offset."""
+        found = self._histories.get(partition.topic)
+        if found is None or not found.covers(partition.index, end):
+            from weir.spark.lake.history import find_topic_history
+
+            found = find_topic_history(self._options, partition.topic)
+            if found is None or not found.covers(partition.index, end):
+                return None
+            self._histories[partition.topic] = found
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         from weir.spark.source.reading import read_range  # only tasks need it, and its compiler
 
+        if isinstance(partition, Piece) and partition.history is not None:
+            return partition.history.read(partition.value, self._options, self._values)
         teller = partition.teller if isinstance(partition, Piece) else None
         if isinstance(partition, Piece) and teller is not None and partition.place is not None:
             teller.place(partition.place)

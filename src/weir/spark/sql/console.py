@@ -170,6 +170,17 @@ class Console:
         chosen = ", ".join(f"{names[at]} AS {quoted(columns[at])}" for at in kept)
         return Query.of(f"SELECT {chosen} FROM ({query.text}) AS rows({', '.join(names)})")
 
+    # --- replays ------------------------------------------------------------------------------------------------
+
+    @do.register(s.ReplayMessages)
+    @do.register(s.SelectReplay)
+    @do.register(s.ShowReplays)
+    def _replay(self, statement: s.ReplayMessages | s.SelectReplay | s.ShowReplays) -> Rows | Done:
+        from weir.spark.sql.replay_console import ReplayConsole
+
+        with _spoken():
+            return ReplayConsole(self.tables, self._place).do(statement)
+
     # --- views --------------------------------------------------------------------------------------------------
 
     @do.register

@@ -8,6 +8,7 @@ from sqlglot import Token, TokenType
 from weir.model.errors import SqlError
 from weir.spark.sql import statements as s
 from weir.spark.sql.queries import Query, find_query, moved, tokenize
+from weir.spark.sql.replay_parsing import replay_messages, select_replay
 from weir.spark.sql.stream_options import read_options
 from weir.spark.sql.tokens import Tokens
 
@@ -98,6 +99,11 @@ def _create_stream(at: Tokens, sql: str) -> s.Statement:
 def _show_streams(at: Tokens, sql: str) -> s.Statement:
     at.end()
     return s.ShowStreams()
+
+
+def _show_replays(at: Tokens, sql: str) -> s.Statement:
+    at.end()
+    return s.ShowReplays()
 
 
 def _watch_streams(at: Tokens, sql: str) -> s.Statement:
@@ -253,4 +259,7 @@ _OWN: dict[tuple[str, ...], Callable[[Tokens, str], s.Statement]] = {
     **_VIEWS,
     ("DROP", "VIEW"): _drop(s.DropView, "view"),
     ("INSERT", "INTO"): _insert,
+    ("SHOW", "REPLAYS"): _show_replays,
+    ("REPLAY", "SELECTION", "OF"): select_replay,
+    ("REPLAY",): replay_messages,
 }

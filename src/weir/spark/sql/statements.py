@@ -117,8 +117,36 @@ class Other:
     query: Query | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ReplayMessages:
+    """Deliver messages again. `into`: as `weir replay --into` has it. `since`, `until`: moments, as texts."""
+
+    name: Name
+    into: str
+    where: str = ""
+    since: str | None = None
+    until: str | None = None
+    rate: int = 0
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SelectReplay:
+    """Keep the messages of a replay that was begun, so that whoever asks can deliver them."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShowReplays:
+    pass
+
+
 Statement = (
-    CreateStream
+    ReplayMessages
+    | SelectReplay
+    | ShowReplays
+    | CreateStream
     | ShowStreams
     | DescribeStream
     | Watch

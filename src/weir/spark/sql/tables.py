@@ -12,9 +12,10 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructField, Str
 from weir.client.kafka.cluster import Cluster
 from weir.client.registry import schemas_of, topic_of
 from weir.model.errors import ConfigError, SchemaNotFoundError, SqlError, TopicNotFoundError
+from weir.model.replays import is_selection
 from weir.model.topics import TopicName
 from weir.spark.lake.reading import find_history
-from weir.spark.source.columns import schema_of
+from weir.spark.source.columns import RAW_KEY, RAW_VALUE, schema_of
 from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster, kafka_name, table_name, topic_named
 from weir.spark.sql.distinct import KEY, TIME, Distinct
@@ -47,6 +48,8 @@ _UNTYPED = ("cast(value AS string) AS value", *_ABOUT, "value AS __raw_value")
 #: Where the text of a value is that is not as the schema says; and its bytes, on the way.
 CORRUPT_RECORD, _CORRUPT = "_corrupt_record", "__weir_corrupt"
 _HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+#: Key and value as they were sent, where they are asked for.
+SENT_KEY, SENT_VALUE = "__sent_key", "__sent_value"
 #: How Spark marks a column that has a watermark.
 _WATERMARK = "spark.watermarkDelayMs"
 
@@ -63,7 +66,7 @@ class Tables:
     def names(self) -> list[TopicName]:
         """Every topic that may be seen."""
         with Cluster(connection(self._place.options)) as cluster:
-            return [topic_of(name) for name in cluster.topics()]
+            return [name for name in map(topic_of, cluster.topics()) if not is_selection(name)]
 
     def columns(self, topic: TopicName) -> list[StructField]:
         """What the table of a topic has; without Spark."""
@@ -168,13 +171,20 @@ class Tables:
         headers: bool = False,
         options: Mapping[str, str] | None = None,
         mode: str | None = None,
+        raw: bool = False,
+        schema_of_topic: TopicName | None = None,
     ) -> DataFrame:
         """One topic; SqlError if there is none. `mode`: what becomes of values that are not as the schema says, if
-        `options` do not say it."""
+        `options` do not say it. `raw`: with key and value as they came. `schema_of_topic`: whose schema the values
+        have, if it is not the topic's own."""
         name = kafka_name(topic)
         self.check_exists(topic)
-        typed = self.value_type(topic)
+        typed = self.value_type(schema_of_topic or topic)
         given = {**self._place.options, **(options or {}), "includeHeaders": str(headers).lower()}
+        if raw:
+            given["includeRaw"] = "true"
+        if schema_of_topic is not None:
+            given["schemaTopic"] = kafka_name(schema_of_topic)
         mode = mode or given.get("mode", FAILFAST)
         given.pop("mode", None)
         corrupt = None if typed is None or mode == FAILFAST else _CORRUPT
@@ -183,9 +193,11 @@ class Tables:
         if corrupt is not None:
             given |= {"mode": PERMISSIVE, "columnNameOfCorruptRecord": corrupt}
         # The columns are known here; a worker that is asked for them has to be started first.
-        columns = schema_of(headers=headers, value=typed, corrupt=corrupt)
+        columns = schema_of(headers=headers, value=typed, corrupt=corrupt, raw=raw)
         frame = self._stream(name, columns, given) if streaming else self._stored(topic, columns, given, corrupt)
         also = ("headers AS __headers",) if headers else ()
+        if raw:
+            also = (*also, f"{RAW_KEY} AS {SENT_KEY}", f"{RAW_VALUE} AS {SENT_VALUE}")
         if mode == PERMISSIVE:
             raw = corrupt or "CAST(NULL AS binary)"
             also = (f"CAST({raw} AS string) AS {CORRUPT_RECORD}", f"{raw} AS __raw_corrupt", *also)

@@ -44,6 +44,8 @@ CONTROL = 0x20
 #: Bits that Kafka leaves unused: of a batch that was translated here, whose producers wrote it. 0: Kafka's.
 ORIGIN_SHIFT, ORIGIN_MASK = 8, 0x0F
 ORIGINS = ("kafka", "pulsar", "amqp", "rocketmq")
+#: Another bit that Kafka leaves unused: the batch is for one subscription alone, which its first record names.
+ADDRESSED = 0x1000
 #: The base timestamp is the moment until which tombstones are kept; only compacted logs have it.
 DELETE_HORIZON = 0x40
 
@@ -98,6 +100,10 @@ class BatchHeader:
     @property
     def control(self) -> bool:
         return bool(self.attributes & CONTROL)
+
+    @property
+    def addressed(self) -> bool:
+        return bool(self.attributes & ADDRESSED)
 
     @property
     def stamp(self) -> Stamp | None:

@@ -324,7 +324,7 @@ def _as_it_came(batch: Batch, leader_epoch: int) -> list[Buffer]:
     if batch.flags is not _PLAIN:
         if batch.format is BatchFormat.MARKER:
             return marker_records(batch, leader_epoch)
-        if batch.flags & BatchFlags.HIDDEN:
+        if batch.flags & (BatchFlags.HIDDEN | BatchFlags.PRIVATE):
             return with_leader_epoch(kafka_records(batch, 0), leader_epoch)
     return patched(batch.payload, batch.base_offset, leader_epoch)
 

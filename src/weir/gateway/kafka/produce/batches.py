@@ -8,6 +8,7 @@ from weir.gateway.kafka.errors import Code, RefusedError
 from weir.model.batch import BatchFormat
 from weir.model.errors import ChecksumError, UnknownVersionError, WireError
 from weir.model.ids import Buffer
+from weir.model.replays import SUBSCRIPTION_HEADER
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.records import (
     MAGIC,
@@ -28,6 +29,7 @@ _COPIED_BELOW_BYTES = 16 * 1024
 
 
 _Bad = m.ProduceResponse.BatchIndexAndErrorMessage
+_ADDRESSEE = SUBSCRIPTION_HEADER.encode()
 #: Bad records of a batch that its producer is told of one by one.
 _TOLD = 100
 
@@ -105,4 +107,18 @@ def outgoing_of(records: Buffer, header: BatchHeader, append_ms: int | None) -> 
         BatchFormat.KAFKA,
         stamp=header.stamp,
         transactional=header.transactional,
+        subscription=_addressee(records) if header.addressed else None,
     )
+
+
+def _addressee(records: Buffer) -> str:
+    """The subscription that a batch is for; RefusedError if its first record does not name one."""
+    for record in opened(records):
+        for name, value in record.headers:
+            if name == _ADDRESSEE and value:
+                try:
+                    return bytes(value).decode()
+                except UnicodeDecodeError:
+                    break
+        break
+    raise RefusedError(Code.INVALID_RECORD, "a batch for one subscription does not name it")

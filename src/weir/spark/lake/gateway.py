@@ -1,0 +1,191 @@
+"""Files of a bucket for Spark's own Parquet reader, which has no client of S3: a WebHDFS of this process' own.
+
+PySpark brings Hadoop's client of WebHDFS, which asks for ranges; this answers them out of the store by Arrow. So
+footers, columns and row groups are read, and nothing else. It listens on the loopback only, behind a word that
+only this process knows; it is for sessions whose tasks run on this machine.
+"""
+
+import json
+import logging
+import secrets
+import threading
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from weir.spark.lake.stores import suit_store
+
+log = logging.getLogger(__name__)
+
+_PREFIX = "/webhdfs/v1"
+_FIRST_PIECE, _LARGEST_PIECE = 256 * 1024, 8 * 1024 * 1024
+_BLOCK_BYTES = 128 * 1024 * 1024
+
+
+class StoreGateway:
+    """`paths` makes files of a store readable; they are served for as long as the process lives."""
+
+    def __init__(self) -> None:
+        self._word = secrets.token_urlsafe(24)
+        self._stores: list[tuple[tuple[tuple[str, str], ...], Any]] = []
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, name="weir-lake-gateway", daemon=True).start()
+
+    def paths(self, files: Sequence[str], options: Mapping[str, str]) -> list[str]:
+        """The same files, as Spark reads them."""
+        number, host = self._store(options), f"127.0.0.1:{self._server.server_address[1]}"
+        return [f"webhdfs://{host}/{self._word}/{number}/{one.replace('://', '/', 1)}" for one in files]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _store(self, options: Mapping[str, str]) -> int:
+        from pyiceberg.io import load_file_io
+
+        key = tuple(sorted(options.items()))
+        with self._lock:
+            for number, (known, _) in enumerate(self._stores):
+                if known == key:
+                    return number
+            suit_store(options)
+            self._stores.append((key, load_file_io(dict(options), "s3://")))
+            return len(self._stores) - 1
+
+    def _find(self, path: str) -> tuple[Any, str] | None:
+        """The store and the file that a path of WebHDFS means; None if it is not for whoever asks."""
+        word, _, rest = unquote(path).lstrip("/").partition("/")
+        number, _, file = rest.partition("/")
+        if not secrets.compare_digest(word, self._word) or not number.isdigit():
+            return None
+        scheme, _, name = file.partition("/")
+        return self._stores[int(number)][1], f"{scheme}://{name}"
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        gateway = self
+
+        @lru_cache(maxsize=10_000)
+        def size_of(path: str) -> int:
+            found = gateway._find(path)
+            if found is None:
+                raise FileNotFoundError(path)
+            return len(found[0].new_input(found[1]))
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                asked = urlsplit(self.path)
+                given = {name.lower(): values[0] for name, values in parse_qs(asked.query).items()}
+                path, op = asked.path.removeprefix(_PREFIX), given.get("op", "").upper()
+                try:
+                    self._answer(path, op, given)
+                except FileNotFoundError:
+                    self._refuse(404, "FileNotFoundException", "java.io.FileNotFoundException")
+                except (BrokenPipeError, ConnectionResetError):
+                    self.close_connection = True  # the reader has what it wanted
+                except Exception as failure:
+                    log.warning("a file of the lake cannot be read: %s", failure)
+                    self._refuse(500, str(failure), "java.io.IOException")
+
+            def _answer(self, path: str, op: str, given: Mapping[str, str]) -> None:
+                size = size_of(path)
+                match op:
+                    case "GETFILESTATUS":
+                        self._json({"FileStatus": _status(size)})
+                    case "LISTSTATUS":
+                        self._json({"FileStatuses": {"FileStatus": [_status(size)]}})
+                    case "GETFILEBLOCKLOCATIONS" | "GET_BLOCK_LOCATIONS":
+                        self._json({"BlockLocations": {"BlockLocation": [_place(size)]}})
+                    case "OPEN" if "weir" not in given:
+                        host = self.headers["Host"]
+                        more = f"&length={given['length']}" if "length" in given else ""
+                        offset = given.get("offset", "0")
+                        self.send_response(307)
+                        where = (
+                            f"http://{host}{_PREFIX}{quote(unquote(path))}?op=OPEN&offset={offset}{more}&weir=1"
+                        )
+                        self.send_header("Location", where)
+                        self.send_header("Content-Length", "0")
+                        self.end_headers()
+                    case "OPEN":
+                        first = int(given.get("offset", 0))
+                        self._range(path, first, min(size - first, int(given.get("length", size))))
+                    case _:
+                        self._refuse(400, f"{op} is not served", "java.lang.UnsupportedOperationException")
+
+            def _range(self, path: str, first: int, length: int) -> None:
+                """In pieces that grow: whoever wants a footer only goes away after the first one."""
+                found = gateway._find(path)
+                assert found is not None
+                self.send_response(200)
+                self.send_header("Content-Type", "application/octet-stream")
+                self.send_header("Content-Length", str(max(0, length)))
+                self.end_headers()
+                piece, at, end = _FIRST_PIECE, first, first + length
+                with found[0].new_input(found[1]).open() as stream:
+                    while at < end:
+                        stream.seek(at)
+                        data = stream.read(min(piece, end - at))
+                        if not data:
+                            raise ConnectionResetError
+                        self.wfile.write(data)
+                        at, piece = at + len(data), min(2 * piece, _LARGEST_PIECE)
+
+            def _json(self, body: object) -> None:
+                self._send(200, json.dumps(body).encode())
+
+            def _refuse(self, status: int, what: str, kind: str) -> None:
+                name = kind.rpartition(".")[2]
+                told = {"RemoteException": {"exception": name, "javaClassName": kind, "message": what}}
+                self._send(status, json.dumps(told).encode())
+
+            def _send(self, status: int, body: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (its name there)
+                pass
+
+        return Handler
+
+
+@lru_cache(maxsize=1)
+def gateway() -> StoreGateway:
+    """The one of this process."""
+    return StoreGateway()
+
+
+def _status(size: int) -> dict[str, object]:
+    return {
+        "accessTime": 0,
+        "blockSize": _BLOCK_BYTES,
+        "group": "weir",
+        "length": size,
+        "modificationTime": 0,
+        "owner": "weir",
+        "pathSuffix": "",
+        "permission": "444",
+        "replication": 1,
+        "type": "FILE",
+    }
+
+
+def _place(size: int) -> dict[str, object]:
+    return {
+        "cachedHosts": [],
+        "corrupt": False,
+        "hosts": ["localhost"],
+        "length": size,
+        "names": ["localhost:0"],
+        "offset": 0,
+        "storageTypes": ["DISK"],
+        "topologyPaths": ["/default-rack/localhost:0"],
+    }

@@ -1,0 +1,179 @@
+"""What a topic's table has of offsets that brokers no longer have, for Python's tasks: streams read history so.
+
+Batch queries of a session that has `weir.spark` loaded use Spark's own Parquet reader instead (`reading`).
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weir.client.blocking import Access
+from weir.client.kafka.admin import admin_url
+from weir.client.kafka.cluster import Cluster
+from weir.client.registry import topic_of
+from weir.model.errors import ConfigError, LakeError, WeirError
+from weir.spark.lake.definitions import namespace_lake
+from weir.spark.source.columns import RAW_KEY, RAW_VALUE
+from weir.spark.source.options import SourceOptions
+from weir.spark.source.ranges import Range
+from weir.spark.values.typed import ValueSchema
+
+log = logging.getLogger(__name__)
+
+#: Offsets that a task takes into memory at a time.
+_AT_ONCE = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicHistory:
+    """A snapshot of a topic's table. `first`: by partition the lowest offset in it; `offsets`: the first that is
+    not in it. Travels to tasks."""
+
+    topic: str
+    metadata: str
+    store: Mapping[str, str]
+    first: Mapping[int, int]
+    offsets: Mapping[int, int]
+
+    def covers(self, partition: int, end: int) -> bool:
+        """Whether every offset below this one that was exported is in it."""
+        return self.offsets.get(partition, 0) >= end
+
+    def read(
+        self, wanted: Range, options: SourceOptions, values: Mapping[str, ValueSchema] | None
+    ) -> Iterator[Any]:
+        """Arrow batches of the range, in the order of their offsets, as `read_range` gives them."""
+        at = max(wanted.start, self.first.get(wanted.partition.index, wanted.end))
+        while at < wanted.end:
+            end = min(wanted.end, at + _AT_ONCE)
+            yield from self._rows(Range(wanted.partition, at, end), options, values)
+            at = end
+
+    def _rows(
+        self, wanted: Range, options: SourceOptions, values: Mapping[str, ValueSchema] | None
+    ) -> Iterator[Any]:
+        import pyarrow as pa
+        from pyiceberg.table import StaticTable
+        from pyspark.sql.pandas.types import to_arrow_type
+
+        from weir.spark.lake.columns import conform
+        from weir.spark.lake.stores import suit_store
+        from weir.spark.source.decode import SCHEMA, SCHEMA_WITH_HEADERS
+
+        suit_store(self.store)
+        table = StaticTable.from_metadata(self.metadata, dict(self.store))
+        place = f"partition = {wanted.partition.index} and offset >= {wanted.start} and offset < {wanted.end}"
+        found = table.scan(row_filter=place).to_arrow().sort_by("offset")
+        if not found.num_rows:
+            return
+        schema = SCHEMA_WITH_HEADERS if options.headers else SCHEMA
+        typed = (values or {}).get(wanted.partition.topic)
+        corrupt = None if options.registry is None else options.registry.corrupt
+        found = _bytes_where_wanted(found, typed, options)
+        fields = {field.name: field for field in schema}
+        if typed is not None:
+            fields["value"] = pa.field("value", to_arrow_type(typed.type, timezone="UTC"))
+            if typed.key_type is not None:
+                fields["key"] = pa.field("key", to_arrow_type(typed.key_type, timezone="UTC"))
+            _check_corrupt(found, wanted, options)
+            if corrupt is not None:
+                bytes_ = found.column("corrupt") if "corrupt" in found.column_names else _nulls(found)
+                found = found.append_column(corrupt, bytes_) if corrupt != "corrupt" else found
+                fields[corrupt] = pa.field(corrupt, pa.binary())
+        if options.raw:
+            fields |= {name: pa.field(name, pa.binary()) for name in (RAW_KEY, RAW_VALUE)}
+        found = found.append_column("topic", pa.array([wanted.partition.topic] * found.num_rows))
+        for batch in found.combine_chunks().to_batches():
+            yield conform(batch, pa.schema(list(fields.values())))
+
+
+def _bytes_where_wanted(found: Any, typed: ValueSchema | None, options: SourceOptions) -> Any:
+    """Bytes are in columns of their own where the table has typed values; LakeError if they were not kept."""
+    import pyarrow as pa
+
+    for name, raw, keeps in (
+        ("key", RAW_KEY, typed is not None and typed.key_type is not None),
+        ("value", RAW_VALUE, typed is not None),
+    ):
+        kind = found.schema.field(name).type
+        is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        if is_bytes and raw not in found.column_names:
+            found = found.append_column(raw, found.column(name))
+        if not is_bytes and not keeps:
+            if raw not in found.column_names:
+                raise LakeError(
+                    f"the table has typed {name}s, and not the bytes that were sent", hint="set lake=false"
+                )
+            found = found.set_column(found.column_names.index(name), name, found.column(raw))
+    return found
+
+
+def _nulls(found: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.nulls(found.num_rows, pa.binary())
+
+
+def _check_corrupt(found: Any, wanted: Range, options: SourceOptions) -> None:
+    """WeirError where the query wants no value that does not fit."""
+    permissive = options.registry is not None and options.registry.permissive
+    if permissive or "corrupt" not in found.column_names:
+        return
+    wrong = found.num_rows - found.column("corrupt").null_count
+    if wrong:
+        raise LakeError(
+            f"{wrong} values of {wanted.partition} from offset {wanted.start} on are not as the schema says",
+            hint="set mode=PERMISSIVE",
+        )
+
+
+def find_topic_history(options: SourceOptions, topic: str) -> TopicHistory | None:
+    """None if the topic is not in the lake, or this user may not see where its table lies."""
+    if not options.lake:
+        return None
+    try:
+        url = options.admin_url
+        if url is None:
+            with Cluster(options.kafka) as cluster:
+                url = admin_url(cluster)
+        login, tls = options.kafka.login, options.kafka.tls
+        access = Access(url, None if login is None else login.password, None if tls is None else tls.ca, 5.0)
+        name = topic_of(topic)
+        definition = namespace_lake(access, name.namespace).of(name)
+        if definition is None:
+            return None
+        return _snapshot(topic, definition)
+    except ConfigError:
+        return None  # no Weir, or none that tells where its admin API is
+    except WeirError as failure:
+        log.warning("what the lake has of %s is not read: %s", topic, failure)
+        return None
+
+
+def _snapshot(topic: str, definition: Any) -> TopicHistory | None:
+    from weir.spark.lake.stores import store_options
+    from weir.spark.lake.tables import find_table, is_own
+
+    found = find_table(topic_of(topic), definition)
+    if found is None or not is_own(found, definition) or found.table.current_snapshot() is None:
+        return None
+    return TopicHistory(
+        topic, found.table.metadata_location, store_options(definition), _first(found.table), found.offsets()
+    )
+
+
+def _first(table: Any) -> dict[int, int]:
+    """The lowest offset of each partition, by the statistics of files; each file has one partition's."""
+    from pyiceberg.conversions import from_bytes
+    from pyiceberg.types import IntegerType, LongType
+
+    schema, lowest = table.schema(), {}
+    part_id, offset_id = schema.find_field("partition").field_id, schema.find_field("offset").field_id
+    for task in table.scan().plan_files():
+        bounds = task.file.lower_bounds or {}
+        if part_id in bounds and offset_id in bounds:
+            part = from_bytes(IntegerType(), bounds[part_id])
+            offset = from_bytes(LongType(), bounds[offset_id])
+            lowest[part] = min(offset, lowest.get(part, offset))
+    return lowest

@@ -1,0 +1,86 @@
+"""`spark.read.format("weir")` over table and topic as one: what the table has comes by Spark's own Parquet reader.
+
+A Python data source gives Spark rows, not plans. So where `weir.spark` is loaded, a batch read of this format is
+made of two: the files of one snapshot of each topic's table, and from its offsets on the topics themselves.
+Without it the source reads the same rows, by Python's tasks.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+
+from weir.client.blocking import Access
+from weir.client.kafka.admin import admin_url
+from weir.client.kafka.cluster import Cluster
+from weir.client.registry import topic_of
+from weir.model.errors import ConfigError, WeirError
+from weir.spark.source.option_table import known
+from weir.spark.source.option_values import flag
+from weir.spark.source.options import EARLIEST, SourceOptions, parse
+from weir.spark.source.planning import partitions_of
+from weir.spark.source.source import WeirSource
+from weir.spark.sql.cluster import WeirCluster
+
+log = logging.getLogger(__name__)
+
+_NAME = "weir"
+
+
+def joined(spark: SparkSession, given: Mapping[str, str]) -> DataFrame | None:
+    """Tables and topics as one; None if there is no table, or the read says where it begins or ends."""
+    try:
+        named = known(given)
+        if not flag("lake", named.get("lake", "true")):
+            return None
+        options = parse(given, streaming=False)
+    except (ConfigError, ValueError):
+        return None  # the source itself says what is wrong
+    begins_early = options.start.word == EARLIEST
+    if not begins_early or any(name.startswith("ending") for name in named):
+        return None
+    try:
+        return _found(spark, given, options)
+    except ConfigError:
+        return None  # it is no Weir, or there is no such topic: the source says so
+
+
+def _found(spark: SparkSession, given: Mapping[str, str], options: SourceOptions) -> DataFrame | None:
+    from weir.spark.lake.reading import find_history
+
+    with Cluster(options.kafka) as cluster:
+        parts = partitions_of(cluster, options)
+        url = options.admin_url or admin_url(cluster)
+    login, tls = options.kafka.login, options.kafka.tls
+    access = Access(url, None if login is None else login.password, None if tls is None else tls.ca, 5.0)
+    place = WeirCluster(access, given.get("kafka.bootstrap.servers", ""))
+    columns = None
+    offsets: dict[str, dict[str, int]] = {}
+    frames: list[DataFrame] = []
+    for part in parts:
+        offsets.setdefault(part.topic, {})[str(part.index)] = EARLIEST
+    for topic, asked in offsets.items():
+        try:
+            columns = columns or WeirSource(dict(given)).schema()
+            corrupt = options.registry.corrupt if options.registry is not None else None
+            history = find_history(spark, place, topic_of(topic), columns, corrupt=corrupt)
+        except WeirError as failure:
+            if not isinstance(failure, ConfigError):
+                raise
+            return None
+        if history is None or history.frame is None:
+            continue
+        asked.update({str(part): end for part, end in history.offsets.items() if str(part) in asked})
+        whole = {int(part) for part in asked}
+        frame = history.frame
+        if whole != set(history.offsets):  # only some partitions were asked for
+            frame = frame.where(f"partition IN ({', '.join(map(str, sorted(whole)))})")
+        frames.append(frame)
+    if not frames or columns is None:
+        return None
+    rest_of = {**given, "lake": "false", "startingOffsets": json.dumps(offsets)}
+    rest = spark.read.schema(columns).format(_NAME).options(**rest_of).load()
+    for frame in frames:
+        rest = frame.select(*columns.names).unionByName(rest)
+    return rest

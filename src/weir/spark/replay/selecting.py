@@ -1,0 +1,237 @@
+"""Which messages a replay delivers: picked by Spark out of lake, topic and dead letters, and kept as a topic.
+
+The selection is written as one epoch of a sink, so it is there as a whole or not at all, and once: whoever picks
+again, because the first one died, picks for nothing. After that nothing depends on the query, on the lake, or on
+what the topic trims.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from weir.client.admin import topic_path
+from weir.client.blocking import ask_v2
+from weir.client.kafka import positions
+from weir.client.kafka.cluster import Cluster
+from weir.client.registry import topic_of
+from weir.model.dead_letters import NAMES
+from weir.model.errors import NotAllowedError, TopicExistsError, WeirError
+from weir.model.replays import (
+    HEADERS,
+    ID_HEADER,
+    OFFSET_HEADER,
+    PARTITION_HEADER,
+    SELECTION_PREFIX,
+    SUBSCRIPTION_HEADER,
+    TOPIC_HEADER,
+    Replay,
+)
+from weir.model.topics import TopicName
+from weir.spark.sink.encode import DELIVER_AT
+from weir.spark.source.options import connection
+from weir.spark.source.progress import Progress
+from weir.spark.sql.cluster import WeirCluster, kafka_name
+from weir.spark.sql.tables import SENT_KEY, SENT_VALUE, Tables
+
+#: Whose position keeps the selection from being trimmed.
+HOLDER = "replay"
+_EMPTY = "CAST(array() AS array<struct<key:string,value:binary>>)"
+#: What is known of a message that became a dead letter; null of others.
+_DEAD = ("__dead_reason", "__dead_subscription", "__dead_deliveries", "__dead_at")
+_DLQ = "-DLQ"
+
+
+def selection_topic(replay: Replay) -> TopicName:
+    return TopicName(replay.topic.namespace, f"{SELECTION_PREFIX}{replay.id}")
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Picks messages with the tables of `weir sql`."""
+
+    tables: Tables
+    place: WeirCluster
+
+    def count(self, replay: Replay) -> dict[int, int]:
+        """How many it would deliver, by the partition that they come from."""
+        rows = self.picked(replay).groupBy("__partition").count().collect()
+        return {int(row["__partition"]): int(row["count"]) for row in rows}
+
+    def write(self, replay: Replay, picked: DataFrame | None = None) -> None:
+        """Keep the selection; what was kept before stays as it is. `picked`: the messages, if they are known."""
+        sources, targets = _partitions(self.place, replay.topic), _partitions(self.place, replay.target)
+        name = make_selection(self.place, replay, targets)
+        picked = self.picked(replay) if picked is None else picked
+        place = "__partition" if sources == targets else "CAST(NULL AS int)"
+        rows = (
+            picked.repartition(max(1, min(sources, 64)), "__partition")
+            .sortWithinPartitions("__partition", "__offset")
+            .selectExpr(
+                f"{SENT_KEY} AS key",
+                f"{self._value(replay)} AS value",
+                f"{_headers(replay)} AS headers",
+                "__timestamp AS timestamp",
+                f"{place} AS partition",
+            )
+        )
+        once = {"sinkId": f"replay-{replay.id}", "sinkEpoch": "0"}
+        into = {**self.place.options, "topic": kafka_name(name), **once}
+        rows.write.format("weir").options(**into).mode("append").save()
+
+    def picked(self, replay: Replay) -> DataFrame:
+        """The messages, with all their columns. SqlError if the condition is none."""
+        frame = self._with_dead(replay)
+        names = {name.lower() for name in frame.columns}
+        if "headers" not in names:
+            frame = frame.withColumn("headers", f.expr(_header_map()))
+        if replay.since_ms is not None:
+            frame = frame.where(f"__timestamp >= timestamp_millis({replay.since_ms})")
+        if replay.until_ms is not None:
+            frame = frame.where(f"__timestamp < timestamp_millis({replay.until_ms})")
+        return frame.where(replay.where) if replay.where else frame
+
+    def _value(self, replay: Replay) -> str:
+        """The bytes of the value. It is an error if they are only in the lake, and not as they were sent: tables
+        kept none of typed values once."""
+        typed = self.tables.value_type(replay.topic)
+        if typed is None:
+            return SENT_VALUE
+        there = " OR ".join(f"`{name}` IS NOT NULL" for name in getattr(typed, "names", None) or ["value"])
+        what = f"messages of {replay.topic} are only in its table, without the bytes as sent: begin later"
+        return (
+            f"CASE WHEN {SENT_VALUE} IS NULL AND ({there}) THEN CAST(raise_error({_quoted(what)}) AS binary) "
+            f"ELSE {SENT_VALUE} END"
+        )
+
+    # --- dead letters --------------------------------------------------------------------------------------------
+
+    def _with_dead(self, replay: Replay) -> DataFrame:
+        """The topic's messages, and those dead letters of it that are in neither topic nor lake any more; once."""
+        # A value that does not fit its schema can be picked by its headers, its time and its key.
+        main = self.tables.table(replay.topic, headers=True, raw=True, mode="PERMISSIVE")
+        dead = [frame for name in self._dead_topics(replay) if (frame := self._dead(replay, name)) is not None]
+        if not dead:
+            for name, kind in zip(_DEAD, ("string", "string", "int", "timestamp"), strict=True):
+                main = main.withColumn(name, f.lit(None).cast(kind))
+            return main
+        letters = dead[0]
+        for one in dead[1:]:
+            letters = letters.unionByName(one)
+        places = ["__partition", "__offset"]
+        letters = letters.dropDuplicates(places)
+        known = f.broadcast(letters.select(*places, *_DEAD))
+        gone = letters.join(main.select(*places), places, "left_anti")
+        both = main.join(known, places, "left")
+        return both.unionByName(gone.select(*both.columns))
+
+    def _dead_topics(self, replay: Replay) -> Sequence[TopicName]:
+        """Where dead letters of the topic may be: as Weir and RocketMQ name them, or as retry policies say."""
+        topic, named = replay.topic, set()
+        who = [replay.subscription] if replay.subscription is not None else []
+        with Cluster(connection(self.place.options)) as cluster:
+            there = {topic_of(name) for name in cluster.topics()}
+        for one in there:
+            if one.namespace == topic.namespace and one.local.endswith(_DLQ):
+                owner = one.local.removeprefix(f"{topic.local}-").removesuffix(_DLQ)
+                if one.local.startswith(f"{topic.local}-") and (not who or owner in who):
+                    named.add(one)
+        for name in who:
+            named.add(TopicName(topic.namespace, f"%DLQ%{name}"))
+            try:
+                told = ask_v2(self.place.access, "GET", topic_path(topic, "subscription", name, "retry")) or {}
+            except WeirError:
+                continue
+            said = told.get("deadLetterTopic")
+            if said:
+                named.add(TopicName.parse(said) if "/" in said else TopicName(topic.namespace, said))
+        return sorted((one for one in named if one in there and one != topic), key=str)
+
+    def _dead(self, replay: Replay, topic: TopicName) -> DataFrame | None:
+        frame = self.tables.table(topic, headers=True, raw=True, mode="PERMISSIVE", schema_of_topic=replay.topic)
+        said = {name: _header(f"weir-dead-{name}") for name in _TOLD}
+        frame = frame.where(f"{said['topic']} IN ({', '.join(map(_quoted, _names(replay.topic)))})")
+        if replay.subscription is not None:
+            frame = frame.where(f"{said['subscription']} = {_quoted(replay.subscription)}")
+        return (
+            frame.withColumn("__dead_reason", f.expr(said["reason"]))
+            .withColumn("__dead_subscription", f.expr(said["subscription"]))
+            .withColumn("__dead_deliveries", f.expr(f"CAST({said['deliveries']} AS int)"))
+            .withColumn("__dead_at", f.expr(f"timestamp_millis(CAST({said['died-ms']} AS bigint))"))
+            .withColumn("__timestamp", f.expr(f"timestamp_millis(CAST({said['stored-ms']} AS bigint))"))
+            .withColumn("__partition", f.expr(f"CAST(coalesce({said['partition']}, '0') AS int)"))
+            .withColumn("__offset", f.expr(f"CAST({said['offset']} AS bigint)"))
+            .withColumn("__topic", f.lit(kafka_name(replay.topic)))
+        )
+
+
+_TOLD = ("topic", "partition", "offset", "subscription", "reason", "deliveries", "died-ms", "stored-ms")
+
+
+def make_selection(place: WeirCluster, replay: Replay, partitions: int) -> TopicName:
+    """The topic that holds the selection, which nothing trims before it is delivered."""
+    topic = selection_topic(replay)
+    with suppress(TopicExistsError, NotAllowedError):  # whoever began it has made it
+        ask_v2(place.access, "PUT", topic_path(topic, "partitions"), partitions)
+    with Cluster(connection(place.options)) as cluster:
+        parts = cluster.partitions([kafka_name(topic)])
+        placed = positions.committed(cluster, HOLDER, parts)
+        new = {part: 0 for part in parts if part not in placed}
+        if new:
+            positions.commit(cluster, HOLDER, new, Progress().metadata(retain=True))
+    return topic
+
+
+def drop_selection(place: WeirCluster, replay: Replay) -> None:
+    """What is delivered need not be kept; fine if it is gone."""
+    with suppress(WeirError):
+        ask_v2(place.access, "DELETE", f"{topic_path(selection_topic(replay), 'partitions')}?force=true")
+
+
+def _partitions(place: WeirCluster, topic: TopicName) -> int:
+    with Cluster(connection(place.options)) as cluster:
+        return len(cluster.partitions([kafka_name(topic)]))
+
+
+def _names(topic: TopicName) -> list[str]:
+    """A topic as dead letters may name it."""
+    return [str(topic), topic.local]
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _header(name: str) -> str:
+    """The text of a header, in SQL; null if there is none."""
+    return f"CAST(get(filter(__headers, h -> h.key = {_quoted(name)}), 0).value AS string)"
+
+
+def _header_map() -> str:
+    """Headers by their names, as texts; of several with one name the first."""
+    keys = f"array_distinct(transform(coalesce(__headers, {_EMPTY}), h -> h.key))"
+    return f"map_from_arrays({keys}, transform({keys}, k -> {_first('k')}))"
+
+
+def _first(key: str) -> str:
+    return f"CAST(get(filter(__headers, h -> h.key = {key}), 0).value AS string)"
+
+
+def _headers(replay: Replay) -> str:
+    """Those that the message had, without what was told of its death, of its delay, and of a replay before; and
+    where it comes from."""
+    gone = ", ".join(map(_quoted, (*NAMES, *HEADERS, DELIVER_AT)))
+    told = {
+        ID_HEADER: _quoted(replay.id),
+        TOPIC_HEADER: _quoted(str(replay.topic)),
+        PARTITION_HEADER: "CAST(__partition AS string)",
+        OFFSET_HEADER: "CAST(__offset AS string)",
+    }
+    if replay.subscription is not None:
+        told[SUBSCRIPTION_HEADER] = _quoted(replay.subscription)
+    more = ", ".join(
+        f"named_struct('key', {_quoted(name)}, 'value', CAST({value} AS binary))" for name, value in told.items()
+    )
+    return f"concat(filter(coalesce(__headers, {_EMPTY}), h -> NOT h.key IN ({gone})), array({more}))"

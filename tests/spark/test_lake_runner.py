@@ -1,0 +1,118 @@
+"""When `weir lake run` exports a topic, and when it tries again: by a clock, without brokers or Spark."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from weir.model.errors import LakeError, NetworkError, TopicNotFoundError
+from weir.model.topics import TopicName
+from weir.spark.lake import runner as module
+from weir.spark.lake.definitions import Definition
+from weir.spark.lake.export import Exported, Standing
+from weir.spark.lake.runner import LakeRunner, LakeTopic, Trigger
+
+ORDERS, OTHERS = TopicName.parse("orders"), TopicName.parse("others")
+
+
+class Lakes:
+    """Topics with so many messages that wait, exported at once, unless that fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.lag = {ORDERS: 0}
+        self.failing: dict[TopicName, Exception] = {}
+        self.tried: list[TopicName] = []
+        self.away: Exception | None = None
+        monkeypatch.setattr(module, "lake_topics", self._topics)
+        monkeypatch.setattr(module, "find_table", lambda name, definition: None)
+        place: Any = SimpleNamespace()
+        exporter: Any = self
+        self.runner = LakeRunner(place, exporter, Trigger(60.0, 10_000), now=lambda: self.now)
+
+    def _topics(self, place: object) -> list[LakeTopic]:
+        if self.away is not None:
+            raise self.away
+        return [LakeTopic(name, Definition("file:///x", "sqlite:///x")) for name in self.lag]
+
+    def standing(self, name: TopicName, table: object) -> list[Standing]:
+        return [Standing(0, 0, self.lag[name])]
+
+    def export(self, name: TopicName, definition: Definition, told: object = None) -> Exported | None:
+        self.tried.append(name)
+        if name in self.failing:
+            raise self.failing[name]
+        rows, self.lag[name] = self.lag[name], 0
+        return Exported(name, rows, 1, rows * 1000, 0, 1.0) if rows else None
+
+    def step(self, after_s: float = 0.0) -> list[int]:
+        self.now += after_s
+        return [one.rows for one in self.runner.step()]
+
+
+@pytest.fixture
+def lakes(monkeypatch: pytest.MonkeyPatch) -> Lakes:
+    return Lakes(monkeypatch)
+
+
+def test_a_topic_is_exported_when_its_oldest_message_has_waited_for_so_long(lakes: Lakes) -> None:
+    assert lakes.step() == []
+    lakes.lag[ORDERS] = 3
+    assert lakes.step(500) == [], "nobody knew of them before"
+    lakes.lag[ORDERS] = 4
+    assert lakes.step(59) == []
+    assert lakes.step(1) == [4]
+    lakes.lag[ORDERS] = 1
+    assert lakes.step(59) == [], "the next one waits for as long"
+
+
+def test_a_topic_is_exported_when_enough_waits_by_what_its_rows_took_the_last_time(lakes: Lakes) -> None:
+    lakes.lag[ORDERS] = 49
+    assert lakes.step() == [], "200 bytes a row are guessed"
+    lakes.lag[ORDERS] = 50
+    assert lakes.step() == [50]
+    lakes.lag[ORDERS] = 9
+    assert lakes.step() == [], "they took 1000 bytes each"
+    lakes.lag[ORDERS] = 10
+    assert lakes.step() == [10]
+
+
+def test_one_that_fails_is_tried_again_after_5_10_and_at_most_300_seconds_and_the_others_go_on(
+    lakes: Lakes,
+) -> None:
+    lakes.lag = {ORDERS: 1000, OTHERS: 1000}
+    lakes.failing[ORDERS] = LakeError("the store is full")
+    assert lakes.step() == [1000]
+    waits = []
+    for _ in range(8):
+        tried, waited = len(lakes.tried), 0
+        while len(lakes.tried) == tried:
+            lakes.step(5)
+            waited += 5
+        waits.append(waited)
+    assert waits == [5, 10, 20, 40, 80, 160, 300, 300]
+    del lakes.failing[ORDERS]
+    assert lakes.step(300) == [1000]
+    lakes.lag[ORDERS], lakes.failing[ORDERS] = 1000, LakeError("again")
+    lakes.step()
+    del lakes.failing[ORDERS]
+    assert lakes.step(5) == [1000], "what went well once begins with the shortest wait"
+
+
+def test_brokers_that_are_away_and_topics_that_are_gone_end_nothing(lakes: Lakes) -> None:
+    lakes.lag[ORDERS] = 1000
+    lakes.away = NetworkError("nobody answers")
+    assert lakes.step() == []
+    lakes.away = None
+    lakes.failing[ORDERS] = TopicNotFoundError("gone")
+    assert lakes.step() == []
+    del lakes.failing[ORDERS]
+    assert lakes.step() == [1000], "it was made again"
+
+
+def test_once_exports_everything_and_tells_what_failed(lakes: Lakes) -> None:
+    lakes.lag = {ORDERS: 1, OTHERS: 1}
+    lakes.failing[OTHERS] = LakeError("the store is full")
+    found, failed = lakes.runner.once()
+    assert [one.topic for one in found] == [ORDERS]
+    assert list(failed) == [OTHERS]

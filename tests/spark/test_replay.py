@@ -1,0 +1,145 @@
+"""Replay by query, whole: picked by Spark out of lake, topic and dead letters, and delivered again."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from weir.client.blocking import ask_v2
+from weir.client.replays import all_replays
+from weir.model.errors import SqlError
+from weir.model.replays import ReplayState
+from weir.spark.lake.definitions import namespace_lake, turn_off
+from weir.spark.lake.jobs import LocalJobs
+from weir.spark.replay.selecting import selection_topic
+from weir.spark.sql.results import Done, Rows
+
+from .conftest import Topics
+from .lake_kit import Lake
+from .sql_session import Sql, make_orders, stored
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark")]
+
+
+@pytest.fixture(scope="module")
+def client(up) -> Iterator[pulsar.Client]:
+    found = pulsar.Client(up.pulsar_url)
+    yield found
+    found.close()
+
+
+def _name(what: str) -> str:
+    return f"{what}_{time.time_ns()}"
+
+
+def _drain(consumer: pulsar.Consumer, count: int) -> list[pulsar.Message]:
+    found = []
+    for _ in range(count):
+        found.append(consumer.receive(timeout_millis=60_000))
+        consumer.acknowledge(found[-1])
+    return found
+
+
+def _ids(messages: list[pulsar.Message]) -> list[int]:
+    return [json.loads(message.data())["id"] for message in messages]
+
+
+def _is_empty(topics: Topics, topic: str, subscription: str) -> bool:
+    told = ask_v2(_access(topics), "GET", f"persistent/public/default/{topic}/partitioned-stats")
+    return told["subscriptions"][subscription]["msgBacklog"] == 0
+
+
+def _access(topics: Topics):
+    from weir.client.blocking import Access
+
+    return Access(topics.up.http_url, patience_s=5.0)
+
+
+def test_a_query_picks_messages_out_of_lake_and_topic_and_one_subscription_alone_gets_them_again(
+    topics: Topics, sql: Sql, client: pulsar.Client, tmp_path: Path
+) -> None:
+    topic = _name("replayed")
+    make_orders(topics, topic, 0, 6)
+    lake = Lake(topics, tmp_path, LocalJobs())
+    name = lake.on(topic)
+    billing = client.subscribe(topic, "billing", initial_position=pulsar.InitialPosition.Earliest)
+    other = client.subscribe(topic, "other", initial_position=pulsar.InitialPosition.Earliest)
+    try:
+        found = namespace_lake(lake.place.access, name.namespace).of(name)
+        assert found is not None
+        lake.definition = found
+        lake.export(topic)
+        assert _ids(_drain(billing, 6)) == _ids(_drain(other, 6)) == list(range(6))
+        topics.trim(topic, 5)
+        make_orders(topics, topic, 6, 3)
+        _drain(billing, 3)
+        _drain(other, 3)
+
+        done = sql.do(f"REPLAY {topic} WHERE id % 2 = 1 INTO billing")
+        assert isinstance(done, Done)
+        assert done.fields["messages"] == 4
+        again = _drain(billing, 4)
+        assert _ids(again) == [1, 3, 5, 7]
+        properties = again[1].properties()
+        assert properties["weir-replay-topic"] == str(name)
+        assert (properties["weir-replay-partition"], properties["weir-replay-offset"]) == ("0", "3")
+        assert properties["weir-replay-id"] == done.fields["replay"]
+        assert again[1].partition_key() == json.dumps({"id": 3, "customer": "c1", "amount": 1.5})
+        assert _is_empty(topics, topic, "other")
+
+        (kept,) = all_replays(sql.place.access, name)
+        assert (kept.state, kept.selected, kept.delivered) == (ReplayState.DONE, (4,), (4,))
+        assert (kept.where, kept.subscription) == ("id % 2 = 1", "billing")
+        shown = sql.do("SHOW REPLAYS")
+        assert isinstance(shown, Rows)
+        assert done.fields["replay"] in [row[0] for row in shown.rows]
+        assert str(selection_topic(kept).local) not in topics.cluster().topics()
+    finally:
+        turn_off(lake.place.access, name.namespace, name.local)
+        billing.close()
+        other.close()
+
+
+@pytest.mark.soak
+def test_dead_letters_are_picked_also_when_their_topic_has_trimmed_them(
+    topics: Topics, sql: Sql, client: pulsar.Client
+) -> None:
+    topic = _name("dying")
+    for number in range(3):  # each a batch of its own
+        make_orders(topics, topic, number, 1)
+    policy = {"weir.retry.schedule": "1ms", "weir.retry.max-deliveries": "1"}
+    billing = client.subscribe(
+        topic,
+        "billing",
+        consumer_type=pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+        properties=policy,
+        negative_ack_redelivery_delay_ms=1,
+    )
+    try:
+        for _ in range(3):
+            message = billing.receive(timeout_millis=60_000)
+            if json.loads(message.data())["id"] == 1:
+                billing.negative_acknowledge(message)
+            else:
+                billing.acknowledge(message)
+        letters = f"{topic}-billing-DLQ"
+        deadline = time.monotonic() + 60
+        while letters not in topics.cluster().topics() or not stored(topics.servers, letters):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        topics.trim(topic, 3)
+        with pytest.raises(SqlError):
+            sql.do(f"REPLAY {topic} WHERE no_such_column = 1 INTO billing")
+        picked = sql.rows(f"REPLAY {topic} WHERE __dead_reason = 'delivery_limit' AND id = 1 INTO billing DRY RUN")
+        assert picked == [(0, 1)]
+        sql.do(f"REPLAY {topic} WHERE id = 1 INTO SUBSCRIPTION billing")
+        (again,) = _drain(billing, 1)
+        assert _ids([again]) == [1]
+        assert again.properties()["weir-replay-offset"] == "1"
+        assert not any(name.startswith("weir-dead") for name in again.properties())
+    finally:
+        billing.close()
