@@ -58,7 +58,8 @@ RULES = [
     ("produce", r"POST /admin/weir/v1/messages/.*"),
     (
         "anyone",
-        r"GET /admin/weir/v1/(addresses|streams|replays|connectors|functions|groups|(stream|connector|function)-runner)",
+        r"GET /admin/weir/v1/"
+        r"(addresses|streams|replays|connectors|functions|groups|(stream|connector|function)-runner)",
     ),  # those that one may use
     (
         "superuser",
