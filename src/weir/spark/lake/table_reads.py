@@ -15,7 +15,8 @@ from weir.client.blocking import Access
 from weir.client.kafka.admin import admin_url
 from weir.client.kafka.cluster import Cluster
 from weir.client.registry import topic_of
-from weir.model.errors import ConfigError, WeirError
+from weir.model.errors import ConfigError, LakeError, WeirError
+from weir.spark.lake.definitions import namespace_lake
 from weir.spark.source.option_table import known
 from weir.spark.source.option_values import flag
 from weir.spark.source.options import EARLIEST, SourceOptions, parse
@@ -42,8 +43,11 @@ def joined(spark: SparkSession, given: Mapping[str, str]) -> DataFrame | None:
         return None
     try:
         return _found(spark, given, options)
-    except ConfigError:
-        return None  # it is no Weir, or there is no such topic: the source says so
+    except LakeError:
+        raise
+    except WeirError as failure:  # it is no Weir, nobody answers there, there is no such topic: the source says so
+        log.info("the lake is not read: %s", failure)
+        return None
 
 
 def _found(spark: SparkSession, given: Mapping[str, str], options: SourceOptions) -> DataFrame | None:
@@ -61,14 +65,12 @@ def _found(spark: SparkSession, given: Mapping[str, str], options: SourceOptions
     for part in parts:
         offsets.setdefault(part.topic, {})[str(part.index)] = EARLIEST
     for topic, asked in offsets.items():
-        try:
-            columns = columns or WeirSource(dict(given)).schema()
-            corrupt = options.registry.corrupt if options.registry is not None else None
-            history = find_history(spark, place, topic_of(topic), columns, corrupt=corrupt)
-        except WeirError as failure:
-            if not isinstance(failure, ConfigError):
-                raise
-            return None
+        name = topic_of(topic)
+        if namespace_lake(access, name.namespace).of(name) is None:
+            continue
+        columns = columns or WeirSource(dict(given)).schema()
+        corrupt = options.registry.corrupt if options.registry is not None else None
+        history = find_history(spark, place, name, columns, corrupt=corrupt)
         if history is None or history.frame is None:
             continue
         asked.update({str(part): end for part, end in history.offsets.items() if str(part) in asked})
