@@ -3,13 +3,16 @@
 The selection is written by hand: Spark is not needed for any of this.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pulsar
 import pytest
+from click.testing import CliRunner
 
+from weir.cli.main import cli
 from weir.client.blocking import Access, ask_v2
 from weir.client.replays import all_replays, find_replay
 from weir.model.errors import ConfigError, ReplayStateError
@@ -160,3 +163,24 @@ def test_a_cancelled_replay_delivers_nothing_more(topics: Topics, place: WeirClu
     with pytest.raises(ReplayStateError):
         go_on(place, find_replay(place.access, replay.id), lambda _: None, Delivery(place))
     assert stored(topics.servers, target) == []
+
+
+def test_the_command_lists_who_replayed_what_ends_one_and_goes_on_with_one(
+    topics: Topics, place: WeirCluster
+) -> None:
+    def weir(*words: str) -> str:
+        result = CliRunner().invoke(cli, ["replay", *words, "--url", topics.up.http_url])
+        assert result.exit_code == 0, (result.output, result.exception)
+        return result.output
+
+    source, target = topics.create(name=_name("from")), topics.create(name=_name("to"))
+    request = Request(TopicName.parse(source), target, "value = 'a'")
+    left, ended = (begin(place, resolve(place, request)) for _ in range(2))
+    _select(topics, place, {0: ["a"]})(left)
+    Delivery(place).fix(left)
+    assert "cancelled" in weir("cancel", ended.id)
+    assert "1 messages" in weir("resume", left.id)
+    found = {one["id"]: one for one in json.loads(weir("list", source, "--json"))}
+    assert {one["state"] for one in found.values()} == {"cancelled", "done"}
+    assert (found[left.id]["where"], found[left.id]["delivered"]) == ("value = 'a'", 1)
+    assert left.id in weir("list", source)
