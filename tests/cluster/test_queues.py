@@ -1,5 +1,6 @@
 """Queues used through any broker of a cluster, whoever has them."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -7,9 +8,9 @@ from typing import Any
 import pytest
 
 from weir.broker.api import ConsumeRequest, Delivery, NamespaceQueues, Queue, QueueMessages
-from weir.model.errors import ConsumerClosedError, QueueLockedError, QueueNotFoundError
+from weir.model.errors import ConsumerClosedError, QueueLockedError, QueueNotFoundError, ReadStuckError
 from weir.model.message import Message
-from weir.model.queues import QueueDeclaration, QueuePolicy, topic_of_queue
+from weir.model.queues import QUEUE_SUBSCRIPTION, QueueDeclaration, QueuePolicy, topic_of_queue
 from weir.model.topics import DEFAULT_NAMESPACE
 from weir.testing.many_brokers import ManyBrokers
 from weir.wire.messages import decode_messages, encode_message
@@ -126,6 +127,31 @@ def test_what_a_consumer_had_is_there_for_others_when_it_is_closed(tell, unique:
         other = await (await second.get(unique)).consume(ConsumeRequest(ANN))
         assert [found[1:] for found in await taken(other, 2)] == [("a", 1), ("b", 1)]
         await other.close()
+
+    tell(story)
+
+
+def test_whoever_consumes_through_another_broker_is_told_that_a_read_is_stuck(
+    brokers: ManyBrokers, tell, unique: str
+) -> None:
+    async def story(first: Desk, second: Desk, third: Desk) -> None:
+        await first.declare(unique)
+        topic = topic_of_queue(DEFAULT_NAMESPACE, unique)
+        owner = brokers["first"].broker.owner_now(topic).broker_id
+        elsewhere = next(desk for desk, name in zip((first, second, third), NAMES, strict=True) if name != owner)
+        queue = await elsewhere.get(unique)
+        consumer = await queue.consume(ConsumeRequest(ANN))
+        waiting = asyncio.ensure_future(consumer.next(10))
+        served = await brokers[owner].broker.topic(topic, role=ANN)
+        subscription = served.stored.subscription(QUEUE_SUBSCRIPTION)
+        while not waiting.done():
+            subscription._stuck(ReadStuckError("q cannot be read from offset 7 on: bookie-1 does not answer"))
+            await asyncio.sleep(0.01)
+        with pytest.raises(ReadStuckError, match="from offset 7 on: bookie-1 does not answer"):
+            await waiting
+        await queue.publish(batch("a"))
+        assert [text for _, text, _ in await taken(consumer, 1)] == ["a"], "it waits on, and is served"
+        await consumer.close()
 
     tell(story)
 

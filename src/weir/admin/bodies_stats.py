@@ -139,6 +139,8 @@ class TopicStatsBody(Struct):
     ownerBroker: str = ""
     lostEntries: list[LostEntriesBody] = field(default_factory=list)
     aboutToGo: list[UnreadWarningBody] = field(default_factory=list)
+    #: What readers want, and storage does not give now: which offset, and why. Kafka's answers cannot say it.
+    unreadable: list[str] = field(default_factory=list)
     #: Not Pulsar's: how many messages are stored, and their offsets; of several partitions there are none.
     messages: int = 0
     startOffset: int | None = None

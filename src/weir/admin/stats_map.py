@@ -88,6 +88,7 @@ def topic_stats(
             b.UnreadWarningBody(told.subscription, told.policy, told.messages, moment(told.at_ms), told.what)
             for told in stats.unread
         ],
+        unreadable=list(stats.unreadable),
         lostEntries=[
             b.LostEntriesBody(
                 lost.ledger_id,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weir.cli.topic_stats import stats_of, topic_names, topic_stats
+from weir.cli.topic_views import unreadable
 from weir.client.addresses import parse_url
 from weir.client.admin import AdminClient, join
 from weir.model.errors import BrokerError, ConfigError, SubscriptionNotFoundError, WeirError
@@ -33,6 +34,8 @@ class Part:
     end: int | None
     lag: int | None
     members: tuple[Member, ...] = ()
+    #: What of it cannot be read now, and why.
+    unreadable: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -159,7 +162,9 @@ def _part(topic: TopicName, stats: dict[str, Any], subscription: str, kind: str)
         if kind != AMQP or one.get("consumerName") or one.get("address")
     )
     lag = None if position is None else told.get("msgBacklog", 0)
-    return Part(topic, position, stats.get("startOffset"), stats.get("endOffset"), lag, members)
+    return Part(
+        topic, position, stats.get("startOffset"), stats.get("endOffset"), lag, members, tuple(unreadable(stats))
+    )
 
 
 def _number(item: tuple[TopicName, Any]) -> int:

@@ -92,6 +92,7 @@ def describe(*, group: str, topic: str | None, namespace: str, remote: Remote, o
             ("state", found.state),
             ("members", found.members),
             ("lag", found.lag),
+            *(("cannot be read", told) for one in found.parts for told in one.unreadable),
         ]
     )
     out.gap()
@@ -215,6 +216,7 @@ def _part(part: Part) -> dict[str, Any]:
         "end": part.end,
         "lag": part.lag,
         "members": [{"name": who.name, "client": who.client, "host": who.host} for who in part.members],
+        **({"unreadable": list(part.unreadable)} if part.unreadable else {}),
     }
 
 

@@ -111,6 +111,8 @@ def topic_fields(name: str, stats: dict[str, Any]) -> Iterator[tuple[str, object
     yield "backlog", Bytes(stats.get("backlogSize", 0))
     for told in _about_to_go(stats):
         yield "about to go", f"{told['what']} ({told['policy']})"
+    for told in unreadable(stats):
+        yield "cannot be read", told
     for number, lost in enumerate(_lost(stats), 1):
         yield (
             f"damaged {number}",
@@ -134,6 +136,12 @@ def _about_to_go(stats: dict[str, Any]) -> list[dict[str, Any]]:
     """What policies are about to delete unread, of the topic or of its partitions."""
     parts = (stats.get("partitions") or {}).values()
     return [*(stats.get("aboutToGo") or ()), *(told for part in parts for told in _about_to_go(part))]
+
+
+def unreadable(stats: dict[str, Any]) -> list[str]:
+    """What storage does not give now, and why, of the topic or of its partitions."""
+    parts = (stats.get("partitions") or {}).values()
+    return [*(stats.get("unreadable") or ()), *(told for part in parts for told in unreadable(part))]
 
 
 def _lost(stats: dict[str, Any]) -> list[dict[str, Any]]:

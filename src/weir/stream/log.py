@@ -238,6 +238,11 @@ class Stream:
         await self._appender.wait_capacity()
 
     @property
+    def unreadable(self) -> list[str]:
+        """What cannot be read now, and why."""
+        return self._failures.now() if self._failures else []
+
+    @property
     def failures(self) -> int:
         """How often appends failed so far: one that was made after a failed one must not outlive it."""
         return self._appender.failures

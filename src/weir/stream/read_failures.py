@@ -16,6 +16,8 @@ from weir.runtime.interfaces import Clock
 
 #: A bookie that starts again, or a stream that changes hands, is back sooner than this.
 PATIENCE_S = 10.0
+#: A failure tells something about now for so long after it.
+_RECENT_S = 60.0
 #: Places that are remembered; readers are seldom stuck at more.
 _MOST = 64
 
@@ -24,6 +26,7 @@ _MOST = 64
 class _Place:
     since: float
     last: float
+    what: str = ""
 
 
 class ReadFailures:
@@ -36,6 +39,12 @@ class ReadFailures:
 
     def __bool__(self) -> bool:
         return bool(self._places)
+
+    def now(self) -> list[str]:
+        """What cannot be read, and why, of what somebody tried of late: for those whose protocol has no word for
+        it."""
+        recent = self._clock.monotonic() - _RECENT_S
+        return [place.what for place in self._places.values() if place.last >= recent]
 
     def succeeded(self, offset: int) -> None:
         self._places.pop(offset, None)
@@ -55,6 +64,7 @@ class ReadFailures:
         lasted_s = now - place.since
         hint = failure.hint if isinstance(failure, ObjectStoreError) else None
         what = f"{self._name} cannot be read from offset {offset} on (it ends at {end}): {failure.what}"
+        place.what = what
         if isinstance(failure, (ObjectMissingError, SegmentDamagedError)):  # trying again brings nothing by itself
             return ReadStuckError(what, hint=hint)
         if lasted_s < PATIENCE_S:

@@ -181,6 +181,8 @@ class TopicStats:
     unread: tuple[UnreadWarning, ...] = ()
     #: What is read from the lake; None if nothing is.
     lake: LakeStats | None = None
+    #: What readers wanted of late and storage did not give, and why.
+    unreadable: tuple[str, ...] = ()
 
     @property
     def unread_messages(self) -> int:

@@ -21,7 +21,7 @@ from weir.broker.parts.routed import PASSING
 from weir.broker.peers.calls import PeerCalls
 from weir.model.batch import Batch
 from weir.model.bits import bits_at
-from weir.model.errors import ConsumerClosedError, QueueNotFoundError, WeirError
+from weir.model.errors import ConsumerClosedError, QueueNotFoundError, ReadStuckError, WeirError
 from weir.model.queues import QueueDeclaration, QueuePolicy, QueueRules
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
@@ -152,6 +152,10 @@ class RelayLink:
                     consumer = self._consumers.get(one.number)
                     if consumer is not None:
                         consumer.came(_delivery(one))
+                for number, why in answer.stuck.items():
+                    consumer = self._consumers.get(number)
+                    if consumer is not None:
+                        consumer.fail(ReadStuckError(why))
                 for number, why in answer.closed.items():
                     consumer = self._consumers.pop(number, None)
                     if consumer is not None:
@@ -190,6 +194,10 @@ class RemoteConsumer:
     def came(self, delivery: Delivery) -> None:
         self._inbox.append(delivery)
         self._arrival.wake()
+
+    def fail(self, failure: ReadStuckError) -> None:
+        """What comes next cannot be read now: whoever waits for it is told, and may wait on."""
+        self._arrival.fail(failure)
 
     def shut(self, why: str) -> None:
         if not self._closed.done():

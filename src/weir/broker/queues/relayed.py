@@ -37,8 +37,14 @@ class _Relayed:
         self._more = asyncio.Event()
         self.ready: list[Delivery] = []
         self.closed: str | None = None
+        #: Why what comes next cannot be read, until it is told.
+        self.stuck: str | None = None
         self._pump = tasks.spawn(self._run(), "relayed consumer")
         self._watch = tasks.spawn(self._watch_end(), "end of a relayed consumer")
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self.ready) or self.closed is not None or self.stuck is not None
 
     def give(self, credit: int) -> None:
         if credit > 0:
@@ -53,8 +59,10 @@ class _Relayed:
                     await self._more.wait()
                 try:
                     found = await self.consumer.next(self._credit)
-                except ReadStuckError:
-                    continue  # logged here, and read on; whoever consumes elsewhere waits
+                except ReadStuckError as failure:  # read on all the same
+                    self.stuck = failure.what
+                    self._said()
+                    continue
                 self._credit -= sum(_messages(one) for one in found)
                 self.ready += found
                 self._said()
@@ -105,7 +113,7 @@ class _Asker:
         self.waiting += 1
         try:
             self._something.clear()
-            if self.consumers and not any(one.ready or one.closed is not None for one in self.consumers.values()):
+            if self.consumers and not any(one.has_news for one in self.consumers.values()):
                 async with asyncio.timeout(wait_s):
                     await self._something.wait()
         except TimeoutError:
@@ -119,6 +127,7 @@ class _Asker:
         room = _ANSWER_BYTES
         found: list[wire.RelayedDelivery] = []
         closed: dict[int, str] = {}
+        stuck: dict[int, str] = {}
         for number, one in list(self.consumers.items()):
             taken = 0
             while taken < len(one.ready) and room > 0:
@@ -127,10 +136,12 @@ class _Asker:
                 room -= len(delivery.batch.payload)
                 taken += 1
             del one.ready[:taken]
+            if one.stuck is not None:
+                stuck[number], one.stuck = one.stuck, None
             if one.closed is not None and not one.ready:
                 closed[number] = one.closed
                 del self.consumers[number]
-        return wire.Deliveries(tuple(found), closed)
+        return wire.Deliveries(tuple(found), closed, stuck)
 
 
 class RelayedQueues:

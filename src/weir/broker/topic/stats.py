@@ -51,6 +51,7 @@ def topic_stats(
         ledgers=len(stream.chain.spans),
         lost=tuple(LostEntries(ledger_id, *run) for ledger_id, run in stream.lost),
         unread=subscriptions.unread,
+        unreadable=tuple(stream.unreadable),
         terminated=stream.chain.terminated_at is not None,
         duplicates=publisher.duplicates,
         cache_hits=hits,

@@ -166,10 +166,11 @@ class RelayedDelivery:
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """`closed`: why, by the number of the consumer."""
+    """`closed`: why, by the number of the consumer. `stuck`: why what comes next cannot be read, by the same."""
 
     deliveries: tuple[RelayedDelivery, ...] = ()
     closed: Mapping[int, str] = field(default_factory=dict)
+    stuck: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
