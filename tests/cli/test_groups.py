@@ -131,7 +131,7 @@ def test_one_message_is_redelivered_by_its_offset(admin: Any, refused: Any) -> N
     admin("subscriptions create single s --from earliest")
     admin("produce single", *(f"m{at}" for at in range(4)))  # one batch
     assert admin("consume single -s s --type shared -n 4") == "m0\nm1\nm2\nm3\n"
-    assert "delivered again: 2" in admin("subscriptions redeliver single s 2")
+    assert "delivered again: offset 2" in admin("subscriptions redeliver single s 2")
     assert admin("subscriptions redeliver single s 2 --json")["waiting"] == [2]
     assert admin("consume single -s s --type shared -n 1") == "m2\n"
     assert "no message at offset 9" in refused("subscriptions redeliver single s 9")
@@ -150,7 +150,7 @@ def test_a_queue_gets_one_message_again(weir_up: UpProcess, admin: Any) -> None:
         channel.basic_publish("", "singleq", text, durable)
     for _ in range(3):
         channel.basic_get("singleq", auto_ack=True)
-    assert "delivered again: 1" in admin(f"subscriptions redeliver singleq {QUEUE_SUBSCRIPTION} 1")
+    assert "delivered again: offset 1" in admin(f"subscriptions redeliver singleq {QUEUE_SUBSCRIPTION} 1")
     method, _, body = channel.basic_get("singleq", auto_ack=True)
     assert (body, method.redelivered) == (b"b", True)
     assert channel.basic_get("singleq", auto_ack=True)[0] is None

@@ -118,6 +118,25 @@ def test_readme_can_be_followed(served: UpProcess, tmp_path: Path) -> None:
     assert "hello from Pulsar" in reader.said
 
 
+def test_copies_are_made_checked_and_restored_as_their_page_says(served: UpProcess, tmp_path: Path) -> None:
+    """docs/backup.md, of the Weir that runs; of a cluster tests/datafolder does the same."""
+    moved = {
+        "/var/lib/weir2": "two",
+        "/var/lib/weir3": "three",
+        "/var/lib/weir": str(served.data),
+        "/backups": ".",
+    }
+    reader = Reader(tmp_path, {})
+    text = next(block.text for block in Page(ROOT / "docs" / "backup.md").blocks() if block.language == "sh")
+    for written, meant in moved.items():
+        text = text.replace(written, meant)
+    for line in _lines(text):
+        reader.shell(line)
+    assert reader.said.count("is copied to") == 3
+    assert reader.said.count("all as they were copied") == 2
+    assert reader.said.count("is as it was at") == 2
+
+
 def test_the_steps_of_an_operator_can_be_followed(tmp_path: Path) -> None:
     """TLS, tokens, grants and their check, as docs/security.md has them: nothing else sets this Weir up."""
     etc = tmp_path / "etc"

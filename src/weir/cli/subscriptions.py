@@ -183,9 +183,9 @@ def redeliver(topic: str, subscription: str, offsets: tuple[int, ...], remote: R
 
     again = remote.admin(work)
     waiting = [offset for offset in offsets if offset not in again]
-    said = [f"delivered again: {', '.join(map(str, again))}"] if again else []
+    said = [f"delivered again: {_offsets(again)}"] if again else []
     if waiting:
-        said.append(f"not delivered yet, and coming anyway: {', '.join(map(str, waiting))}")
+        said.append(f"not delivered yet, and coming anyway: {_offsets(waiting)}")
     done(f"{subscription}: {'; '.join(said)}", as_json=as_json, again=again, waiting=waiting)
 
 
@@ -261,6 +261,10 @@ def fifo(*, topic: str, subscription: str, wanted: bool | None, remote: Remote, 
 
 subscriptions.add_command(retry)
 subscriptions.add_command(dead_letters)
+
+
+def _offsets(offsets: list[int]) -> str:
+    return f"offset{'' if len(offsets) == 1 else 's'} {', '.join(map(str, offsets))}"
 
 
 def _path(topic: str, subscription: str, *rest: str | int) -> str:

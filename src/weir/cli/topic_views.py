@@ -111,8 +111,8 @@ def topic_fields(name: str, stats: dict[str, Any]) -> Iterator[tuple[str, object
     yield "backlog", Bytes(stats.get("backlogSize", 0))
     for told in _about_to_go(stats):
         yield "about to go", f"{told['what']} ({told['policy']})"
-    for told in unreadable(stats):
-        yield "cannot be read", told
+    for what in unreadable(stats):
+        yield "cannot be read", what
     for number, lost in enumerate(_lost(stats), 1):
         yield (
             f"damaged {number}",
