@@ -46,7 +46,7 @@ def test_a_dead_letter_is_the_message_as_it_was_and_says_where_it_comes_from(sql
     ]
 
 
-# Two queries begin at once, and each starts a Python process of its own for its source, which compiles PySpark anew
+# Two queries begin at once, and each starts a Python process for its source, which compiles PySpark anew
 # (it is imported from Spark's zip) and must connect within Spark's fixed 10 s. A machine with other things to do
 # misses that, and the runner tries again after growing pauses: "Python worker failed to connect back".
 @pytest.mark.soak
