@@ -37,6 +37,9 @@ FAILED, MISUSED = 1, 2
             "weir.cli.namespaces:namespaces", "List, create and delete namespaces, and set their policies."
         ),
         "peek": Lazy("weir.cli.peek:peek", "Show what waits for a subscription, and leave it there."),
+        "pipeline": Lazy(
+            "weir.cli.pipeline:pipeline", "Run Spark's declarative pipelines with topics as sources and sinks."
+        ),
         "produce": Lazy("weir.cli.produce:produce", "Send messages to a topic."),
         "restore": Lazy("weir.cli.backup:restore", "Put a copy of a data folder back."),
         "salvage": Lazy(

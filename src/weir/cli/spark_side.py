@@ -69,8 +69,20 @@ def place_of(remote: Remote, kafka: str | None, *, patience_s: float = 5.0) -> "
     from weir.client.blocking import Access
     from weir.spark.sql.cluster import WeirCluster
 
-    if remote.certificate is not None:
-        raise ConfigError("Spark comes in with tokens, not with certificates", hint="use --token")
-    if remote.ca is not None and not Path(remote.ca).is_file():
-        raise ConfigError(f"there is no file {remote.ca}", hint="check --ca")
-    return WeirCluster.find(Access(remote.url, remote.read_token(), remote.ca, patience_s), kafka)
+    check_files(remote)
+    access = Access(
+        remote.url,
+        remote.read_token(),
+        remote.ca,
+        patience_s,
+        None if remote.certificate is None else os.path.abspath(remote.certificate),
+        None if remote.key is None else os.path.abspath(remote.key),
+    )
+    return WeirCluster.find(access, kafka)
+
+
+def check_files(remote: Remote) -> None:
+    """Those of TLS: what Spark's tasks cannot open is told before one starts."""
+    for name, file in (("--ca", remote.ca), ("--cert", remote.certificate), ("--cert-key", remote.key)):
+        if file is not None and not Path(file).is_file():
+            raise ConfigError(f"there is no file {file}", hint=f"check {name}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from weir.cli.remote import Remote
-from weir.cli.spark_side import need_spark, quiet_session, spark_config, state_folder
+from weir.cli.spark_side import check_files, need_spark, quiet_session, spark_config, state_folder
 from weir.model.errors import ConfigError, SparkSetupError
 
 if TYPE_CHECKING:
@@ -112,10 +112,7 @@ def hello_of(
     from weir.spark.serving.folder import fingerprint
     from weir.spark.serving.messages import Hello
 
-    if remote.certificate is not None:
-        raise ConfigError("Spark comes in with tokens, not with certificates", hint="use --token")
-    if remote.ca is not None and not os.path.isfile(remote.ca):
-        raise ConfigError(f"there is no file {remote.ca}", hint="check --ca")
+    check_files(remote)
     folder = ""
     with suppress(OSError):
         folder = os.getcwd()
@@ -124,6 +121,8 @@ def hello_of(
         url=remote.url,
         token=remote.read_token(),
         ca=None if remote.ca is None else os.path.abspath(remote.ca),
+        certificate=None if remote.certificate is None else os.path.abspath(remote.certificate),
+        key=None if remote.key is None else os.path.abspath(remote.key),
         kafka=kafka,
         limit=limit,
         start=start,

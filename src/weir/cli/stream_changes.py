@@ -11,7 +11,7 @@ from weir.cli.remote import Remote, remote_options
 from weir.client import streams as rest
 from weir.client.blocking import Access
 from weir.client.streams import Defined
-from weir.model.errors import ConfigError, SqlError, SqlStreamNotFoundError
+from weir.model.errors import SqlError, SqlStreamNotFoundError
 from weir.model.sql_streams import Wanted
 from weir.model.topics import TopicName
 from weir.runtime.real import real_runtime, run
@@ -97,9 +97,7 @@ def drop(*, names: tuple[str, ...], if_exists: bool, remote: Remote, as_json: bo
 
 
 def access_of(remote: Remote) -> Access:
-    if remote.certificate is not None:
-        raise ConfigError("streams are asked for with tokens, not with certificates", hint="use --token")
-    return Access(remote.url, remote.read_token(), remote.ca, _SERVER_PATIENCE_S)
+    return Access(remote.url, remote.read_token(), remote.ca, _SERVER_PATIENCE_S, remote.certificate, remote.key)
 
 
 def found_streams(access: Access, names: Sequence[str], *, missing_ok: bool = False) -> list[Defined]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -10,7 +11,7 @@ from weir.client.addresses import parse_url, split_urls
 from weir.client.admin import AdminClient
 from weir.client.settings import ClientSettings
 from weir.client.tls import trusting
-from weir.model.errors import NetworkError, TopicClosedError
+from weir.model.errors import ConfigError, NetworkError, TopicClosedError
 from weir.runtime.real import real_runtime
 
 _PAUSE_S = 0.2
@@ -25,6 +26,19 @@ class Access:
     token: str | None = None
     ca: str | None = None
     patience_s: float = 60.0
+    #: Files in PEM of a client's own certificate, where servers ask for one; the key may be in the same file.
+    certificate: str | None = None
+    key: str | None = None
+
+    def tls(self) -> ssl.SSLContext:
+        """How to come in by TLS; ConfigError if files cannot be used."""
+        try:
+            context = trusting(self.ca)
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as failure:
+            raise ConfigError(f"TLS files cannot be used: {failure}", hint="give paths of files in PEM") from None
+        return context
 
 
 def ask(access: Access, verb: str, path: str, body: object = None) -> Any:
@@ -39,7 +53,7 @@ def ask_v2(access: Access, verb: str, path: str, body: object = None) -> Any:
 
 def _ask(access: Access, verb: str, path: str, body: object, *, own: bool) -> Any:
     urls = split_urls(access.url)
-    tls = trusting(access.ca) if any(parse_url(url).secure for url in urls) else None
+    tls = access.tls() if any(parse_url(url).secure for url in urls) else None
     settings = ClientSettings(token=access.token, tls=tls)
 
     async def work() -> Any:

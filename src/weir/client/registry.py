@@ -1,7 +1,7 @@
 """The schemas of a topic, asked of the admin REST by code that blocks: Spark's driver."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from weir.client.admin import join
 from weir.client.blocking import Access, ask_v2
@@ -30,11 +30,16 @@ def schemas_of(
 ) -> Sequence[TopicSchema]:
     """All versions since the last deletion, the latest last; SchemaNotFoundError if there are none. `url` may name
     several brokers."""
+    return schemas_by(Access(url, token, ca), topic)
+
+
+def schemas_by(access: Access, topic: TopicName) -> Sequence[TopicSchema]:
+    """The same, by whatever it takes to come in."""
     path = join("schemas", topic.namespace.tenant, topic.namespace.name, topic.local, "schemas")
-    answer = ask_v2(Access(url, token, ca, patience_s=0), "GET", path)
+    answer = ask_v2(replace(access, patience_s=0), "GET", path)
     listed = answer.get("getSchemaResponses") if isinstance(answer, dict) else None
     if not isinstance(listed, list):
-        raise WireError(f"{url} does not tell schemas as expected")
+        raise WireError(f"{access.url} does not tell schemas as expected")
     if not listed:
         raise SchemaNotFoundError(
             f"{topic} has no schema", hint="leave valueFormat out, or upload one: weir schemas"

@@ -18,7 +18,7 @@ from pyiceberg.exceptions import CommitFailedException
 
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import ends, starts
-from weir.client.registry import schemas_of
+from weir.client.registry import schemas_by
 from weir.model.errors import ConfigError, LakeConflictError, SchemaNotFoundError
 from weir.model.topics import TopicName
 from weir.spark.lake.columns import storable, topic_schema
@@ -212,7 +212,7 @@ class Exporter:
         columns."""
         access = self._place.access
         try:
-            versions = schemas_of(topic, access.url, token=access.token, ca=access.ca)
+            versions = schemas_by(access, topic)
             found = value_schema(kafka_name(topic), list(versions), permissive=True)
         except (SchemaNotFoundError, ConfigError):
             return None

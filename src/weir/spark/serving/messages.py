@@ -31,6 +31,8 @@ class Hello(Struct, tag="hello"):
     url: str
     token: str | None = None
     ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
     kafka: str | None = None
     limit: int | None = None
     start: str = "latest"

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,12 +49,16 @@ class RunnerStarter:
             self.process = self._start()
         return found.where is not None or found.allowed
 
+    def _words(self) -> Iterator[tuple[str, str | None]]:
+        yield from (("--kafka", self.kafka), ("--ca", self.ca))
+        yield from (("--cert", self.access.certificate), ("--cert-key", self.access.key))
+
     def _start(self) -> "subprocess.Popen[bytes]":
         folder = checkpoint_folder(self.access, self.checkpoints)
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "weir.cli.main", "-v", "streams", "run", "--url", self.url]
         command += ["--checkpoints", str(folder), "--patience", str(_PATIENCE_S), "--leave-when-idle"]
-        for name, value in (("--kafka", self.kafka), ("--ca", self.ca)):
+        for name, value in self._words():
             command += [name, value] if value is not None else []
         # The token goes by the environment: a command line can be seen by everybody on the machine.
         variables = {name: value for name, value in os.environ.items() if name != "WEIR_TOKEN"}

@@ -125,7 +125,8 @@ class SqlSession:
 
 def place_of(wanted: m.Hello) -> WeirCluster:
     """The Weir that a session is about."""
-    return WeirCluster.find(Access(wanted.url, wanted.token, wanted.ca), wanted.kafka)
+    access = Access(wanted.url, wanted.token, wanted.ca, certificate=wanted.certificate, key=wanted.key)
+    return WeirCluster.find(access, wanted.kafka)
 
 
 def failed(wrong: WeirError) -> m.Failed:

@@ -27,6 +27,7 @@ from weir.model.errors import NetworkError, NotOwnerError, TopicClosedError, Wei
 from weir.model.owned_names import SINK_PREFIX
 from weir.spark.sink.encode import Chunk, Splitter, chunks
 from weir.spark.sink.options import SinkOptions, stream_identity
+from weir.spark.source.schemas import access_by
 from weir.spark.workers import borrowed, settle
 from weir.wire.kafka.compression import compressor
 
@@ -240,8 +241,7 @@ def access_of(options: SinkOptions) -> SinkAccess:
         while len(_admin_urls) >= _MOST_URLS:
             _admin_urls.pop(next(iter(_admin_urls)))
         _admin_urls[options.kafka] = url
-    login, tls = options.kafka.login, options.kafka.tls
-    return SinkAccess(url, None if login is None else login.password, None if tls is None else tls.ca)
+    return access_by(url, options.kafka)
 
 
 def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:

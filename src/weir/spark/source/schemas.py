@@ -1,11 +1,22 @@
 """The schemas of the topics that a query reads, asked of the registry on the driver."""
 
+from weir.client.blocking import Access
 from weir.client.kafka.cluster import Cluster
-from weir.client.registry import schemas_of, topic_of
+from weir.client.kafka.settings import KafkaSettings
+from weir.client.registry import schemas_by, topic_of
 from weir.model.errors import ConfigError
 from weir.spark.source.options import SourceOptions
 from weir.spark.source.planning import partitions_of
 from weir.spark.values.typed import ValueSchema, value_schema
+
+
+def access_by(url: str, kafka: KafkaSettings) -> Access:
+    """The admin REST, by what a query comes in with to the brokers."""
+    login, tls = kafka.login, kafka.tls
+    token = None if login is None else login.password
+    if tls is None:
+        return Access(url, token)
+    return Access(url, token, tls.ca, certificate=tls.certificate, key=tls.key)
 
 
 def value_schemas(options: SourceOptions) -> dict[str, ValueSchema]:
@@ -15,11 +26,10 @@ def value_schemas(options: SourceOptions) -> dict[str, ValueSchema]:
         return {}
     with Cluster(options.kafka) as cluster:
         topics = sorted({partition.topic for partition in partitions_of(cluster, options)})
-    login, tls = options.kafka.login, options.kafka.tls
-    token, ca = None if login is None else login.password, None if tls is None else tls.ca
+    access = access_by(registry.url, options.kafka)
     found = {}
     for topic in topics:
-        versions = schemas_of(topic_of(registry.topic or topic), registry.url, token=token, ca=ca)
+        versions = schemas_by(access, topic_of(registry.topic or topic))
         found[topic] = value_schema(topic, list(versions), permissive=registry.permissive)
     for topic in topics[1:]:
         if (found[topic].type, found[topic].key_type) != (found[topics[0]].type, found[topics[0]].key_type):

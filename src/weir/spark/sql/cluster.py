@@ -45,6 +45,10 @@ class WeirCluster:
             found["kafka.security.protocol"] = "SSL" if self.access.token is None else "SASL_SSL"
             if self.access.ca is not None:
                 found["kafka.ssl.ca.location"] = self.access.ca
+            if self.access.certificate is not None:
+                found["kafka.ssl.certificate.location"] = self.access.certificate
+            if self.access.key is not None:
+                found["kafka.ssl.key.location"] = self.access.key
         return found
 
 

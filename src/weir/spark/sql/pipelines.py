@@ -76,9 +76,9 @@ def prepare(
 ) -> Messages:
     """Plan the query, and see to it that its topic exists and has its schema. SqlError if it can be no stream."""
     found = plan(tables, place, name, query, options)
-    _make_topic(place, name, options.get("partitions"))
+    make_topic(place, name, options.get("partitions"))
     if found.schema is not None:
-        _register(place.access, name, found.schema)
+        register_schema(place.access, name, found.schema)
     return found
 
 
@@ -96,7 +96,7 @@ def plan(
     read = {**_read(options), "mode": poison_mode(options), "subscription": subscription_of(name)}
     found = messages(tables.frame(query, streaming=True, options=read), name.local)
     if found.schema is not None:
-        _check_registered(place.access, name, found.schema)
+        check_registered(place.access, name, found.schema)
     return found
 
 
@@ -148,7 +148,7 @@ def start_dead_letters(tables: Tables, place: WeirCluster, stream: SqlStream, ch
     """What the stream leaves out, each once, into the topic of its dead letters."""
     name, read = dead_letter_topic(stream.name, stream.options), _read(stream.options)
     read["subscription"] = _dead_subscription(stream.name)
-    _make_topic(place, name, None)
+    make_topic(place, name, None)
     frames = [tables.dead_letters(source, read) for source in stream.sources]
     frame = frames[0]
     for one in frames[1:]:
@@ -206,7 +206,7 @@ def subscription_of(name: TopicName) -> str:
     return f"stream-{table_name(name)}"
 
 
-def _make_topic(place: WeirCluster, name: TopicName, partitions: str | None) -> None:
+def make_topic(place: WeirCluster, name: TopicName, partitions: str | None) -> None:
     if partitions is not None:
         with suppress(NotAllowedError):  # it exists, and keeps its partitions
             ask_v2(place.access, "PUT", topic_path(name, "partitions"), int(partitions))
@@ -214,7 +214,7 @@ def _make_topic(place: WeirCluster, name: TopicName, partitions: str | None) -> 
         cluster.partitions([kafka_name(name)], create=True)
 
 
-def _register(access: Access, name: TopicName, schema: str) -> None:
+def register_schema(access: Access, name: TopicName, schema: str) -> None:
     if _is_registered(access, name, schema):
         return
     try:
@@ -223,7 +223,7 @@ def _register(access: Access, name: TopicName, schema: str) -> None:
         raise _unfit(name, refused.what) from None
 
 
-def _check_registered(access: Access, name: TopicName, schema: str) -> None:
+def check_registered(access: Access, name: TopicName, schema: str) -> None:
     """Whether it would be taken, as far as the registry says so before."""
     if _is_registered(access, name, schema):
         return

@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from weir.client.kafka.cluster import Cluster
-from weir.client.registry import schemas_of, topic_of
+from weir.client.registry import schemas_by, topic_of
 from weir.model.errors import ConfigError, SchemaNotFoundError, SqlError, TopicNotFoundError
 from weir.model.replays import is_selection
 from weir.model.topics import TopicName
-from weir.spark.lake.reading import find_history
+from weir.spark.lake.reading import History, find_history
 from weir.spark.source.columns import RAW_KEY, RAW_VALUE, schema_of
 from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster, kafka_name, table_name, topic_named
@@ -70,10 +70,13 @@ class Tables:
 
     def columns(self, topic: TopicName) -> list[StructField]:
         """What the table of a topic has; without Spark."""
-        typed = self.value_type(topic)
+        schema = self.value_schema(topic)
+        typed, key = None if schema is None else schema.type, _key_type(schema)
         raw = schema_of(headers=True)
         about = [StructField(name, raw[column].dataType) for name, column in _NAMES.items()]
-        about[0] = StructField("__key", StringType())
+        about[0] = StructField("__key", key or StringType())
+        if key is not None and not isinstance(key, StringType):
+            about = [one for one in about if one.name != "__raw_key"]
         if typed is None:
             return [StructField("value", StringType()), *about, StructField("__raw_value", BinaryType())]
         return [*(typed if isinstance(typed, StructType) else [StructField("value", typed)]), *about]
@@ -173,13 +176,16 @@ class Tables:
         mode: str | None = None,
         raw: bool = False,
         schema_of_topic: TopicName | None = None,
+        raw_keys: bool = False,
     ) -> DataFrame:
         """One topic; SqlError if there is none. `mode`: what becomes of values that are not as the schema says, if
         `options` do not say it. `raw`: with key and value as they came. `schema_of_topic`: whose schema the values
-        have, if it is not the topic's own."""
+        have, if it is not the topic's own. `raw_keys`: as bytes, though a KEY_VALUE schema may say what they are."""
         name = kafka_name(topic)
         self.check_exists(topic)
-        typed = self.value_type(schema_of_topic or topic)
+        schema = self.value_schema(schema_of_topic or topic)
+        typed = None if schema is None else schema.type
+        key = None if raw or raw_keys else _key_type(schema)
         given = {**self._place.options, **(options or {}), "includeHeaders": str(headers).lower()}
         if raw:
             given["includeRaw"] = "true"
@@ -193,8 +199,15 @@ class Tables:
         if corrupt is not None:
             given |= {"mode": PERMISSIVE, "columnNameOfCorruptRecord": corrupt}
         # The columns are known here; a worker that is asked for them has to be started first.
-        columns = schema_of(headers=headers, value=typed, corrupt=corrupt, raw=raw)
-        frame = self._stream(name, columns, given) if streaming else self._stored(topic, columns, given, corrupt)
+        columns = schema_of(headers=headers, value=typed, key=key, corrupt=corrupt, raw=raw)
+        if streaming:
+            frame = self._stream(name, columns, given)
+        else:
+            plain = schema_of(headers=headers, value=typed, corrupt=corrupt, raw=raw)
+            history = self._history(topic, plain, given, corrupt)
+            if history is not None and key is not None:
+                columns, key = plain, None  # the lake has keys as bytes
+            frame = self._stored(topic, columns, given, history)
         also = ("headers AS __headers",) if headers else ()
         if raw:
             also = (*also, f"{RAW_KEY} AS {SENT_KEY}", f"{RAW_VALUE} AS {SENT_VALUE}")
@@ -205,18 +218,27 @@ class Tables:
             frame = frame.where(f"{corrupt} IS NULL")
         if typed is None:
             return frame.selectExpr(*_UNTYPED, *also)
-        return frame.selectExpr("value.*" if isinstance(typed, StructType) else "value", *_ABOUT, *also)
+        about = _ABOUT
+        if key is not None:
+            raw_key = ("CAST(key AS binary) AS __raw_key",) if isinstance(key, StringType) else ()
+            about = ("key AS __key", *_ABOUT[1:-1], *raw_key)
+        return frame.selectExpr("value.*" if isinstance(typed, StructType) else "value", *about, *also)
 
     def _stream(self, name: str, columns: StructType, given: Mapping[str, str]) -> DataFrame:
         return self._spark().readStream.format("weir").schema(columns).options(**given).load(name)
 
-    def _stored(
+    def _history(
         self, topic: TopicName, columns: StructType, given: Mapping[str, str], corrupt: str | None
+    ) -> History | None:
+        """What the lake has, if it has the topic, and nothing says where to begin or end."""
+        if any(option.startswith(("starting", "ending")) for option in given):
+            return None
+        return find_history(self._spark(), self._place, topic, columns, corrupt=corrupt)
+
+    def _stored(
+        self, topic: TopicName, columns: StructType, given: Mapping[str, str], history: History | None
     ) -> DataFrame:
-        """What there is: what the lake has, if it has the topic, and what the brokers have from there on."""
-        history = None
-        if not any(option.startswith(("starting", "ending")) for option in given):
-            history = find_history(self._spark(), self._place, topic, columns, corrupt=corrupt)
+        """What there is: what the lake has, and what the brokers have from there on."""
         if history is not None:
             with Cluster(connection(self._place.options)) as cluster:
                 count = len(cluster.partitions([kafka_name(topic)]))
@@ -226,7 +248,9 @@ class Tables:
 
     def dead_letters(self, topic: TopicName, options: Mapping[str, str], *, streaming: bool = True) -> DataFrame:
         """A topic's messages whose values are not as the schema says, as they are; headers more say where from."""
-        frame = self.table(topic, streaming=streaming, headers=True, options={**options, "mode": PERMISSIVE})
+        frame = self.table(
+            topic, streaming=streaming, headers=True, options={**options, "mode": PERMISSIVE}, raw_keys=True
+        )
         about = (("topic", "__topic"), ("partition", "__partition"), ("offset", "__offset"))
         told = ", ".join(
             f"named_struct('key', 'weir-dead-letter-{name}', 'value', CAST(CAST({column} AS string) AS binary))"
@@ -256,13 +280,19 @@ class Tables:
         """What the registry has of the value; None if that is nothing, or nothing that can be columns."""
         access = self._place.access
         try:
-            versions = schemas_of(topic, access.url, token=access.token, ca=access.ca)
+            versions = schemas_by(access, topic)
             return value_schema(kafka_name(topic), list(versions), permissive=False)
         except SchemaNotFoundError:
             return None
         except ConfigError as unfit:
             log.warning("the value of %s is read as text: %s", table_name(topic), unfit.what)
             return None
+
+
+def _key_type(schema: ValueSchema | None) -> DataType | None:
+    """What a KEY_VALUE schema says of keys, if that is more than bytes."""
+    found = None if schema is None else schema.key_type
+    return None if isinstance(found, BinaryType) else found
 
 
 def _marked(frame: DataFrame) -> bool:

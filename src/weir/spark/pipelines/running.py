@@ -1,0 +1,210 @@
+"""Runs of a pipeline: a Spark with Connect, which its declarative pipelines need, and one update after another."""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+from uuid import uuid4
+
+from pyspark.sql import DataFrame, SparkSession
+
+from weir.model.errors import SparkSetupError, WeirError
+from weir.spark.pipelines import definitions, openlineage
+from weir.spark.pipelines.definitions import Definitions, here
+from weir.spark.pipelines.resolving import Resolved, message_select, resolve, source_frame
+from weir.spark.pipelines.spec import Sink, Source, Spec
+from weir.spark.pipelines.state import State, write
+from weir.spark.sessions import prepare, settings
+from weir.spark.source.options import connection
+from weir.spark.sql.cluster import WeirCluster, kafka_name
+from weir.spark.sql.insert import written_columns
+from weir.spark.sql.pipelines import make_topic, register_schema
+from weir.spark.sql.tables import Tables
+
+Say = Callable[[str], None]
+
+_LONGEST_PAUSE_S = 60.0
+
+
+@dataclass
+class Connected:
+    """A session of Spark Connect, and the Spark behind it, both in this process."""
+
+    spark: SparkSession
+    behind: SparkSession
+
+    def stop(self) -> None:
+        self.spark.stop()
+        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+        self.behind.stop()
+
+
+def connect(spec: Spec, master: str, memory: str) -> Connected:
+    """Tables of the pipeline's are in its storage, and are known there by a catalog that outlives the process."""
+    prepare()
+    try:
+        from pyspark.sql.connect.session import SparkSession as Remote
+    except ImportError as missing:
+        raise SparkSetupError(f"pipelines run on Spark Connect, which lacks a part: {missing}") from None
+    from pyspark import SparkConf, SparkContext
+
+    spec.storage.mkdir(parents=True, exist_ok=True)
+    port = _free_port()
+    os.environ.setdefault("SPARK_CONNECT_AUTHENTICATE_TOKEN", uuid4().hex)
+    config = settings(master) | {
+        "spark.app.name": f"weir-pipeline-{spec.name}",
+        "spark.master": master,
+        "spark.driver.memory": memory,
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": str(spec.storage / "tables"),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": (
+            f"jdbc:derby:;databaseName={spec.storage / 'catalog'};create=true"
+        ),
+        "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
+        "spark.hadoop.hive.metastore.schema.verification": "false",
+    }
+    os.environ.setdefault("DERBY_HOME", str(spec.storage))
+    config["spark.driver.extraJavaOptions"] += f" -Dderby.system.home={spec.storage}"
+    conf = SparkConf(loadDefaults=True).setAll(list((config | dict(spec.spark)).items()))
+    behind = SparkSession(SparkContext.getOrCreate(conf))
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # so that functions of columns are those of Connect
+    spark: Any = Remote.builder.remote(f"sc://localhost:{port}").create()
+    return Connected(spark, behind)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Runner:
+    """Updates of one pipeline. Definitions are read and checked once, when it begins."""
+
+    def __init__(self, spec: Spec, place: WeirCluster, spark: SparkSession, say: Say) -> None:
+        self._spec = spec
+        self._place = place
+        self._spark = spark
+        self._say = say
+        self.found: Definitions = definitions.read(spec, spark)
+        self.resolved: Resolved = resolve(spec, place, self.found)
+        self._lineage = None
+        if spec.openlineage is not None:
+            self._lineage = openlineage.sender(spec.openlineage, spec.storage, lambda: connection(place.options))
+
+    def update(self) -> None:
+        """What there is now goes through; whatever Spark raises comes out."""
+        run, failed = uuid4(), None
+        self._tell(run, "START")
+        try:
+            self._prepare_topics()
+            self._update()
+        except BaseException as failure:
+            failed = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
+            raise
+        finally:
+            self._tell(run, "COMPLETE" if failed is None else "FAIL", failed)
+
+    def _tell(self, run: Any, kind: str, why: str | None = None) -> None:
+        """That events could not be told does not end the run."""
+        if self._lineage is None:
+            return
+        try:
+            self._lineage(
+                openlineage.events(self._spec, self.resolved.graph, self._place.kafka, run=run, kind=kind, why=why)
+            )
+        except (WeirError, OSError) as failure:
+            self._say(f"lineage: {failure}")
+
+    def _prepare_topics(self) -> None:
+        for name, sink in self._spec.sinks.items():
+            make_topic(self._place, sink.topic, None)
+            if name in self.resolved.to_register:
+                register_schema(self._place.access, sink.topic, self.resolved.to_register[name])
+
+    def _update(self) -> None:
+        from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
+        from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
+
+        spark: Any = self._spark
+        graph = create_dataflow_graph(spark, None, None, {})
+        self._register(SparkConnectGraphElementRegistry(spark, graph))
+        storage = (self._spec.storage / "flows").resolve().as_uri()
+        for result in start_run(spark, graph, [], False, [], False, storage):
+            if "pipeline_event_result" in result:
+                self._say(result["pipeline_event_result"].event.message)
+
+    def _register(self, registry: Any) -> None:
+        from pyspark.pipelines.flow import AutoCdcFlow, Flow
+        from pyspark.pipelines.output import Sink as SparkSink
+        from pyspark.pipelines.output import TemporaryView
+
+        spec, at = self._spec, here()
+        for source in spec.sources.values():
+            registry.register_output(TemporaryView(name=source.name, comment=None, source_code_location=at))
+            registry.register_flow(Flow(source.name, source.name, {}, at, self._reading(source)))
+        for sink in spec.sinks.values():
+            options = {**self._place.options, "topic": kafka_name(sink.topic)}
+            registry.register_output(SparkSink(sink.name, None, at, "weir", options))
+        for output in self.found.outputs:
+            registry.register_output(output)
+        for one in self.found.flows:
+            if one.target in spec.sinks and one.make is not None:
+                conf = one.flow.spark_conf if isinstance(one.flow, Flow) else {}
+                make = self._writing(one.name, one.make, spec.sinks[one.target])
+                registry.register_flow(Flow(one.name, one.target, conf, at, make))
+            elif isinstance(one.flow, AutoCdcFlow):
+                registry.register_auto_cdc_flow(one.flow)
+            elif one.flow is not None:
+                registry.register_flow(one.flow)
+        for file, found in self.found.sql:
+            text = ";\n".join(one.text for one in found if one.target not in spec.sinks)
+            if text:
+                registry.register_sql(text + ";", file)
+
+    def _reading(self, source: Source) -> Callable[[], DataFrame]:
+        return lambda: source_frame(self._spark, self._place, source)
+
+    def _writing(self, flow: str, make: Callable[[], DataFrame], sink: Sink) -> Callable[[], DataFrame]:
+        schema = self.resolved.written[flow]
+        registered = Tables(lambda: self._spark, self._place).value_schema(sink.topic)
+
+        def written() -> DataFrame:
+            return message_select(make(), sink, schema, written_columns(schema, sink.topic, registered)[0])
+
+        return written
+
+
+def keep_running(runner: Runner, spec: Spec, state: State, *, every_s: float, once: bool, ended: Event) -> bool:
+    """Update after update, until it is ended; one that fails is tried again, later each time. False if the only
+    update failed."""
+    while not ended.is_set():
+        began = time.time()
+        state.state = "running"
+        write(spec.storage, state)
+        try:
+            runner.update()
+        except Exception as failure:  # whatever Spark raised, it is what the user has to see
+            state.failures += 1
+            state.error = str(failure).strip().splitlines()[0] if str(failure).strip() else repr(failure)
+            state.say(f"failed: {state.error}")
+        else:
+            state.failures, state.error = 0, ""
+            state.updates += 1
+        state.last_update, state.last_seconds = began, time.time() - began
+        if once:
+            state.state = "failed" if state.failures else "done"
+            write(spec.storage, state)
+            return not state.failures
+        state.state = "waiting"
+        write(spec.storage, state)
+        ended.wait(min(_LONGEST_PAUSE_S, every_s * 2 ** min(state.failures, 8)))
+    state.state = "stopped"
+    write(spec.storage, state)
+    return True

@@ -1,0 +1,182 @@
+"""What a pipeline is: its file `weir-pipeline.toml`, read and checked."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from weir.model.errors import ConfigError, InvalidNameError, WeirError
+from weir.model.topics import TopicName
+
+FILE = "weir-pipeline.toml"
+_TOP = ("name", "transformations", "storage", "sources", "sinks", "spark", "lineage")
+_SOURCE = ("topic", "read", "start", "mode", "values")
+_SINK = ("topic", "key")
+_LINEAGE = ("openlineage", "namespace")
+_READS, _STARTS, _VALUES = ("stream", "table"), ("earliest", "latest"), ("schema", "raw")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A topic as a dataset: `read` as a stream, or as the table of what there is now."""
+
+    name: str
+    topic: TopicName
+    read: str = "stream"
+    start: str = "earliest"
+    mode: str = "FAILFAST"
+    #: `schema`: typed by the registry, where it has a schema; `raw`: key and value as they are.
+    values: str = "schema"
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """A topic that flows write. `key`: the column that is the messages' key."""
+
+    name: str
+    topic: TopicName
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    name: str
+    folder: Path
+    storage: Path
+    transformations: tuple[str, ...]
+    sources: Mapping[str, Source]
+    sinks: Mapping[str, Sink]
+    #: Settings of Spark's.
+    spark: Mapping[str, str]
+    #: Where events of OpenLineage go: a file, a URL or `topic:NAME`; and the namespace of the pipeline's jobs.
+    openlineage: str | None = None
+    namespace: str = "weir"
+
+    def files(self) -> list[Path]:
+        """Those that define something, Python and SQL, in the order of their names."""
+        found: dict[Path, None] = {}
+        for pattern in self.transformations:
+            wanted = f"{pattern}/*" if pattern.endswith("**") else pattern
+            for path in sorted(self.folder.glob(wanted)):
+                if path.suffix in (".py", ".sql") and path.is_file() and "__pycache__" not in path.parts:
+                    found[path] = None
+        if not found:
+            raise ConfigError(
+                f"{', '.join(self.transformations)} names no file of Python or SQL in {self.folder}",
+                hint=f"see transformations in {FILE}",
+            )
+        return list(found)
+
+
+def find(start: str) -> Path:
+    """The pipeline's file: the one that was named, that of a folder, or of one above."""
+    place = Path(start).resolve()
+    if place.is_file():
+        return place
+    for folder in (place, *place.parents):
+        if (folder / FILE).is_file():
+            return folder / FILE
+    raise ConfigError(f"there is no {FILE} in {place}", hint="weir pipeline init NAME makes one")
+
+
+def load(file: Path) -> Spec:
+    """ConfigError says what is wrong in the file."""
+    try:
+        given = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as bad:
+        raise ConfigError(f"{file} cannot be read: {bad}") from None
+    try:
+        return _spec(given, file.parent)
+    except WeirError as bad:
+        raise ConfigError(f"{file.name}: {bad.what}", hint=bad.hint) from None
+
+
+def _spec(given: Mapping[str, Any], folder: Path) -> Spec:
+    _check_words(given, _TOP, "it")
+    name = given.get("name")
+    if not isinstance(name, str) or not name.replace("-", "_").isidentifier():
+        raise ConfigError(f"the name is {name!r}", hint="write letters, digits, - and _")
+    patterns = given.get("transformations", ["transformations/**"])
+    if not isinstance(patterns, list) or not all(isinstance(one, str) for one in patterns):
+        raise ConfigError("transformations is no list of paths", hint='write ["transformations/**"]')
+    lineage = _table(given, "lineage")
+    _check_words(lineage, _LINEAGE, "[lineage]")
+    sources = {key: _source(key, one) for key, one in _tables(given, "sources").items()}
+    sinks = {key: _sink(key, one) for key, one in _tables(given, "sinks").items()}
+    both = sorted(set(sources) & set(sinks))
+    if both:
+        raise ConfigError(
+            f"{both[0]} is a source and a sink", hint="give one of them another name, with topic = ..."
+        )
+    return Spec(
+        name=name,
+        folder=folder,
+        storage=folder / str(given.get("storage", "storage")),
+        transformations=tuple(patterns),
+        sources=sources,
+        sinks=sinks,
+        spark={key: str(value) for key, value in _table(given, "spark").items()},
+        openlineage=lineage.get("openlineage"),
+        namespace=str(lineage.get("namespace", "weir")),
+    )
+
+
+def _source(name: str, given: Mapping[str, Any]) -> Source:
+    about = f"[sources.{name}]"
+    _check_words(given, _SOURCE, about)
+    return Source(
+        name,
+        _topic(given.get("topic", name), about),
+        _one_of(given, "read", _READS, about),
+        _one_of(given, "start", _STARTS, about),
+        str(given.get("mode", "FAILFAST")).upper(),
+        _one_of(given, "values", _VALUES, about),
+    )
+
+
+def _sink(name: str, given: Mapping[str, Any]) -> Sink:
+    _check_words(given, _SINK, f"[sinks.{name}]")
+    key = given.get("key")
+    return Sink(name, _topic(given.get("topic", name), f"[sinks.{name}]"), None if key is None else str(key))
+
+
+def _topic(given: object, about: str) -> TopicName:
+    """`orders`, `namespace/orders` or `tenant/namespace/orders`."""
+    try:
+        return TopicName.parse(str(given))
+    except InvalidNameError as bad:
+        raise ConfigError(f"{about}: {given!r} is no topic: {bad.what}", hint=bad.hint) from None
+
+
+def _one_of(given: Mapping[str, Any], word: str, allowed: tuple[str, ...], about: str) -> str:
+    found = str(given.get(word, allowed[0]))
+    if found not in allowed:
+        raise ConfigError(f"{about}: {word} is {found!r}", hint=f"write {' or '.join(allowed)}")
+    return found
+
+
+def _tables(given: Mapping[str, Any], word: str) -> dict[str, Mapping[str, Any]]:
+    found = _table(given, word)
+    for name, one in found.items():
+        if not isinstance(one, dict):
+            raise ConfigError(f"{word}.{name} is no table", hint=f"write [{word}.{name}]")
+        if not name.isidentifier():
+            raise ConfigError(f"{name!r} can be no dataset", hint="write letters, digits and _, and topic = ...")
+    return found
+
+
+def _table(given: Mapping[str, Any], word: str) -> dict[str, Any]:
+    found = given.get(word, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"{word} is no table", hint=f"write [{word}]")
+    return found
+
+
+def _check_words(given: Mapping[str, Any], allowed: tuple[str, ...], about: str) -> None:
+    for word in given:
+        if word not in allowed:
+            near = get_close_matches(word, allowed, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(allowed)}"
+            raise ConfigError(f"{about} has {word}, which means nothing here", hint=hint)

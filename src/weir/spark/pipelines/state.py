@@ -1,0 +1,98 @@
+"""What a running pipeline says of itself, in a file of its storage: for `status` and `stop`."""
+
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from weir.model.errors import RunnerBusyError
+
+_FILE, _LOCK = "run.json", "run.lock"
+_STOP_S, _PAUSE_S = 30.0, 0.1
+#: Of what Spark says, so many lines are kept.
+_LINES = 20
+
+
+@dataclass
+class State:
+    """Times are seconds since 1970."""
+
+    pipeline: str = ""
+    pid: int = 0
+    #: starting, running, waiting, failed, stopped or done
+    state: str = "stopped"
+    since: float = 0.0
+    updates: int = 0
+    failures: int = 0
+    last_update: float = 0.0
+    last_seconds: float = 0.0
+    error: str = ""
+    said: list[str] = field(default_factory=list)
+
+    def say(self, line: str) -> None:
+        self.said = [*self.said, line][-_LINES:]
+
+
+def read(storage: Path) -> State:
+    """What was last said; `stopped`, whatever it was, if nobody runs any more."""
+    found = State()
+    with suppress(OSError, ValueError, TypeError):
+        found = State(**json.loads((storage / _FILE).read_text(encoding="utf-8")))
+    if found.state in ("starting", "running", "waiting") and not is_running(storage):
+        found.state, found.error = "stopped", found.error or "it ended without a word"
+    return found
+
+
+def write(storage: Path, state: State) -> None:
+    """As a whole, or not at all."""
+    new = storage / f"{_FILE}.new"
+    new.write_text(json.dumps(asdict(state), indent=2), encoding="utf-8")
+    new.replace(storage / _FILE)
+
+
+@contextmanager
+def alone(storage: Path) -> Iterator[None]:
+    """RunnerBusyError if the pipeline runs already, on this machine."""
+    storage.mkdir(parents=True, exist_ok=True)
+    with (storage / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunnerBusyError(
+                f"it runs already, as process {read(storage).pid}", hint="weir pipeline stop ends it"
+            ) from None
+        yield
+
+
+def is_running(storage: Path) -> bool:
+    """Its runner holds a lock, which ends with it however it ends."""
+    try:
+        with (storage / _LOCK).open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def stop(storage: Path, patience_s: float = _STOP_S) -> bool:
+    """Ask the runner to end, and wait for it; False if none runs."""
+    if not is_running(storage):
+        return False
+    found = read(storage)
+    with suppress(ProcessLookupError):
+        os.kill(found.pid, signal.SIGTERM)
+    until = time.monotonic() + patience_s
+    while is_running(storage):
+        if time.monotonic() > until:
+            raise RunnerBusyError(
+                f"process {found.pid} has not ended yet", hint="it ends after the update that it is at"
+            )
+        time.sleep(_PAUSE_S)
+    return True

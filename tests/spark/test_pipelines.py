@@ -1,0 +1,268 @@
+"""Declarative pipelines: files, SQL, the graph, checks, pictures and events as plain functions; and a dry run."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import types as t
+
+from weir.cli.pipeline import pipeline
+from weir.client.blocking import Access, ask_v2
+from weir.model.errors import ConfigError, RunnerBusyError
+from weir.spark.pipelines import definitions, drawing, openlineage, state
+from weir.spark.pipelines.checks import fits, unfit
+from weir.spark.pipelines.graph import Dataset, FlowEdge, Graph, Kind, elements, statements
+from weir.spark.pipelines.resolving import reads_of_sql, resolve
+from weir.spark.pipelines.spec import Spec, find, load
+from weir.spark.pipelines.template import make
+
+from .conftest import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def _spec(folder: Path, text: str = 'name = "shop"\n[sources.orders]\n[sinks.clean]\nkey = "id"\n') -> Spec:
+    (folder / "weir-pipeline.toml").write_text(text)
+    return load(folder / "weir-pipeline.toml")
+
+
+GRAPH = Graph(
+    {
+        "orders": Dataset("orders", Kind.SOURCE, "orders", (("id", "bigint"), ("who", "string"))),
+        "log": Dataset("log", Kind.STREAMING_TABLE),
+        "clean": Dataset("clean", Kind.SINK, "shop..eu..clean"),
+    },
+    [FlowEdge("log", "log", ("orders",)), FlowEdge("a<b", "clean", ("orders", "log"))],
+)
+
+
+def test_a_new_pipeline_is_one_that_can_be_read(tmp_path: Path) -> None:
+    make(tmp_path / "shop", source="orders", sink="clean")
+    spec = load(find(str(tmp_path / "shop" / "transformations")))
+    assert (spec.name, list(spec.sources), list(spec.sinks)) == ("shop", ["orders"], ["clean"])
+    assert [file.name for file in spec.files()] == ["flows.py", "tables.sql"]
+    with pytest.raises(ConfigError, match="not empty"):
+        make(tmp_path / "shop", source="orders", sink="clean")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('name = "a b"', "name"),
+        ('name = "x"\n[source.a]', "did you mean sources"),
+        ('name = "x"\n[sources.a]\nread = "all"', "stream or table"),
+        ('name = "x"\n[sources.a]\n[sinks.a]', "source and a sink"),
+        ('name = "x"\n[sinks.a]\ntopic = "a/b"\nkeys = "id"', "did you mean key"),
+        ("name = ", "cannot be read"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_told_in_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as wrong:
+        _spec(tmp_path, text)
+    assert said in f"{wrong.value.what} {wrong.value.hint}"
+
+
+def test_statements_end_at_semicolons_that_are_in_no_text_or_comment() -> None:
+    text = "CREATE VIEW a AS SELECT ';' AS x; -- one; two\nCREATE VIEW `b;c` AS /* ; */ SELECT 1;\n;"
+    assert [" ".join(one.split()) for one in statements(text)] == [
+        "CREATE VIEW a AS SELECT ';' AS x",
+        "CREATE VIEW `b;c` AS SELECT 1",
+    ]
+
+
+def test_statements_say_what_they_define_and_write() -> None:
+    found = elements(
+        "CREATE OR REFRESH STREAMING TABLE big COMMENT 'as said' AS SELECT * FROM STREAM orders;"
+        "CREATE STREAMING TABLE later;"
+        "create materialized view n as with x as (select 1 as a) select * from x;"
+        "CREATE FLOW f AS INSERT INTO clean BY NAME SELECT id FROM STREAM(orders)"
+    )
+    assert [(one.kind, one.name, one.target) for one in found] == [
+        (Kind.STREAMING_TABLE, "big", "big"),
+        (Kind.STREAMING_TABLE, "later", ""),
+        (Kind.MATERIALIZED_VIEW, "n", "n"),
+        (None, "f", "clean"),
+    ]
+    assert found[0].query == "SELECT * FROM STREAM orders"
+    assert found[3].query == "SELECT id FROM STREAM(orders)"
+    with pytest.raises(ConfigError, match="defines nothing"):
+        elements("SELECT 1")
+
+
+def test_a_query_reads_tables_and_streams() -> None:
+    text = "WITH x AS (SELECT * FROM STREAM(orders)) SELECT * FROM x JOIN STREAM payments p ON x.id = p.id"
+    assert sorted(reads_of_sql(text)) == ["orders", "payments"]
+
+
+def test_a_circle_is_told() -> None:
+    graph = Graph(
+        {name: Dataset(name, Kind.VIEW) for name in "ab"}, [FlowEdge("a", "a", ("b",)), FlowEdge("b", "b", ("a",))]
+    )
+    with pytest.raises(ConfigError, match="depend on themselves"):
+        graph.layers()
+
+
+def test_columns_must_go_with_the_schema_without_a_loss() -> None:
+    wanted = t.StructType([t.StructField("id", t.LongType()), t.StructField("amount", t.DoubleType())])
+    assert not unfit(
+        t.StructType([t.StructField("ID", t.IntegerType()), t.StructField("key", t.StringType())]), wanted
+    )
+    text = t.StructType([t.StructField("amount", t.StringType())])
+    assert unfit(text, wanted) == "column amount is string, and must be double"
+    assert not fits(t.LongType(), t.IntegerType())
+    assert fits(t.ArrayType(t.ByteType()), t.ArrayType(t.LongType()))
+    assert not fits(t.DecimalType(10, 2), t.DecimalType(10, 4))
+
+
+def test_the_picture_shows_each_dataset_and_a_line_for_each_read(tmp_path: Path) -> None:
+    drawing.write(GRAPH, "shop & co", tmp_path / "lineage.svg")
+    root = ElementTree.parse(tmp_path / "lineage.svg").getroot()
+    inside = "{http://www.w3.org/2000/svg}"
+    texts = [one.text for one in root.iter(f"{inside}text")]
+    assert {"orders", "log", "clean", "topic, written: shop..eu..clean", "a<b"} <= set(texts)
+    assert len(root.findall(f"{inside}path")) == 3
+    boxes = drawing.place(GRAPH)
+    assert boxes["orders"].x < boxes["log"].x < boxes["clean"].x
+    with pytest.raises(ConfigError, match="no picture"):
+        drawing.write(GRAPH, "shop", tmp_path / "lineage.gif")
+
+
+def test_the_picture_is_a_png_where_matplotlib_is(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    drawing.write(GRAPH, "shop", tmp_path / "lineage.png")
+    assert (tmp_path / "lineage.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_events_say_what_each_flow_reads_and_writes(tmp_path: Path) -> None:
+    spec, run = _spec(tmp_path), uuid4()
+    whole, log, clean = openlineage.events(spec, GRAPH, "a:9092,b:9092", run=run, kind="FAIL", why="no disk")
+    assert whole["eventType"] == "FAIL"
+    assert whole["run"]["runId"] == str(run)
+    assert whole["run"]["facets"]["errorMessage"]["message"] == "no disk"
+    assert [(one["namespace"], one["name"]) for one in whole["inputs"]] == [("kafka://a:9092", "orders")]
+    assert [one["name"] for one in clean["inputs"]] == ["orders", "shop.log"]
+    assert [one["name"] for one in clean["outputs"]] == ["shop..eu..clean"]
+    assert clean["run"]["facets"]["parent"]["run"]["runId"] == str(run)
+    assert log["inputs"][0]["facets"]["schema"]["fields"][0] == {"name": "id", "type": "bigint"}
+    for one in (whole, log, clean):
+        assert {"eventType", "eventTime", "producer", "schemaURL", "run", "job"} <= set(one)
+
+
+def test_events_go_to_a_file_and_to_a_url(tmp_path: Path) -> None:
+    taken: list[tuple[str, dict[str, object]]] = []
+
+    class Taking(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            taken.append((self.path, json.loads(body)))
+            self.send_response(201)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    events = openlineage.events(_spec(tmp_path), GRAPH, "a:9092", run=uuid4(), kind="START")
+    server = HTTPServer(("127.0.0.1", 0), Taking)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    try:
+        openlineage.sender(f"http://127.0.0.1:{server.server_port}", tmp_path, lambda: None)(events)  # type: ignore[arg-type, return-value]
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
+    assert taken == [("/api/v1/lineage", one) for one in events]
+    send = openlineage.sender("events.jsonl", tmp_path, lambda: None)  # type: ignore[arg-type, return-value]
+    send(events)
+    send(events)
+    assert [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()] == [
+        *events,
+        *events,
+    ]
+    with pytest.raises(ConfigError, match="cannot go"):
+        openlineage.sender("ftp://x", tmp_path, lambda: None)  # type: ignore[arg-type, return-value]
+
+
+def test_one_runner_at_a_time_and_who_died_does_not_run(tmp_path: Path) -> None:
+    with state.alone(tmp_path):
+        state.write(tmp_path, state.State("shop", 1, "running"))
+        assert state.is_running(tmp_path)
+        with pytest.raises(RunnerBusyError, match="process 1"), state.alone(tmp_path):
+            pass
+    found = state.read(tmp_path)
+    assert (found.state, found.error) == ("stopped", "it ended without a word")
+    assert not state.stop(tmp_path)
+
+
+def test_the_commands_make_and_show_a_pipeline(tmp_path: Path) -> None:
+    runner, shop = CliRunner(), str(tmp_path / "shop")
+    made = runner.invoke(pipeline, ["init", shop, "--source", "orders", "--sink", "clean"])
+    assert made.exit_code == 0, made.output
+    assert "shop/weir-pipeline.toml" in made.output
+    shown = runner.invoke(pipeline, ["status", "-f", shop, "--json"])
+    assert json.loads(shown.output)["state"] == "stopped"
+    assert "does not run" in runner.invoke(pipeline, ["stop", "-f", shop]).output
+
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "amount", "type": "double"}],
+}
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_a_dry_run_finds_what_does_not_go_with_the_registry(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    from weir.spark.sql.cluster import WeirCluster
+
+    orders, clean, new = topics.create(), topics.create(), topics.create()
+    place = WeirCluster.find(Access(topics.up.http_url))
+    for name in (orders, clean):
+        body = {"type": "JSON", "schema": json.dumps(ORDER), "properties": {}}
+        ask_v2(place.access, "POST", f"schemas/public/default/{name}/schema", body)
+    spec = _spec(
+        tmp_path,
+        f'name = "shop"\n[sources.orders]\ntopic = "{orders}"\n[sources.gone]\ntopic = "no-such-topic"\n'
+        f'[sinks.clean]\ntopic = "{clean}"\nkey = "id"\n[sinks.fresh]\ntopic = "{new}"\n',
+    )
+    (tmp_path / "transformations").mkdir()
+    (tmp_path / "transformations" / "flows.py").write_text(
+        "from pyspark import pipelines as dp\n"
+        "@dp.append_flow(target='clean')\n"
+        "def good():\n    return spark.readStream.table('big')\n"
+        "@dp.append_flow(target='clean')\n"
+        "def texts():\n    return spark.readStream.table('orders').selectExpr('id', 'string(amount) AS amount')\n"
+        "@dp.append_flow(target='clean')\n"
+        "def wrong():\n    return spark.readStream.table('orders').select('id', 'colour')\n"
+    )
+    (tmp_path / "transformations" / "z.sql").write_text(
+        "CREATE TEMPORARY VIEW big AS SELECT id, amount FROM STREAM orders WHERE amount > 10;\n"
+        "CREATE FLOW counted AS INSERT INTO fresh BY NAME SELECT id * 2 AS twice FROM STREAM big;"
+    )
+    found = resolve(spec, place, definitions.read(spec, spark))
+    assert {(one.name, one.inputs, one.target) for one in found.graph.flows} == {
+        ("good", ("big",), "clean"),
+        ("texts", ("orders",), "clean"),
+        ("big", ("orders",), "big"),
+        ("counted", ("big",), "fresh"),
+    }
+    assert list(found.to_register) == ["fresh"]
+    assert found.written["good"].names == ["id", "amount", "key"]
+    problems = "\n".join(found.problems)
+    assert "source gone: there is no topic" in problems
+    assert "flow texts: column amount is string, and must be double" in problems
+    assert "flow wrong" in problems
+    assert "colour" in problems
+    assert "gone is in the file, and no flow reads" in problems
+    assert "good" not in problems
+    assert not spark.catalog.tableExists("orders"), "nothing stays in the session"
