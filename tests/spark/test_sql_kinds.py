@@ -1,4 +1,4 @@
-"""SQL on topics whose schemas are AVRO or KEY_VALUE: what INSERT writes, a query reads; and who has a certificate."""
+"""SQL on topics whose schemas are AVRO or KEY_VALUE: what INSERT writes, a query reads; and certificates."""
 
 import json
 from base64 import b64encode

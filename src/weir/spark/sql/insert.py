@@ -93,6 +93,11 @@ def _beside(schema: t.StructType, topic: TopicName, key: ValueSchema | None) -> 
     """Key, headers and time; the key by its schema, if it has one."""
     if key is None or key.kind == "STRING":
         return written_beside(schema)
+    if key.kind not in _WRITTEN:
+        raise SqlError(
+            f"the keys of {table_name(topic)} are {key.kind}, and SQL writes texts, {', '.join(_WRITTEN)}",
+            hint="write it with a client that has its schema",
+        )
     given = next((field for field in schema if field.name.lower() in ("key", "__key")), None)
     if given is None:
         raise SqlError(f"the messages of {table_name(topic)} have keys", hint="select a column AS key")
