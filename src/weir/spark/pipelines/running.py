@@ -106,7 +106,7 @@ class Runner:
             self._prepare_topics()
             self._update()
         except BaseException as failure:
-            failed = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
+            failed = why(failure)
             raise
         finally:
             self._tell(run, "COMPLETE" if failed is None else "FAIL", failed)
@@ -181,6 +181,13 @@ class Runner:
         return written
 
 
+def why(failure: BaseException) -> str:
+    """What failed, in a line: the words of gRPC's own errors are not at their beginning."""
+    details = getattr(failure, "details", None)
+    said = str(details() if callable(details) else failure).strip() or type(failure).__name__
+    return said.splitlines()[0]
+
+
 def keep_running(runner: Runner, spec: Spec, state: State, *, every_s: float, once: bool, ended: Event) -> bool:
     """Update after update, until it is ended; one that fails is tried again, later each time. False if the only
     update failed."""
@@ -192,7 +199,7 @@ def keep_running(runner: Runner, spec: Spec, state: State, *, every_s: float, on
             runner.update()
         except Exception as failure:  # whatever Spark raised, it is what the user has to see
             state.failures += 1
-            state.error = str(failure).strip().splitlines()[0] if str(failure).strip() else repr(failure)
+            state.error = why(failure)
             state.say(f"failed: {state.error}")
         else:
             state.failures, state.error = 0, ""
