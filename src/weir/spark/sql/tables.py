@@ -180,7 +180,7 @@ class Tables:
     ) -> DataFrame:
         """One topic; SqlError if there is none. `mode`: what becomes of values that are not as the schema says, if
         `options` do not say it. `raw`: with key and value as they came. `schema_of_topic`: whose schema the values
-        have, if it is not the topic's own. `raw_keys`: as bytes, though a KEY_VALUE schema may say what they are."""
+        have, if it is not the topic's own. `raw_keys`: as bytes, whatever a KEY_VALUE schema says."""
         name = kafka_name(topic)
         self.check_exists(topic)
         schema = self.value_schema(schema_of_topic or topic)
