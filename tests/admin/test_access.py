@@ -65,6 +65,7 @@ RULES = [
         "superuser",
         r".* /admin/weir/v1/(clients/.*|cluster.*|(stream|connector)-runner.*|(streams|connectors)/.*/progress)",
     ),
+    ("superuser", r"GET /admin/weir/v1/access-keys/.*"),
     ("superuser", r"PUT /admin/weir/v1/connectors/{tenant}/{namespace}/{topic}"),  # with files and secrets there
     ("superuser", r".* /admin/weir/v1/(function-runner.*|functions/.*/stats)"),
     ("superuser", r"(POST|PUT) /admin/weir/v1/functions/[^/]*/[^/]*/[^/]*"),

@@ -282,6 +282,7 @@ ELSEWHERE = {
     ("PUT", "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split"),
     ("PUT", "/admin/weir/v1/cluster/brokers/{broker}/drain"),
     ("POST", "/admin/weir/v1/clients/{client}/stack"),
+    ("GET", "/admin/weir/v1/access-keys/{role}"),
     ("POST", "/admin/weir/v1/clients/{client}/verify"),
     ("PUT", "/admin/weir/v1/cluster/bookies/{bookie}/decommission"),
 }

@@ -16,8 +16,10 @@ from weir.broker.access.tokens import (
     read_key,
 )
 from weir.cli.examples import examples
-from weir.cli.output import print_json
+from weir.cli.output import Output, print_json
+from weir.cli.remote import Remote, remote_options
 from weir.cli.values import parse_span_ms
+from weir.client.admin import join
 from weir.model.errors import ConfigError
 from weir.runtime.real import RealClock, run
 
@@ -79,16 +81,28 @@ def create(
 
 @token.command(
     "access-key",
-    epilog=examples("weir token access-key alice --secret file:secret.key     for RocketMQ's clients"),
+    epilog=examples(
+        "weir token access-key alice                              asked of the server, for RocketMQ's clients",
+        "weir token access-key alice --secret file:secret.key     made of the secret of tokens, without a server",
+    ),
 )
 @click.argument("role")
-@click.option("--secret", required=True, metavar="KEY", help="The shared secret: file:/path or base64.")
-def access_key(*, role: str, secret: str) -> None:
+@click.option("--secret", metavar="KEY", help="Of tokens: file:/path or base64; without it, a server is asked.")
+@remote_options
+def access_key(*, role: str, secret: str | None, remote: Remote, out: Output) -> None:
     """Print the access key and the secret key by which RocketMQ's clients are ROLE."""
-    source = _with_folder(secret)
-    data = run(lambda runtime: read_key(source, runtime.disk))
+    if secret is None:
+        path = join("access-keys", role)
+        found = remote.admin(lambda admin: admin.own("GET", path))["secretKey"]
+    else:
+        source = _with_folder(secret)
+        data = run(lambda runtime: read_key(source, runtime.disk))
+        found = access_key_secret(load_secret(data), role)
+    if out.json:
+        print_json({"accessKey": role, "secretKey": found})
+        return
     click.echo(f"access key: {role}")
-    click.echo(f"secret key: {access_key_secret(load_secret(data), role)}")
+    click.echo(f"secret key: {found}")
 
 
 @token.command(epilog=examples("weir token secret > secret.key"))

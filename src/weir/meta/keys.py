@@ -14,6 +14,8 @@ PRODUCER_COUNTER = "/weir/producer-id"
 COORDINATOR_SHARDS = "/weir/coordinator-shards"
 #: The key that seals sessions of the console, the same for all brokers.
 CONSOLE_KEY = "/weir/console-key"
+#: What access keys are made of, the same for all brokers.
+ACCESS_KEYS = "/weir/access-keys"
 LEDGERS = "/weir/ledgers/"
 #: Bookies that take entries, each under its lease; value: `weir.wire.metadata` BookieInfo.
 BOOKIES_WRITABLE = "/weir/bookies/writable/"

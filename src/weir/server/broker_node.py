@@ -7,8 +7,10 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from ssl import SSLContext
 
+from weir.admin.access_keys import AccessKeyRoutes
 from weir.admin.client_commands import ClientCommandRoutes
 from weir.admin.connections import ConnectionBody, ConnectionRoutes
 from weir.admin.http import Request
@@ -16,6 +18,7 @@ from weir.admin.peer_calls import AdminPeerHandler
 from weir.admin.routes import AdminContext, ServiceUrls, admin_routes
 from weir.admin.routing import Route
 from weir.admin.server import AdminServer, Authenticate
+from weir.broker.access.access_keys import access_key_secret
 from weir.broker.access.tokens import TokenVerifier, load_public_key, load_secret, read_key
 from weir.broker.broker import Broker
 from weir.broker.peers.credentials import check_known, load_credentials
@@ -51,7 +54,7 @@ from weir.server.cluster_metrics import cluster_families
 from weir.server.compose import ComposedBroker, Composition, compose_broker
 from weir.server.config import Config
 from weir.server.config_parts import TokenSettings
-from weir.server.console import ConsoleService, disk_of, session_key, token_maker
+from weir.server.console import ConsoleService, disk_of, session_key, shared_secret, token_maker
 from weir.server.decommission import StorageAdministration
 from weir.server.gateway_metrics import GatewayMetrics, gateway_families
 from weir.server.listening import BoundNetwork, naming_setting
@@ -157,7 +160,10 @@ class BrokerNode(Node):
         log_open(config, self._bound)
         await self._storage.start()
         self._started.push_async_callback(self._storage.close)
-        how = replace(self._composition(tokens), tracing=self._start_telemetry())
+        self._access_secret = await shared_secret(self._storage.meta, self._runtime, keys.ACCESS_KEYS)
+        how = replace(
+            self._composition(tokens), tracing=self._start_telemetry(), access_secret=self._access_secret
+        )
         self.composed = await compose_broker(
             self._runtime, self._storage.meta, self._storage.ledgers, how, self._started
         )
@@ -169,6 +175,7 @@ class BrokerNode(Node):
             *admin_routes(context),
             *ConnectionRoutes(context.authoriser, self._listed_connections).routes(),
             *ClientCommandRoutes(context.authoriser, self.composed.client_commands).routes(),
+            *AccessKeyRoutes(context.authoriser, partial(access_key_secret, self._access_secret)).routes(),
             *([] if console is None else console.api()),
         ]
         self.composed.peer_handlers.on(AdminCall, AdminPeerHandler(routes).perform)

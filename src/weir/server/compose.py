@@ -117,6 +117,8 @@ class Composition:
     policies: Policies = field(default_factory=Policies)
     security: SecuritySettings = field(default_factory=SecuritySettings)
     tokens: TokenVerifier | None = None
+    #: What access keys are made of, beside the secret of tokens.
+    access_secret: bytes = b""
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
     streams: StreamSettings = field(default_factory=StreamSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
@@ -348,7 +350,7 @@ async def compose_broker(
         trace=TraceLog(runtime.clock),
     )
     authenticator = how.authenticator or Authenticator(
-        runtime.clock, how.security, tokens=how.tokens, users=registry.users
+        runtime.clock, how.security, tokens=how.tokens, users=registry.users, access_secret=how.access_secret
     )
     broker = Broker(context, registry, ownership, authenticator, bundles)
     if bundles is not None:

@@ -48,13 +48,18 @@ class ConsoleService:
 
 
 async def session_key(meta: MetaStore, runtime: Runtime) -> bytes:
+    """Seals sessions of the console."""
+    return await shared_secret(meta, runtime, keys.CONSOLE_KEY)
+
+
+async def shared_secret(meta: MetaStore, runtime: Runtime, key: str) -> bytes:
     """The same for all brokers of a cluster, and for good: whoever comes first makes it."""
-    found = await meta.get(keys.CONSOLE_KEY)
+    found = await meta.get(key)
     if found is None:
         with suppress(MetaConflictError):
-            await meta.put(keys.CONSOLE_KEY, runtime.rng.randbytes(_KEY_BYTES), expect=ABSENT)
-        found = await meta.get(keys.CONSOLE_KEY)
-    check(found is not None and len(found.value) == _KEY_BYTES, "the console's key was just put")
+            await meta.put(key, runtime.rng.randbytes(_KEY_BYTES), expect=ABSENT)
+        found = await meta.get(key)
+    check(found is not None and len(found.value) == _KEY_BYTES, "the secret was just put")
     return b"" if found is None else found.value
 
 

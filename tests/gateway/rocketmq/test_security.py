@@ -1,7 +1,11 @@
 """Access keys, namespaces and TLS, by RocketMQ's own Python client."""
 
+import json
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import grpc
 import pytest
@@ -48,6 +52,29 @@ def test_a_client_with_an_access_key_is_its_role(clients: Any, name: str, make: 
     producer.send(make(name, b"signed"))
     (found,) = clients.consumer("g", name, credentials=key_of("alice")).receive(16, 60)
     assert found.body == b"signed"
+
+
+def test_access_keys_are_had_of_the_server_and_are_passwords_too(
+    weir: UpProcess, clients: Any, name: str, make: Any
+) -> None:
+    known = access_key_secret(SECRET, "alice")
+    made = asked(weir, "alice", known)
+    assert (made["accessKey"], made["secretKey"] != known) == ("alice", True)
+    producer = clients.producer(name, credentials=Credentials("alice", made["secretKey"]))
+    producer.send(make(name, b"signed"))
+    assert asked(weir, "alice", made["secretKey"]) == made
+    with pytest.raises(HTTPError) as refused:
+        asked(weir, "bob", access_key_secret(SECRET, "bob"))
+    assert refused.value.code in (401, 403)
+
+
+def asked(weir: UpProcess, role: str, password: str) -> Any:
+    """The access key of alice, for who says so."""
+    said = b64encode(f"{role}:{password}".encode()).decode()
+    headers = {"authorization": f"Basic {said}"}
+    request = Request(f"{weir.http_url}/admin/weir/v1/access-keys/alice", headers=headers)
+    with urlopen(request, timeout=60) as answer:
+        return json.load(answer)
 
 
 @pytest.mark.parametrize(

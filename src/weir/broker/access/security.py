@@ -8,7 +8,7 @@ end of a token.
 import hmac
 from dataclasses import dataclass
 
-from weir.broker.access.access_keys import access_key_secret, is_recent, sign
+from weir.broker.access.access_keys import is_recent, secret_keys, sign
 from weir.broker.access.name_patterns import allows, allows_configure, allows_key
 from weir.broker.access.owners import NameOwners
 from weir.broker.access.passwords import password_fits
@@ -51,11 +51,15 @@ class Authenticator:
         *,
         tokens: TokenVerifier | None = None,
         users: Users | None = None,
+        access_secret: bytes = b"",
     ) -> None:
+        """`access_secret`: what access keys are made of, beside the secret of tokens."""
         self._clock = clock
         self._settings = settings
         self._tokens = tokens
         self._users = users
+        signing = None if tokens is None else tokens.secret
+        self._access_secrets = [secret for secret in (access_secret, signing) if secret]
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -74,9 +78,9 @@ class Authenticator:
     def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
         """Who is behind the credentials; NotAuthenticatedError.
 
-        `credentials` of the method `password`: a name, a zero byte, and a user's password or a token, whose role
-        counts then rather than the name. `certificate`: what the client proved to own in the TLS handshake, as
-        DER; never anything that it merely sent. A client that names no method is who its certificate says.
+        `credentials` of the method `password`: a name, a zero byte, and a user's password, the secret key of an
+        access key, or a token, whose role counts then rather than the name. `certificate`: what the client proved
+        to own in the TLS handshake, as DER; never anything that it merely sent. A client that names no method is who its certificate says.
         """
         if not self._settings.authentication:
             return Identity(self._settings.anonymous_role)
@@ -106,14 +110,15 @@ class Authenticator:
 
     def _by_signature(self, credentials: bytes) -> Identity:
         """An access key (a role), the moment that was signed, and the signature: zero bytes between them."""
-        if self._tokens is None or (secret := self._tokens.secret) is None:
-            raise NotAuthenticatedError(
-                "this broker takes no signatures", hint="set auth.token_secret: access keys are made with it"
-            )
         role, moment, signature = [*credentials.split(b"\0"), b"", b""][:3]
-        wanted = sign(access_key_secret(secret, role.decode("utf-8", "replace")), moment)
-        if not role or not hmac.compare_digest(wanted.encode(), signature):
-            raise NotAuthenticatedError("the access key or the signature is wrong")
+        name = role.decode("utf-8", "replace")
+        if not any(
+            hmac.compare_digest(sign(key, moment).encode(), signature)
+            for key in secret_keys(self._access_secrets, name)
+        ):
+            raise NotAuthenticatedError(
+                "the access key or the signature is wrong", hint=f"weir token access-key {name[:80]}"
+            )
         if not is_recent(moment.decode("ascii", "replace"), self._clock.wall_ms()):
             raise NotAuthenticatedError("the signature is of another day", hint="is the client's clock right?")
         return Identity(role.decode("utf-8", "replace"))
@@ -127,6 +132,8 @@ class Authenticator:
             except NotAuthenticatedError as no_token:
                 refused = no_token  # a password may have dots, too
         said = name.decode("utf-8", "replace")
+        if any(hmac.compare_digest(key.encode(), password) for key in secret_keys(self._access_secrets, said)):
+            return Identity(said)
         found = None if self._users is None else self._users.find(said)
         if password_fits(found, password):
             return Identity(said)
