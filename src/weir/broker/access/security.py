@@ -80,7 +80,8 @@ class Authenticator:
 
         `credentials` of the method `password`: a name, a zero byte, and a user's password, the secret key of an
         access key, or a token, whose role counts then rather than the name. `certificate`: what the client proved
-        to own in the TLS handshake, as DER; never anything that it merely sent. A client that names no method is who its certificate says.
+        to own in the TLS handshake, as DER; never anything that it merely sent. A client that names no method is
+        who its certificate says.
         """
         if not self._settings.authentication:
             return Identity(self._settings.anonymous_role)
