@@ -35,7 +35,8 @@ def start_warnings(config: Config, *, now: datetime, descriptors: int | None = N
     if not nobody_asked and not (auth.token_secret or auth.token_public_key or config.tls.client_ca):
         yield (
             "auth.authenticate is on, and there is no key for tokens and no authority for clients' certificates:"
-            " only users with passwords, and access keys, can come in (set auth.token_secret; weir token secret makes one)"
+            " only users with passwords can come in, and RocketMQ's access keys"
+            " (set auth.token_secret; weir token secret makes one)"
         )
 
 
