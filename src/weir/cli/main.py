@@ -22,6 +22,10 @@ FAILED, MISUSED = 1, 2
         "cluster": Lazy("weir.cli.cluster:cluster", "Run a cluster on this machine, and look after any cluster."),
         "completion": Lazy("weir.cli.completion:completion", "Complete commands and names in a shell."),
         "config": Lazy("weir.server.config_command:config", "Show and explain the settings of weir up."),
+        "connect": Lazy(
+            "weir.cli.connect:connect",
+            "Carry records between topics and PostgreSQL, files, S3, HTTP and other clusters.",
+        ),
         "consume": Lazy("weir.cli.consume:consume", "Print the messages of a topic."),
         "demo": Lazy("weir.server.demo:demo", "Show what Weir does, on this machine."),
         "doctor": Lazy("weir.cli.doctor:doctor", "Check what Weir and Spark need on this machine."),

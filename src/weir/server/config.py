@@ -344,6 +344,23 @@ class FunctionsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Connect:
+    """The process that runs connectors, beside `weir up`."""
+
+    run: bool = setting(
+        FLAG, False, "Whether weir up runs the connectors' runner beside the broker, as with --connect."
+    )
+    url: str = setting(TEXT, "", "The broker that it asks; empty: this one, by listeners.http or listeners.https.")
+    token: str = setting(
+        TEXT,
+        "",
+        "Its token, of a superuser, or file:/path; empty: made with auth.token_secret, where that is needed.",
+        secret=True,
+    )
+    ca: str = setting(TEXT, "", "The file with the CAs that it trusts, PEM; empty: the system's.")
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """What it says while it runs."""
 
@@ -382,6 +399,7 @@ class Config:
     console: ConsoleConfig = field(default_factory=ConsoleConfig)
     streams: Streams = field(default_factory=Streams)
     functions: FunctionsConfig = field(default_factory=FunctionsConfig)
+    connect: Connect = field(default_factory=Connect)
     log: Log = field(default_factory=Log)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
 

@@ -15,6 +15,7 @@ from weir.runtime.real_watch import LoopWatch
 from weir.server.broker_node import BrokerNode
 from weir.server.config import Config
 from weir.server.config_options import config_options
+from weir.server.connect_runner import with_connectors
 from weir.server.functions_runner import with_functions
 from weir.server.node_commands import config_source, load_config, ready_path, settle
 from weir.server.open_listeners import warning
@@ -34,6 +35,7 @@ Examples:
                                               RocketMQ 8081, HTTP 8080
   weir up --data /var/lib/weir --config weir.toml
   weir up --streams                           and SQL's streams run beside it, after each start
+  weir up --connect                           and connectors, which carry records to and from other systems
   weir up --functions                         and functions that are deployed, for latency in milliseconds
   weir up --workers 3                         the same folder, served by three broker processes
   weir up --set listeners.pulsar=127.0.0.1:0 --set listeners.kafka= --ready-file ready.json
@@ -70,6 +72,11 @@ log says what came of it.
     is_flag=True,
     help="Run functions beside the broker, too: processes that are kept alive, and log here; as functions.run.",
 )
+@click.option(
+    "--connect",
+    is_flag=True,
+    help="Run connectors beside the broker, too: a process that is kept alive, and logs here; as connect.run.",
+)
 @click.pass_context
 def up(
     ctx: click.Context,
@@ -82,13 +89,14 @@ def up(
     workers: int | None,
     streams: bool,
     functions: bool,
+    connect: bool,
 ) -> None:
     """Run a whole Weir on this machine: broker, storage and metadata in one process."""
     config = load_config(ctx, config_file, assignments, {} if data is None else {"data": data})
     _check(config)
     source = config_source(ctx, config_file, assignments, {} if data is None else {"data": data})
     ready = ready_path(ready_file)
-    beside = Beside(streams, functions)
+    beside = Beside(streams, functions, connect)
     if workers is None:
         run(lambda runtime: _up(runtime, config, source, ready, accept_loss=accept_loss, beside=beside))
         return
@@ -102,10 +110,12 @@ class Beside(NamedTuple):
 
     streams: bool
     functions: bool
+    connect: bool
 
     def of(self, node: Served, runtime: Runtime, config: Config) -> Served:
         inner = served(node, runtime, config, streams=self.streams)
-        return with_functions(inner, runtime, config, functions=self.functions)
+        inner = with_functions(inner, runtime, config, functions=self.functions)
+        return with_connectors(inner, runtime, config, connect=self.connect)
 
 
 def _check(config: Config) -> None:

@@ -60,10 +60,8 @@ def encode_connector_progress(progress: ConnectorProgress) -> bytes:
 def decode_connector_progress(data: bytes) -> ConnectorProgress:
     found = load_fields(data, "a connector's progress")
     try:
-        return ConnectorProgress(
-            records_per_second=float(found["records_per_second"]),
-            **{name: _text(found[name]) for name in _TEXTS},
-            **{name: _number(found[name]) for name in _COUNTS},
-        )
+        said: dict[str, Any] = {name: _text(found[name]) for name in _TEXTS}
+        said |= {name: _number(found[name]) for name in _COUNTS}
+        return ConnectorProgress(records_per_second=float(found["records_per_second"]), **said)
     except _BAD as bad:
         raise WireError(f"a connector's progress is malformed: {bad!r}") from bad

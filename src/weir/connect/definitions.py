@@ -1,0 +1,158 @@
+"""A connector as its file says it: read, checked against the table of its type, and kept as JSON.
+
+Secrets never are in a definition: an option that is one names a variable or a file of the machine that runs it.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from weir.connect.options import TYPES, Option
+from weir.model.errors import ConfigError, InvalidNameError
+from weir.model.topics import DEFAULT_NAMESPACE, TopicName
+
+_TOP = ("name", "topic", "topics", "description", "partitions", "source", "sink")
+#: A password within a connection string of PostgreSQL's.
+_CONNINFO_PASSWORD = re.compile(r"\bpassword\s*=", re.IGNORECASE)
+_MAX_TOPICS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One connector. `side`: source or sink; `options`: of its type, with their defaults."""
+
+    name: TopicName
+    side: str
+    type: str
+    topics: tuple[TopicName, ...]
+    options: Mapping[str, Any]
+    #: Of a topic that the source makes.
+    partitions: int = 1
+
+    @property
+    def topic(self) -> TopicName:
+        return self.topics[0]
+
+    @property
+    def label(self) -> str:
+        return f"{self.type}-{self.side}"
+
+
+def read_file(text: str, file: str, default: str | None = None) -> tuple[TopicName, str]:
+    """The name and the JSON that is kept, of a file in TOML; ConfigError says what is wrong in it."""
+    try:
+        said = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as bad:
+        raise ConfigError(f"{file} is no TOML: {bad}", hint="see docs/connectors.md for examples") from None
+    name = said.pop("name", default)
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{file} has no name", hint='write name = "orders-from-postgres"')
+    kept = json.dumps(said, sort_keys=True)
+    found = parse_name(name)
+    parse(found, kept)
+    return found, kept
+
+
+def parse_name(text: str) -> TopicName:
+    """`name`, or `tenant/namespace/name`."""
+    try:
+        found = TopicName.parse(text)
+    except InvalidNameError as bad:
+        raise ConfigError(f"{text!r} cannot be the name of a connector: {bad.what}", hint=bad.hint) from None
+    if found.partition is not None or "://" in text:
+        raise ConfigError(
+            f"{text!r} cannot be the name of a connector", hint="write name, or tenant/namespace/name"
+        )
+    return found
+
+
+def short_name(name: TopicName) -> str:
+    """Bare in public/default."""
+    return name.local if name.namespace == DEFAULT_NAMESPACE else f"{name.namespace}/{name.local}"
+
+
+def parse(name: TopicName, kept: str) -> Definition:
+    """ConfigError names what is not known, missing or of another kind."""
+    about = f"connector {short_name(name)}"
+    try:
+        said = json.loads(kept)
+    except ValueError:
+        raise ConfigError(f"{about} is no JSON") from None
+    if not isinstance(said, dict):
+        raise ConfigError(f"{about} is no table of options")
+    for key in said:
+        if key not in _TOP:
+            raise ConfigError(f"{about}: {key} is not known", hint=f"it may say {', '.join(_TOP)}")
+    sides = [side for side in ("source", "sink") if side in said]
+    if len(sides) != 1:
+        raise ConfigError(f"{about} needs one of [source] and [sink]", hint="see docs/connectors.md for examples")
+    side = sides[0]
+    given = said[side]
+    if not isinstance(given, dict) or not isinstance(given.get("type"), str):
+        raise ConfigError(f"{about}: [{side}] has no type", hint=f"one of {', '.join(sorted(TYPES[side]))}")
+    kind = given["type"]
+    table = TYPES[side].get(kind)
+    if table is None:
+        raise ConfigError(f"{about}: there is no {side} {kind!r}", hint=f"one of {', '.join(sorted(TYPES[side]))}")
+    options = _options({key: value for key, value in given.items() if key != "type"}, table, about)
+    partitions = said.get("partitions", 1)
+    if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= 10_000:
+        raise ConfigError(f"{about}: partitions is {partitions!r}", hint="a number from 1 to 10000")
+    return Definition(name, side, kind, _topics(name, said, side, kind, about), options, partitions)
+
+
+def _topics(name: TopicName, said: Mapping[str, Any], side: str, kind: str, about: str) -> tuple[TopicName, ...]:
+    listed = said.get("topics", [])
+    if not isinstance(listed, list):
+        raise ConfigError(f"{about}: topics is no list", hint='write topics = ["orders"]')
+    found = [*([said["topic"]] if "topic" in said else []), *listed]
+    if side == "source" and len(found) > 1:
+        raise ConfigError(f"{about}: a source writes one topic", hint='write topic = "orders"')
+    if not found and not (side == "source" and kind in ("kafka", "pulsar")):
+        raise ConfigError(f"{about} names no topic", hint='write topic = "orders"')
+    if len(found) > _MAX_TOPICS or len(set(map(str, found))) != len(found):
+        raise ConfigError(f"{about} names a topic twice, or more than {_MAX_TOPICS}")
+    topics = []
+    for one in found:
+        if not isinstance(one, str):
+            raise ConfigError(f"{about}: {one!r} is no topic")
+        full = one if "/" in one else f"{name.namespace}/{one}"
+        topic = TopicName.parse(full)
+        if topic.partition is not None:
+            raise ConfigError(f"{about}: {one} is one partition", hint="name the topic")
+        topics.append(topic)
+    return tuple(topics)
+
+
+def _options(given: Mapping[str, Any], table: Mapping[str, Option], about: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        option = table.get(key)
+        if option is None:
+            raise ConfigError(f"{about}: {key} is not known", hint=f"there are {', '.join(sorted(table))}")
+        found[key] = option.read(f"{about}: {key}", value)
+        if isinstance(value, str) and has_password(value):
+            raise ConfigError(
+                f"{about}: {key} has a password in it, which others could read",
+                hint='leave it out, and write password = { env = "NAME" } or { file = "/path" }',
+            )
+    for key, option in table.items():
+        if key not in found:
+            if option.needed:
+                raise ConfigError(f"{about} needs {key}: {option.about}")
+            found[key] = option.default
+    return found
+
+
+def has_password(text: str) -> bool:
+    """In an address, or in a connection string."""
+    if _CONNINFO_PASSWORD.search(text):
+        return True
+    try:
+        return "://" in text and bool(urlsplit(text).password)
+    except ValueError:
+        return False

@@ -1,0 +1,140 @@
+"""Messages of a partition, read from an offset on: those that are committed, and nothing that was aborted."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from weir.client.kafka.cluster import Cluster, Partition
+from weir.client.kafka.fetching import Fetched, Fetcher
+from weir.client.kafka.offsets import EARLIEST, LATEST, list_offsets
+from weir.client.kafka.positions import commit, committed
+from weir.connect.place import kafka_name
+from weir.connect.task import Job, Message
+from weir.model.errors import ConnectorError, OffsetTrimmedError, TopicNotFoundError, WeirError
+from weir.wire.kafka.records import parse_header, split_batches
+from weir.wire.kafka.records_read import iter_records
+
+_FETCH_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one fetch of a partition gave: messages with their offsets, and where the next one begins."""
+
+    partition: Partition
+    messages: Sequence[tuple[int, Message]]
+    next_offset: int
+    #: Where the partition ended then.
+    end_offset: int
+
+
+def committed_batches(fetched: Fetched) -> Iterator[tuple[int, int, memoryview | None]]:
+    """Of each batch its base offset, the offset after it, and its bytes if it counts: no marker, not aborted."""
+    aborted = sorted(fetched.aborted, key=lambda one: one[1])
+    dead: set[int] = set()
+    for batch in split_batches(fetched.records):
+        header = parse_header(batch)
+        after = header.base_offset + header.count
+        while aborted and aborted[0][1] < after:
+            dead.add(aborted.pop(0)[0])
+        counts = not header.control and not (header.transactional and header.producer_id in dead)
+        if header.control:
+            dead.discard(header.producer_id)
+        yield header.base_offset, after, batch if counts else None
+
+
+def read_piece(cluster: Cluster, partition: Partition, offset: int, max_bytes: int = _FETCH_BYTES) -> Piece:
+    """What the partition has from this offset on, now or in half a second. OffsetTrimmedError if it is gone."""
+    fetcher = Fetcher(cluster, partition)
+    fetcher.ask(offset, max_bytes)
+    fetched = fetcher.take()
+    messages: list[tuple[int, Message]] = []
+    at = offset
+    for base, after, batch in committed_batches(fetched):
+        at = max(at, after)
+        if batch is None:
+            continue
+        for record in iter_records(batch):
+            place = base + record.offset_delta
+            if place >= offset:
+                key, value, headers = record.key, record.value, tuple(record.headers)
+                found = Message(partition.topic, key, value, record.timestamp, headers, partition.index)
+                messages.append((place, found))
+    return Piece(partition, messages, at, fetched.stable_offset)
+
+
+class Inlet:
+    """The topics of a sink, from its positions on, one partition after another."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._topics = [kafka_name(topic) for topic in job.definition.topics]
+        self.cluster = Cluster(job.place.kafka)
+        #: The next offset to be read of each partition.
+        self.positions: dict[Partition, int] = {}
+        #: Where each partition ended when it was last looked at.
+        self.ends: dict[Partition, int] = {}
+        self._turn = 0
+
+    def open(self, kept: "dict[Partition, int] | None" = None) -> None:
+        """Begin where the group is, or beyond it where what was written says so; else at the start."""
+        partitions = self.cluster.partitions(self._topics)
+        group = committed(self.cluster, self._job.group, partitions)
+        known = {one: max(group.get(one, -1), (kept or {}).get(one, -1)) for one in partitions}
+        start = EARLIEST if self._job.option("start") == "earliest" else LATEST
+        new = [one for one, offset in known.items() if offset < 0]
+        began = list_offsets(self.cluster, dict.fromkeys(new, start))
+        self.positions = {one: began.get(one, offset) for one, offset in known.items()}
+        # The group holds back what was not read yet, from its first commit on.
+        self.commit(self.positions)
+
+    def close(self) -> None:
+        self.cluster.close()
+
+    def commit(self, positions: "dict[Partition, int]") -> None:
+        """Everything before these offsets is done, for good."""
+        commit(self.cluster, self._job.group, positions)
+
+    def lag(self) -> int:
+        return sum(max(0, self.ends.get(one, at) - at) for one, at in self.positions.items())
+
+    def look(self) -> None:
+        """See where partitions end now, and whether there are more of them."""
+        found = self.cluster.partitions(self._topics)
+        new = [one for one in found if one not in self.positions]
+        if new:
+            self.positions |= list_offsets(self.cluster, dict.fromkeys(new, EARLIEST))
+        self.ends = list_offsets(self.cluster, dict.fromkeys(found, LATEST))
+
+    def take(self, skip: "set[Partition] | None" = None) -> Piece | None:
+        """The next piece of a partition that has more, in turn; None if there is nothing now. It does not move
+        the position: `advance` does."""
+        self.look()
+        waiting = [one for one, at in sorted(self.positions.items()) if self.ends.get(one, 0) > at]
+        waiting = [one for one in waiting if not skip or one not in skip]
+        if not waiting:
+            return None
+        self._turn += 1
+        chosen = waiting[self._turn % len(waiting)]
+        try:
+            return read_piece(self.cluster, chosen, self.positions[chosen])
+        except OffsetTrimmedError:
+            first = list_offsets(self.cluster, {chosen: EARLIEST})[chosen]
+            if first <= self.positions[chosen]:
+                raise
+            self.positions[chosen] = first  # what retention has taken is not there to be carried
+            return read_piece(self.cluster, chosen, first)
+
+    def advance(self, piece: Piece) -> None:
+        if piece.next_offset <= self.positions[piece.partition]:
+            raise ConnectorError(f"{piece.partition} gave nothing at {self.positions[piece.partition]}")
+        self.positions[piece.partition] = piece.next_offset
+
+
+def forget_group(job: Job) -> None:
+    """The subscription of a sink that is no more."""
+    from weir.wire.kafka import messages as m
+
+    with Cluster(job.place.kafka) as cluster, suppress(TopicNotFoundError, WeirError):
+        request = m.DeleteGroupsRequest(groups_names=[job.group])
+        cluster.retry(lambda: cluster.group_coordinator(job.group).ask(request, m.DeleteGroupsResponse))

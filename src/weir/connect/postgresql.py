@@ -1,0 +1,49 @@
+"""What source and sink of PostgreSQL share: a connection, names in quotes, and keys of tables."""
+
+from typing import TYPE_CHECKING, Any
+
+from weir.connect.secrets import reveal
+from weir.connect.task import Job
+from weir.model.errors import ConfigError
+from weir.model.installation import install_command
+
+if TYPE_CHECKING:
+    import psycopg
+
+_CONNECT_TIMEOUT_S = 10
+
+
+def connect(job: Job) -> "psycopg.Connection[Any]":
+    try:
+        import psycopg
+    except ImportError:
+        raise ConfigError(
+            "PostgreSQL needs psycopg", hint=f"install it with {install_command('connect')}"
+        ) from None
+    password = reveal(job.option("password"))
+    more: dict[str, Any] = {} if password is None else {"password": password}
+    name = f"weir connect {job.definition.name.local}"
+    return psycopg.connect(job.option("dsn"), application_name=name, connect_timeout=_CONNECT_TIMEOUT_S, **more)
+
+
+def identifier(name: str, *, one: bool = False) -> str:
+    """In quotes; `schema.table` is two names, unless it is `one`."""
+    parts = [name] if one else name.split(".")
+    return ".".join('"' + part.strip('"').replace('"', '""') + '"' for part in parts)
+
+
+def primary_key(connection: "psycopg.Connection[Any]", table: str) -> tuple[str, ...]:
+    """Its columns, in their order; empty if it has none."""
+    query = """SELECT a.attname FROM pg_index i
+        CROSS JOIN LATERAL unnest(i.indkey::int[]) WITH ORDINALITY AS k(number, place)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+        WHERE i.indrelid = %s::regclass AND i.indisprimary ORDER BY k.place"""
+    return tuple(row[0] for row in connection.execute(query, (identifier(table),)).fetchall())
+
+
+def columns_of(connection: "psycopg.Connection[Any]", table: str) -> dict[str, str]:
+    """Names and types of a table's columns, by PostgreSQL's own names; empty if there is no such table."""
+    query = """SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+        WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+        ORDER BY attnum"""
+    return dict(connection.execute(query, (identifier(table),)).fetchall())

@@ -1,0 +1,276 @@
+"""The one process that runs connectors, each in a thread: it does what definitions say, and tells how it goes."""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import uuid4
+
+from weir.client import connectors as rest
+from weir.client.connectors import DefinedConnector
+from weir.connect.definitions import parse, short_name
+from weir.connect.place import Place
+from weir.connect.task import Job, Status, Task
+from weir.connect.tasks import clean_up, make_task
+from weir.model.connectors import Connector, ConnectorProgress, ConnectorWanted
+from weir.model.errors import ConnectorNotFoundError, NetworkError, NotAuthorisedError, TopicClosedError, WeirError
+
+log = logging.getLogger(__name__)
+
+#: Who is silent for so long is not the runner any more; it asks again well before.
+LEASE_MS = 15_000
+_RENEW_S, _REPORT_S, _STEP_S = 4.0, 2.0, 0.2
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+#: How long one question to the broker may take; the next step asks again.
+_PATIENCE_S = 2.0
+#: How long a task that shall end is waited for; it may be in a request.
+_JOIN_S = 30.0
+
+
+def check_allowed(place: Place) -> None:
+    if not rest.runner(place.access).allowed:
+        raise NotAuthorisedError(
+            "the runner of connectors reads and writes for all of them, and this user may not",
+            hint="give it the --token of a superuser: auth.superusers",
+        )
+
+
+class Worker:
+    """One connector: a thread that opens its task, steps, and opens it again after a failure."""
+
+    def __init__(self, job: Job, make: Callable[[Job], Task] = make_task) -> None:
+        self._job = job
+        self._make = make
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self.paused = False
+        self.state = "starting"
+        self.records = 0
+        self.status = Status()
+        self.error = ""
+        self.failures = self.failed_ms = self.next_try_ms = 0
+        self._thread = threading.Thread(target=self._run, name=f"connect {job.definition.name.local}", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Ask it to end; `join` waits."""
+        self._stop.set()
+        self._wake.set()
+
+    def join(self) -> None:
+        self._thread.join(_JOIN_S)
+
+    def pause(self, *, paused: bool) -> None:
+        if self.paused != paused:
+            self.paused = paused
+            self._wake.set()
+
+    def _run(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._stop.is_set():
+            worked: list[bool] = []
+            try:
+                self._carry(worked)
+                return
+            except Exception as failure:
+                if worked:
+                    pause_s = _FIRST_PAUSE_S
+                self._failed(failure, pause_s)
+            self._wait(pause_s)
+            pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
+
+    def _carry(self, worked: list[bool]) -> None:
+        """Until it shall end, or fails. `worked` is told once it is seen that it works."""
+        task = self._make(self._job)
+        try:
+            task.open()
+            self.status = task.status
+            while not self._stop.is_set():
+                if self.paused:
+                    self.state = "paused"
+                    self._wait(_LONGEST_PAUSE_S)
+                    continue
+                count = task.step()
+                if not worked:
+                    worked.append(True)
+                self.state, self.error, self.failures, self.failed_ms, self.next_try_ms = "running", "", 0, 0, 0
+                self.records += count
+                if not count:
+                    self._wait(task.status.idle_s)
+        finally:
+            task.close()
+
+    def _failed(self, failure: Exception, pause_s: float) -> None:
+        known = isinstance(failure, WeirError)
+        self.error = str(failure) if known else f"{type(failure).__name__}: {failure}".strip()
+        self.state, self.failures, self.failed_ms = "failed", self.failures + 1, int(time.time() * 1000)
+        self.next_try_ms = self.failed_ms + int(pause_s * 1000)
+        name = short_name(self._job.definition.name)
+        log.warning("%s failed (%d in a row, next try in %.0f s): %s", name, self.failures, pause_s, self.error)
+        log.debug("what %s died of:", name, exc_info=failure)
+
+    def _wait(self, seconds: float) -> None:
+        if not self._stop.is_set():
+            self._wake.wait(seconds)
+            self._wake.clear()
+
+
+@dataclass(slots=True)
+class Running:
+    """A connector as it is here."""
+
+    connector: Connector
+    worker: Worker | None = None
+    #: What is wrong with the definition.
+    refused: str = ""
+    #: How many records, at which moment, when it was last reported.
+    before: tuple[int, float] = (0, 0.0)
+    reported_s: float = float("-inf")
+    reported: ConnectorProgress | None = field(default=None)
+
+
+class Runner:
+    """`take` first, then `step` now and then, then `close`."""
+
+    def __init__(self, place: Place, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._place = place
+        self._access = replace(place.access, patience_s=_PATIENCE_S)
+        self._now = now
+        self._me = uuid4().hex
+        self._renewed_s = float("-inf")
+        self._running: dict[str, Running] = {}
+        self._swept = False
+
+    @property
+    def count(self) -> int:
+        """How many connectors are defined, running or not, as far as this has seen."""
+        return len(self._running)
+
+    def take(self) -> None:
+        """Be the runner; RunnerBusyError while another is."""
+        if self._now() - self._renewed_s < _RENEW_S:
+            return
+        where = f"process {os.getpid()} on {socket.gethostname()}"
+        rest.take_runner(self._access, self._me, where, LEASE_MS)
+        self._renewed_s = self._now()
+
+    def step(self) -> bool:
+        """Do what is wanted now. False if the broker did not answer: what runs goes on meanwhile."""
+        try:
+            self.take()
+            self._follow(rest.all_connectors(self._access))
+            for one in list(self._running.values()):
+                self._report(one)
+        except (NetworkError, TopicClosedError) as away:
+            log.warning("the broker does not answer: %s", away)
+            return False
+        return True
+
+    def close(self) -> None:
+        """Stop everything where it is, and let another run the connectors."""
+        workers = [one.worker for one in self._running.values() if one.worker is not None]
+        for worker in workers:
+            worker.end()
+        for worker in workers:
+            worker.join()
+        try:
+            rest.release_runner(self._access, self._me)
+        except WeirError as failure:
+            log.warning("the lease runs out by itself: %s", failure)
+
+    def _follow(self, defined: Sequence[DefinedConnector]) -> None:
+        wanted = {one.connector.id: one.connector for one in defined}
+        gone = [key for key in self._running if key not in wanted]
+        for key in gone:
+            self._end(self._running.pop(key))
+        if gone or not self._swept:
+            self._sweep()
+        for key, connector in wanted.items():
+            one = self._running.setdefault(key, Running(connector))
+            one.connector = connector
+            if connector.wanted is ConnectorWanted.STOPPED:
+                self._end(one)
+            elif one.worker is None:
+                self._start(one)
+            if one.worker is not None:
+                one.worker.pause(paused=connector.wanted is ConnectorWanted.PAUSED)
+
+    def _start(self, one: Running) -> None:
+        try:
+            job = Job(self._place, parse(one.connector.name, one.connector.config), one.connector.id)
+        except WeirError as wrong:
+            one.refused = str(wrong)
+            return
+        one.refused, one.before = "", (0, self._now())
+        one.worker = Worker(job)
+        log.info("%s runs", short_name(one.connector.name))
+
+    def _end(self, one: Running) -> None:
+        if one.worker is not None:
+            one.worker.end()
+            one.worker.join()
+            one.worker = None
+
+    def _sweep(self) -> None:
+        for connector in rest.removed(self._access):
+            try:
+                clean_up(Job(self._place, parse(connector.name, connector.config), connector.id))
+            except WeirError as failure:
+                log.warning("what %s left stays for now: %s", short_name(connector.name), failure)
+                continue
+            rest.forget_removed(self._access, connector.id)
+        self._swept = True
+
+    def _report(self, one: Running) -> None:
+        found = self._progress(one)
+        changed = one.reported is None or (found.state, found.failures) != (
+            one.reported.state,
+            one.reported.failures,
+        )
+        if not changed and self._now() - one.reported_s < _REPORT_S:
+            return
+        worker = one.worker
+        if worker is not None:
+            records, since_s = one.before
+            spent_s = max(0.001, self._now() - since_s)
+            found = replace(found, records_per_second=round((worker.records - records) / spent_s, 1))
+            one.before = worker.records, self._now()
+        try:
+            rest.report(self._access, one.connector.name, found)
+        except ConnectorNotFoundError:
+            return
+        one.reported, one.reported_s = found, self._now()
+
+    def _progress(self, one: Running) -> ConnectorProgress:
+        worker = one.worker
+        if worker is None:
+            state = "failed" if one.refused else "stopped"
+            return ConnectorProgress(one.connector.id, state, error=one.refused, failures=int(bool(one.refused)))
+        return ConnectorProgress(
+            one.connector.id,
+            worker.state,
+            records=worker.records,
+            lag=worker.status.lag,
+            dead_letters=worker.status.dead_letters,
+            position=worker.status.position,
+            error=worker.error,
+            failures=worker.failures,
+            failed_ms=worker.failed_ms,
+            next_try_ms=worker.next_try_ms,
+        )
+
+
+def run(runner: Runner, stopped: Callable[[], bool], *, patience_s: float | None = None) -> None:
+    """Step until told to stop, or the broker is away for too long."""
+    away_s: float | None = None
+    while not stopped():
+        if runner.step():
+            away_s = None
+        else:
+            away_s = time.monotonic() if away_s is None else away_s
+            if patience_s is not None and time.monotonic() - away_s > patience_s:
+                return
+        time.sleep(_STEP_S)

@@ -1,0 +1,1 @@
+"""What topics have, into other systems: one module per type."""

@@ -1,0 +1,85 @@
+"""What all sinks share: topics read from the group's position on, values as rows, and dead letters."""
+
+from collections.abc import Sequence
+
+from weir.client.kafka.cluster import Partition
+from weir.client.kafka.producing import Sender
+from weir.connect.inlet import Inlet, Piece
+from weir.connect.outlet import ensure_topic
+from weir.connect.place import kafka_name
+from weir.connect.task import Job, Message, Status
+from weir.connect.values import Decoder, latest_schema
+from weir.model.topics import TopicName
+from weir.wire.kafka.records_build import Record, build_batch
+
+_LONGEST_REASON = 500
+
+
+class Sink:
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.status = Status()
+        self.inlet = Inlet(job)
+        self._decoders: dict[str, Decoder] = {}
+        self._names = {kafka_name(topic): topic for topic in job.definition.topics}
+
+    def open(self) -> None:
+        self._decoders.clear()
+        self.inlet.open(self.kept())
+
+    def kept(self) -> dict[Partition, int]:
+        """Positions that the other system has, where it does; they go before those of the group."""
+        return {}
+
+    def close(self) -> None:
+        self.inlet.close()
+
+    def take(self, skip: set[Partition] | None = None) -> Piece | None:
+        found = self.inlet.take(skip)
+        self.status.lag = self.inlet.lag()
+        return found
+
+    def done(self, piece: Piece) -> None:
+        """The piece is in the other system."""
+        self.inlet.advance(piece)
+        self.inlet.commit({piece.partition: piece.next_offset})
+        self.status.position = f"{piece.partition} at {piece.next_offset}"
+        self.status.lag = self.inlet.lag()
+
+    def decoder(self, topic: str) -> Decoder:
+        """By the schemas that the topic has when it is first asked for; `forget_schemas` looks again."""
+        if topic not in self._decoders:
+            versions = latest_schema(self.job.place.access, self._names[topic])
+            self._decoders[topic] = Decoder(versions, str(self._names[topic]))
+        return self._decoders[topic]
+
+    def forget_schemas(self) -> None:
+        self._decoders.clear()
+
+    @property
+    def keeps_dead_letters(self) -> bool:
+        return bool(self.job.option("on_error") == "dead_letter")
+
+    def bury(self, letters: Sequence[tuple[int, Message, str]]) -> None:
+        """Write messages as they are into the topic of dead letters, with where they were and why."""
+        if not letters:
+            return
+        name = self.job.definition.name
+        local = self.job.option("dead_letter_topic") or f"{name.local}-DLQ"
+        topic = kafka_name(TopicName.parse(local if "/" in local else f"{name.namespace}/{local}"))
+        cluster = self.inlet.cluster
+        ensure_topic(cluster, topic, 1)
+        records = []
+        for at, (offset, one, why) in enumerate(letters):
+            about = {
+                "weir-dead-letter-topic": one.topic,
+                "weir-dead-letter-partition": str(one.partition),
+                "weir-dead-letter-offset": str(offset),
+                "weir-dead-letter-reason": why[:_LONGEST_REASON],
+            }
+            headers = [*one.headers, *((key.encode(), value.encode()) for key, value in about.items())]
+            records.append(Record(at, one.timestamp, one.key, one.value, headers))
+        sender = Sender(cluster)
+        sender.send({Partition(topic, 0): build_batch(records)})
+        sender.flush()
+        self.status.dead_letters += len(letters)

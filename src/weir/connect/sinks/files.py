@@ -1,0 +1,159 @@
+"""Messages as files of a folder or a bucket, exactly once: a file's name says which offsets it has.
+
+A file is there whole or not at all, and only then the position moves. A runner that died in between finds the
+file, and goes on behind it. So files of the last range of a partition should stay until the next one is there.
+"""
+
+import csv
+import io
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from weir.client.kafka.cluster import Partition
+from weir.connect.sinks.base import Sink
+from weir.connect.stores import Store
+from weir.connect.task import Job, Message
+from weir.connect.values import json_value
+from weir.model.errors import ConnectorError
+
+_NAME = re.compile(r"(?P<topic>[^/]+)/partition=(?P<index>\d+)/(?P<first>\d{20})-(?P<last>\d{20})\.\w+$")
+_SUFFIX = {"json": "jsonl", "csv": "csv", "parquet": "parquet"}
+_LOOK_S = 0.2
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What will be a file."""
+
+    first: int
+    next_offset: int
+    since_s: float
+    rows: list[Mapping[str, Any]] = field(default_factory=list)
+    size: int = 0
+
+
+class FilesSink(Sink):
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._store = Store(job)
+        self._waiting: dict[Partition, _Waiting] = {}
+        self.status.idle_s = _LOOK_S
+
+    def open(self) -> None:
+        self._waiting.clear()
+        super().open()
+
+    def kept(self) -> dict[Partition, int]:
+        found: dict[Partition, int] = {}
+        for topic in self._names:
+            for one in self._store.list(topic):
+                if name := _NAME.fullmatch(one.path):
+                    place = Partition(name["topic"], int(name["index"]))
+                    found[place] = max(found.get(place, 0), int(name["last"]) + 1)
+        return found
+
+    def step(self) -> int:
+        piece = self.take()
+        carried = 0
+        if piece is not None:
+            waiting = self._waiting.get(piece.partition)
+            if waiting is None:
+                at = self.inlet.positions[piece.partition]
+                waiting = self._waiting[piece.partition] = _Waiting(at, at, time.monotonic())
+            letters = []
+            for offset, message in piece.messages:
+                try:
+                    waiting.rows.append(self._row(offset, message))
+                except ConnectorError as wrong:
+                    if not self.keeps_dead_letters:
+                        raise ConnectorError(
+                            f"{piece.partition} at offset {offset}: {wrong.what}",
+                            hint='set on_error = "dead_letter"',
+                        ) from None
+                    letters.append((offset, message, wrong.what))
+                waiting.size += len(message.value or b"") + len(message.key or b"")
+            self.bury(letters)
+            self.inlet.advance(piece)
+            waiting.next_offset = piece.next_offset
+            carried = max(1, len(piece.messages))
+        for partition, one in list(self._waiting.items()):
+            if self._due(one):
+                self._write(partition, one)
+        return carried
+
+    def _due(self, one: _Waiting) -> bool:
+        return (
+            one.size >= self.job.option("max_size")
+            or len(one.rows) >= self.job.option("max_records")
+            or (time.monotonic() - one.since_s) * 1000 >= self.job.option("max_age")
+        )
+
+    def _write(self, partition: Partition, one: _Waiting) -> None:
+        """Offsets that have no message, as markers of transactions have none, belong to the file before them."""
+        form = self.job.option("format")
+        name = f"{one.first:020d}-{one.next_offset - 1:020d}.{_SUFFIX[form]}"
+        if one.rows:
+            columns = self.decoder(partition.topic).columns
+            data = {"json": _json, "csv": _csv, "parquet": _parquet}[form](one.rows, columns)
+            self._store.write(f"{partition.topic}/partition={partition.index}/{name}", data)
+        self.inlet.commit({partition: one.next_offset})
+        self.status.position = f"{partition} at {one.next_offset}"
+        del self._waiting[partition]
+
+    def _row(self, offset: int, message: Message) -> Mapping[str, Any]:
+        row = {} if message.value is None else self.decoder(message.topic).row(message)
+        if self.job.option("columns") == "value" and message.value is not None:
+            return row
+        about = {
+            "__key": None if message.key is None else bytes(message.key).decode(errors="replace"),
+            "__partition": message.partition,
+            "__offset": offset,
+            "__timestamp": message.timestamp,
+            "__headers": [
+                {
+                    "key": name.decode(errors="replace"),
+                    "value": None if text is None else bytes(text).decode(errors="replace"),
+                }
+                for name, text in message.headers
+            ],
+        }
+        if self.job.option("columns") == "value":  # a deletion says at least of what
+            return {"__key": about["__key"]}
+        return {**row, **about}
+
+
+def _json(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, Any]]) -> bytes:
+    return "".join(f"{json.dumps(row, default=json_value, ensure_ascii=False)}\n" for row in rows).encode()
+
+
+def _csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, Any]]) -> bytes:
+    names = dict.fromkeys([*(name for name, _ in columns), *(name for row in rows for name in row)])
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, list(names), restval="")
+    writer.writeheader()
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    return out.getvalue().encode()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, dict | list | bool):
+        return json.dumps(value, default=json_value, ensure_ascii=False)
+    return value if value is None or isinstance(value, int | float | str) else json_value(value)
+
+
+def _parquet(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, Any]]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from weir.connect.arrow import table_of
+
+    out = io.BytesIO()
+    try:
+        pq.write_table(table_of(rows, columns), out, compression="zstd")
+    except pa.ArrowException as wrong:
+        raise ConnectorError(f"these rows can be no Parquet file: {wrong}", hint='use format = "json"') from None
+    return out.getvalue()

@@ -1,0 +1,90 @@
+"""Messages to an HTTP API, many in one request, in the order of their partition.
+
+At least once: a request whose answer is lost is made again, with the same `Idempotency-Key`, which says which
+offsets it has. What is refused for good, alone, is a dead letter, or ends the sink.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from weir.connect.http import Http, Refused
+from weir.connect.inlet import Piece
+from weir.connect.sinks.base import Sink
+from weir.connect.task import Job, Message
+from weir.connect.values import plain_json
+from weir.model.errors import ConnectorError
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+Letters = list[tuple[int, Message, str]]
+
+
+class HttpSink(Sink):
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._http = Http(job)
+
+    def step(self) -> int:
+        piece = self.take()
+        if piece is None:
+            return 0
+        limit = self.job.option("batch")
+        messages, after = piece.messages[:limit], piece.next_offset
+        if len(messages) < len(piece.messages):
+            after = messages[-1][0] + 1
+        letters: Letters = []
+        if messages:
+            letters = self._send(piece, messages)
+        self.bury(letters)
+        self.done(Piece(piece.partition, messages, after, piece.end_offset))
+        return max(1, len(messages))
+
+    def _send(self, piece: Piece, messages: Sequence[tuple[int, Message]]) -> Letters:
+        """What is refused for good is tried in halves, until it is known which one it is."""
+        try:
+            self._ask(piece, messages)
+            return []
+        except Refused as refused:
+            if refused.passing:
+                raise
+            if len(messages) > 1:
+                half = len(messages) // 2
+                return [*self._send(piece, messages[:half]), *self._send(piece, messages[half:])]
+            if not self.keeps_dead_letters:
+                raise ConnectorError(
+                    f"{piece.partition} at offset {messages[0][0]}: {refused.what}",
+                    hint='set on_error = "dead_letter"',
+                ) from None
+            return [(messages[0][0], messages[0][1], refused.what)]
+
+    def _ask(self, piece: Piece, messages: Sequence[tuple[int, Message]]) -> None:
+        body = plain_json([self._record(offset, message) for offset, message in messages])
+        first, last = messages[0][0], messages[-1][0]
+        headers = {
+            "Content-Type": "application/json",
+            "Idempotency-Key": f"{self.job.id}/{piece.partition}/{first}-{last}",
+        }
+        pause_s = _FIRST_PAUSE_S
+        for attempt in range(self.job.option("retries") + 1):
+            try:
+                self._http.ask(self.job.option("method"), self.job.option("url"), body, headers)
+                return
+            except Refused as refused:
+                if not refused.passing or attempt == self.job.option("retries"):
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
+
+    def _record(self, offset: int, message: Message) -> dict[str, Any]:
+        return {
+            "topic": message.topic,
+            "partition": message.partition,
+            "offset": offset,
+            "timestamp": message.timestamp,
+            "key": None if message.key is None else bytes(message.key).decode(errors="replace"),
+            "headers": {
+                name.decode(errors="replace"): None if text is None else bytes(text).decode(errors="replace")
+                for name, text in message.headers
+            },
+            "value": None if message.value is None else self.decoder(message.topic).value(message),
+        }

@@ -1,0 +1,49 @@
+"""Topics into another Kafka cluster, or another Weir, exactly once: positions are kept there, with messages."""
+
+from weir.client.kafka.cluster import Partition
+from weir.connect.inlet import Piece
+from weir.connect.other_kafka import other_kafka
+from weir.connect.outlet import Outlet, ensure_topic
+from weir.connect.sinks.base import Sink
+from weir.connect.task import Job, Message
+
+
+class KafkaSink(Sink):
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        name = f"connect-{job.definition.name.local}"
+        self._outlet = Outlet(other_kafka(job), f"weir-{name}-{job.id}", f"{name}-positions")
+
+    def kept(self) -> dict[Partition, int]:
+        found = {}
+        for place, offset in self._outlet.open().items():
+            topic, _, index = place.rpartition("-")
+            found[Partition(topic, int(index))] = int(offset)
+        for topic in self._names:
+            mine = self.inlet.cluster.partitions([topic])
+            ensure_topic(self._outlet.cluster, self.target(topic), len(mine))
+        return found
+
+    def close(self) -> None:
+        self._outlet.close()
+        super().close()
+
+    def target(self, topic: str) -> str:
+        return f"{self.job.option('prefix')}{topic}"
+
+    def step(self) -> int:
+        piece = self.take()
+        if piece is None:
+            return 0
+        limit = self.job.option("batch")
+        taken, after = piece.messages[:limit], piece.next_offset
+        if len(taken) < len(piece.messages):
+            after = taken[-1][0] + 1
+        there = self.target(piece.partition.topic)
+        messages = [
+            Message(there, one.key, one.value, one.timestamp, one.headers, piece.partition.index)
+            for _, one in taken
+        ]
+        self._outlet.write(messages, {str(piece.partition): after})
+        self.done(Piece(piece.partition, taken, after, piece.end_offset))
+        return max(1, len(taken))

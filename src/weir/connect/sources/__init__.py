@@ -1,0 +1,1 @@
+"""What other systems have, into topics: one module per type."""

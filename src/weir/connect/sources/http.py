@@ -1,0 +1,63 @@
+"""Records of an HTTP API, asked for with GET again and again from a cursor on; the cursor is kept with them."""
+
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from weir.connect.http import Http, at_path, parse
+from weir.connect.sources.base import RowSource, now_ms
+from weir.connect.task import Job, Message
+from weir.connect.values import plain_json
+from weir.model.errors import ConfigError, ConnectorError
+
+_KEY = "cursor"
+
+
+class HttpSource(RowSource):
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        if job.option("cursor") is None and job.option("cursor_field") is None:
+            raise ConfigError(
+                "a source of HTTP needs cursor or cursor_field", hint="where the answer says from where to go on"
+            )
+        self._http = Http(job)
+        self._key = job.option("key") or ()
+        self.status.idle_s = job.option("poll") / 1000
+
+    def step(self) -> int:
+        cursor = self.positions.get(_KEY, self.job.option("start"))
+        url = self._url(cursor)
+        answer = parse(self._http.ask("GET", url), url)
+        records = at_path(answer, self.job.option("records"))
+        if not isinstance(records, list):
+            raise ConnectorError(f"{url} answered without a list of records", hint="say where it is: records")
+        after = self._after(answer, records, cursor)
+        if after == cursor and records:
+            raise ConnectorError(
+                f"{url} gave records, and no cursor behind them", hint="check cursor, cursor_field"
+            )
+        if after == cursor:
+            return 0
+        self.send([self._message(one) for one in records], {_KEY: after})
+        self.status.position = f"{self.job.option('parameter')} = {after}"
+        return len(records)
+
+    def _after(self, answer: Any, records: list[Any], cursor: Any) -> Any:
+        """The cursor behind these records; the same where the answer says none."""
+        if self.job.option("cursor") is not None:
+            found = at_path(answer, self.job.option("cursor"))
+        else:
+            found = at_path(records[-1], self.job.option("cursor_field")) if records else None
+        return cursor if found is None else found
+
+    def _url(self, cursor: Any) -> str:
+        url: str = self.job.option("url")
+        if cursor is None:
+            return url.replace("{cursor}", "")
+        if "{cursor}" in url:
+            return url.replace("{cursor}", quote(str(cursor), safe=""))
+        return f"{url}{'&' if '?' in url else '?'}{urlencode({self.job.option('parameter'): cursor})}"
+
+    def _message(self, record: Any) -> Message:
+        if isinstance(record, dict):
+            return self.message(record, self._key)
+        return Message(self.name, None, plain_json(record), now_ms())

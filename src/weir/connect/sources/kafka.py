@@ -1,0 +1,82 @@
+"""Topics of another Kafka cluster, or another Weir: keys, values, headers, times and partitions stay."""
+
+from weir.client.kafka.cluster import Cluster, Partition
+from weir.client.kafka.offsets import EARLIEST, LATEST, list_offsets
+from weir.client.kafka.positions import commit
+from weir.connect.inlet import read_piece
+from weir.connect.other_kafka import other_kafka
+from weir.connect.outlet import ensure_topic
+from weir.connect.place import kafka_name
+from weir.connect.sources.base import Source
+from weir.connect.task import Job, Message
+from weir.model.errors import OffsetTrimmedError
+from weir.model.topics import TopicName
+
+
+class KafkaSource(Source):
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._other = Cluster(other_kafka(job))
+        self._topics: tuple[str, ...] = job.option("topics")
+        self._at: dict[Partition, int] = {}
+        self._turn = 0
+
+    def open(self) -> None:
+        super().open()
+        self._at.clear()
+        self._look()
+
+    def close(self) -> None:
+        self._other.close()
+        super().close()
+
+    def target(self, topic: str) -> str:
+        """What a topic of theirs is called here: in the connector's namespace, or the one topic that it names."""
+        if self.job.definition.topics:
+            return kafka_name(self.job.definition.topic)
+        local = f"{self.job.option('prefix')}{topic}"
+        return kafka_name(TopicName.parse(f"{self.job.definition.name.namespace}/{local}"))
+
+    def _look(self) -> dict[Partition, int]:
+        """Where their partitions end; those that are new begin where they should."""
+        found = self._other.partitions(list(self._topics))
+        new = [one for one in found if one not in self._at]
+        if new:
+            for topic in {one.topic for one in new}:
+                count = sum(one.topic == topic for one in found)
+                ensure_topic(self.outlet.cluster, self.target(topic), count)
+            start = EARLIEST if self.job.option("start") == "earliest" or self._at else LATEST
+            began = list_offsets(self._other, dict.fromkeys(new, start))
+            self._at |= {one: self.positions.get(str(one), began[one]) for one in new}
+        return list_offsets(self._other, dict.fromkeys(found, LATEST))
+
+    def step(self) -> int:
+        ends = self._look()
+        waiting = [one for one, at in sorted(self._at.items()) if ends.get(one, 0) > at]
+        self.status.lag = sum(max(0, end - self._at.get(one, end)) for one, end in ends.items())
+        if not waiting:
+            return 0
+        self._turn += 1
+        chosen = waiting[self._turn % len(waiting)]
+        try:
+            piece = read_piece(self._other, chosen, self._at[chosen])
+        except OffsetTrimmedError:
+            first = list_offsets(self._other, {chosen: EARLIEST})[chosen]
+            if first <= self._at[chosen]:
+                raise
+            self._at[chosen] = first  # gone there, before it was carried
+            return 1
+        limit, at = self.job.option("batch"), piece.next_offset
+        taken = piece.messages[:limit]
+        if len(taken) < len(piece.messages):
+            at = taken[-1][0] + 1
+        here = self.target(chosen.topic)
+        messages = [
+            Message(here, one.key, one.value, one.timestamp, one.headers, chosen.index) for _, one in taken
+        ]
+        self.send(messages, {str(chosen): at})
+        self._at[chosen] = at
+        commit(self._other, self.job.group, {chosen: at})  # so that its lag is seen there, too
+        self.status.position = f"{chosen} at {at}"
+        self.status.lag = sum(max(0, end - self._at.get(one, end)) for one, end in ends.items())
+        return max(1, len(messages))

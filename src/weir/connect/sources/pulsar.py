@@ -1,0 +1,103 @@
+"""Topics of another Pulsar cluster, or another Weir: keys, values, properties and times as they are there.
+
+A subscription there holds back what was not carried yet; the position that counts is kept here, with the messages.
+"""
+
+from contextlib import suppress
+from typing import Any
+
+from weir.connect.other_pulsar import other_pulsar
+from weir.connect.outlet import ensure_topic
+from weir.connect.place import kafka_name
+from weir.connect.sources.base import Source, now_ms
+from weir.connect.task import Job, Message
+from weir.model.topics import TopicName
+
+_FIRST_WAIT_MS, _NEXT_WAIT_MS = 100, 5
+_KEPT = ("ledger", "entry", "batch")
+
+
+def _place(message_id: Any) -> list[int]:
+    return [message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()]
+
+
+class PulsarSource(Source):
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._client: Any = None
+        self._consumers: dict[str, Any] = {}
+
+    def open(self) -> None:
+        import pulsar
+
+        super().open()
+        self._client = other_pulsar(self.job)
+        first = self.job.option("start") == "earliest"
+        for topic in self.job.option("topics"):
+            parts = list(self._client.get_topic_partitions(topic))
+            ensure_topic(self.outlet.cluster, self.target(topic), len(parts))
+            for part in parts:
+                consumer = self._client.subscribe(
+                    part,
+                    f"weir-{self.job.group}",
+                    consumer_type=pulsar.ConsumerType.Exclusive,
+                    initial_position=(pulsar.InitialPosition.Earliest if first else pulsar.InitialPosition.Latest),
+                )
+                if part in self.positions:
+                    # What was written here and not acknowledged there comes again, and is left out.
+                    ledger, entry, _ = self.positions[part]
+                    consumer.seek(pulsar.MessageId(-1, ledger, entry, -1))
+                self._consumers[part] = consumer
+
+    def close(self) -> None:
+        self._consumers.clear()
+        if self._client is not None:
+            with suppress(Exception):
+                self._client.close()
+            self._client = None
+        super().close()
+
+    def target(self, topic: str) -> str:
+        if self.job.definition.topics:
+            return kafka_name(self.job.definition.topic)
+        local = f"{self.job.option('prefix')}{TopicName.parse(topic).local}"
+        return kafka_name(TopicName.parse(f"{self.job.definition.name.namespace}/{local}"))
+
+    def step(self) -> int:
+        carried = 0
+        for part, consumer in self._consumers.items():
+            carried += self._carry(part, consumer)
+        return carried
+
+    def _carry(self, part: str, consumer: Any) -> int:
+        import pulsar
+
+        messages, last, wait_ms = [], None, _FIRST_WAIT_MS
+        seen = self.positions.get(part)
+        whole = TopicName.parse(part)
+        while len(messages) < self.job.option("batch"):
+            try:
+                found = consumer.receive(timeout_millis=wait_ms)
+            except pulsar.Timeout:
+                break
+            wait_ms = _NEXT_WAIT_MS
+            place = _place(found.message_id())
+            if seen is not None and place <= seen:
+                consumer.acknowledge_cumulative(found)
+                continue
+            seen, last = place, found
+            messages.append(self._message(found, whole))
+        if last is None:
+            return 0
+        self.send(messages, {part: seen})
+        consumer.acknowledge_cumulative(last)
+        self.status.position = f"{whole.local} at {':'.join(map(str, seen or ()))}"
+        return len(messages)
+
+    def _message(self, found: Any, part: TopicName) -> Message:
+        key = found.partition_key()
+        moment = found.event_timestamp() or found.publish_timestamp() or now_ms()
+        headers = tuple((name.encode(), value.encode()) for name, value in found.properties().items())
+        index = 0 if part.partition is None else part.partition
+        topic = self.target(str(part.base))
+        return Message(topic, key.encode() if key else None, found.data(), moment, headers, index)

@@ -1,0 +1,109 @@
+"""Folders and S3-compatible stores as one: what is there, read and written whole files at a time.
+
+The client of S3 is pyarrow's, which the lake uses, too; credentials come as they do there, from the environment,
+or by the connector's own references.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from weir.connect.secrets import reveal
+from weir.connect.task import Job
+from weir.model.errors import ConfigError, ConnectorError
+from weir.model.installation import install_command
+
+_REGION = "us-east-1"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    path: str
+    size: int
+    #: ms since 1970.
+    changed_ms: int
+
+
+class Store:
+    """Files below one path."""
+
+    def __init__(self, job: Job) -> None:
+        try:
+            from pyarrow import fs
+        except ImportError:
+            raise ConfigError("files need pyarrow", hint=f"install it with {install_command('connect')}") from None
+        self._fs = fs
+        path: str = job.option("path")
+        parts = urlsplit(path)
+        self.local = parts.scheme in ("", "file")
+        if self.local:
+            self.root = os.path.abspath(parts.path if parts.scheme else path)
+            self._files: Any = fs.LocalFileSystem()
+        elif parts.scheme in ("s3", "s3a"):
+            self.root = (parts.netloc + parts.path).rstrip("/")
+            self._files = fs.S3FileSystem(**self._s3(job))
+        else:
+            raise ConfigError(
+                f"{path} is of a kind that is not known", hint="a folder, file:///... or s3://bucket/..."
+            )
+
+    def _s3(self, job: Job) -> dict[str, Any]:
+        """Nothing asks the network for what was not named: a client that is not told its region would."""
+        environment = os.environ
+        endpoint = (
+            job.option("endpoint") or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+        )
+        region = job.option("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+        found: dict[str, Any] = {"region": region or _REGION}
+        if endpoint:
+            # Servers that are not Amazon's may not know the checksums that its client sends behind each upload.
+            environment.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
+            parts = urlsplit(endpoint)
+            found |= {"scheme": parts.scheme or "https", "endpoint_override": parts.netloc or endpoint}
+        if job.option("access_key") is not None:
+            found |= {
+                "access_key": reveal(job.option("access_key")),
+                "secret_key": reveal(job.option("secret_key")),
+            }
+        return found
+
+    def list(self, below: str = "") -> Iterator[StoredFile]:
+        """Files by their path below the root, sorted; nothing that begins with a dot or an underscore."""
+        fs = self._fs
+        base = f"{self.root}/{below}".rstrip("/")
+        try:
+            found = self._files.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True))
+        except OSError as failure:
+            raise ConnectorError(f"{base} cannot be listed: {failure}") from None
+        for one in sorted(found, key=lambda each: each.path):
+            path = one.path[len(self.root) :].lstrip("/")
+            hidden = any(part.startswith((".", "_")) for part in path.split("/"))
+            if one.type == fs.FileType.File and not hidden:
+                yield StoredFile(path, one.size, one.mtime_ns // 1_000_000 if one.mtime_ns else 0)
+
+    def open(self, path: str) -> Any:
+        """A file to read, which can be sought in."""
+        return self._files.open_input_file(f"{self.root}/{path}")
+
+    def write(self, path: str, data: bytes) -> None:
+        """The whole file or none of it, also if the process dies meanwhile."""
+        full = f"{self.root}/{path}"
+        if not self.local:
+            with self._files.open_output_stream(full) as out:
+                out.write(data)
+            return
+        folder, name = os.path.split(full)
+        os.makedirs(folder, exist_ok=True)
+        partial = os.path.join(folder, f".{name}.{os.getpid()}")
+        with open(partial, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(partial, full)
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,36 @@
+"""From a definition to the task that does it; a type's module is imported when it is needed."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+
+from weir.client.kafka.cluster import Cluster
+from weir.connect.inlet import forget_group
+from weir.connect.outlet import delete_topic
+from weir.connect.place import kafka_name
+from weir.connect.sources.base import positions_topic
+from weir.connect.task import Job, Task
+from weir.model.errors import WeirError
+
+_CLASSES = {"postgresql": "Postgresql", "files": "Files", "http": "Http", "kafka": "Kafka", "pulsar": "Pulsar"}
+
+
+def make_task(job: Job) -> Task:
+    """ConfigError if it cannot be done as it is defined."""
+    definition = job.definition
+    if definition.options.get("engine") == "spark":
+        from weir.connect.spark_files import SparkFiles
+
+        return SparkFiles(job)
+    module = import_module(f"weir.connect.{definition.side}s.{definition.type}")
+    kind: Callable[[Job], Task] = getattr(module, f"{_CLASSES[definition.type]}{definition.side.capitalize()}")
+    return kind(job)
+
+
+def clean_up(job: Job) -> None:
+    """Leave nothing of a connector that was removed but what it carried: no positions, no subscription."""
+    if job.definition.side == "sink":
+        forget_group(job)
+        return
+    with suppress(WeirError), Cluster(job.place.kafka) as cluster:
+        delete_topic(cluster, kafka_name(positions_topic(job)))

@@ -1,0 +1,376 @@
+"""Rows and messages: values typed by the topic's schema in the registry, both ways.
+
+A row is a mapping of plain values: numbers, texts, bytes, Decimal, date, time and datetime. JSON values follow the
+same schema as Avro's do, as everywhere in Weir: times are numbers there, bytes are base64.
+"""
+
+import io
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+
+from weir.client.admin import join
+from weir.client.blocking import Access, ask_v2
+from weir.client.registry import TopicSchema, schemas_of
+from weir.connect.task import Message
+from weir.model.errors import ConnectorError, NotAllowedError, SchemaNotFoundError
+from weir.model.topics import TopicName
+from weir.wire.pulsar.translation import SCHEMA_VERSION
+
+Row = Mapping[str, Any]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY = date(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
+_VERSION_HEADER = SCHEMA_VERSION.encode()
+
+
+def latest_schema(access: Access, topic: TopicName) -> Sequence[TopicSchema]:
+    """All versions, the latest last; empty if the topic has none."""
+    try:
+        return schemas_of(topic, access.url, token=access.token, ca=access.ca)
+    except SchemaNotFoundError:
+        return ()
+
+
+def register(access: Access, topic: TopicName, kind: str, definition: Mapping[str, Any]) -> None:
+    """ConnectorError if it does not go with the schema that the topic has."""
+    body = {"type": kind.upper(), "schema": json.dumps(definition), "properties": {}}
+    path = join("schemas", topic.namespace.tenant, topic.namespace.name, topic.local, "schema")
+    try:
+        ask_v2(access, "POST", path, body)
+    except NotAllowedError as refused:
+        raise ConnectorError(
+            f"the columns do not go with the schema that {topic} has: {refused.what}",
+            hint="write another topic, or delete the schema: weir schemas delete",
+        ) from None
+
+
+# --- rows to values -----------------------------------------------------------------------------------------
+
+
+class Encoder:
+    """Rows as values of a topic: by the schema that it has, else as plain JSON."""
+
+    def __init__(self, schema: TopicSchema | None, topic: TopicName) -> None:
+        self._topic = topic
+        self.headers: tuple[tuple[bytes, bytes], ...] = ()
+        self._encode: Callable[[Row], bytes] = plain_json
+        if schema is None:
+            return
+        if schema.kind == "JSON":
+            self._encode = _json_encoder(json.loads(schema.definition))
+        elif schema.kind == "AVRO":
+            self._encode = _avro_encoder(json.loads(schema.definition))
+            self.headers = ((_VERSION_HEADER, str(schema.version).encode()),)
+        else:
+            raise ConnectorError(
+                f"the values of {topic} are {schema.kind}, and rows become JSON or AVRO",
+                hint="write another topic",
+            )
+
+    def encode(self, row: Row) -> bytes:
+        try:
+            return self._encode(row)
+        except (ValueError, TypeError, KeyError, OverflowError, ArithmeticError) as bad:
+            raise ConnectorError(f"a row is not as the schema of {self._topic} says: {bad}") from None
+
+
+def plain_json(row: Any) -> bytes:
+    return json.dumps(row, default=json_value, ensure_ascii=False).encode()
+
+
+def json_value(value: Any) -> Any:
+    """What JSON has for it."""
+    if isinstance(value, bytes | memoryview):
+        return b64encode(bytes(value)).decode()
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    return str(value)
+
+
+def _fields(definition: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
+    """Of a record: names, types without null, and whether they may be left out."""
+    found = []
+    for field in definition.get("fields", ()):
+        kind = field["type"]
+        optional = "default" in field or (isinstance(kind, list) and "null" in kind)
+        found.append((field["name"], _alone(kind), optional))
+    return found
+
+
+def _alone(kind: Any) -> Any:
+    if isinstance(kind, list):
+        rest = [one for one in kind if one != "null"]
+        return rest[0] if len(rest) == 1 else rest
+    return kind
+
+
+def _shape(kind: Any) -> str:
+    """The logical type, or the plain one."""
+    if isinstance(kind, dict):
+        return str(kind.get("logicalType") or kind.get("type"))
+    return str(kind) if isinstance(kind, str) else "union"
+
+
+def _json_encoder(definition: Mapping[str, Any]) -> Callable[[Row], bytes]:
+    fields = _fields(definition)
+
+    def encode(row: Row) -> bytes:
+        found = {}
+        for name, kind, optional in fields:
+            value = row.get(name)
+            if value is None and not optional:
+                raise ValueError(f"{name} is missing")
+            if name in row:
+                found[name] = None if value is None else to_json(value, kind)
+        return json.dumps(found, ensure_ascii=False).encode()
+
+    return encode
+
+
+def to_json(value: Any, kind: Any) -> Any:  # noqa: PLR0911 - a table of types
+    """A value as JSON writes one of this type."""
+    match _shape(kind):
+        case "timestamp-millis":
+            return _micros(value) // 1000
+        case "timestamp-micros":
+            return _micros(value)
+        case "date":
+            return (_as_date(value) - _DAY).days
+        case "int" | "long":
+            return int(value)
+        case "float" | "double":
+            return float(value)
+        case "boolean":
+            return _flag(value)
+        case "bytes" | "fixed" | "decimal":
+            return b64encode(bytes(value)).decode() if isinstance(value, bytes | memoryview) else str(value)
+        case "string":
+            return value if isinstance(value, str) else _as_text(value)
+        case _:
+            return json.loads(plain_json(value))
+
+
+def _avro_encoder(definition: Mapping[str, Any]) -> Callable[[Row], bytes]:
+    schema = fastavro.parse_schema(dict(definition))
+    fields = _fields(definition)
+
+    def encode(row: Row) -> bytes:
+        out = io.BytesIO()
+        found = {name: _to_avro(row[name], kind) for name, kind, _ in fields if row.get(name) is not None}
+        found |= {name: None for name, _, optional in fields if optional and name in row and row[name] is None}
+        fastavro.schemaless_writer(out, schema, found, strict_allow_default=True)
+        return out.getvalue()
+
+    return encode
+
+
+def _to_avro(value: Any, kind: Any) -> Any:  # noqa: PLR0911 - a table of types
+    match _shape(kind):
+        case "timestamp-millis" | "timestamp-micros":
+            return _EPOCH + timedelta(microseconds=_micros(value))
+        case "date":
+            return _as_date(value)
+        case "int" | "long":
+            return int(value)
+        case "float" | "double":
+            return float(value)
+        case "boolean":
+            return _flag(value)
+        case "string":
+            return value if isinstance(value, str) else _as_text(value)
+        case "bytes":
+            return value if isinstance(value, bytes) else bytes(str(value), "utf-8")
+        case _:
+            return value
+
+
+def _micros(value: Any) -> int:
+    """Since 1970. Without a zone: UTC."""
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day, tzinfo=UTC)
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    return int((value - _EPOCH) // _MICROSECOND)
+
+
+def _as_date(value: Any) -> date:
+    if isinstance(value, str):
+        return date.fromisoformat(value[:10])
+    return value.date() if isinstance(value, datetime) else value
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, str):
+        if value.lower() in ("true", "t", "1", "yes"):
+            return True
+        if value.lower() in ("false", "f", "0", "no"):
+            return False
+        raise ValueError(f"{value!r} is neither true nor false")
+    return bool(value)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return json.dumps(value, default=json_value, ensure_ascii=False)
+    found = json_value(value)
+    return found if isinstance(found, str) else str(found)
+
+
+def record_of(name: str, columns: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A schema of columns that may be null."""
+    plain = "".join(char if char.isascii() and char.isalnum() else "_" for char in name)
+    return {
+        "type": "record",
+        "name": plain if plain[:1].isalpha() else f"r_{plain}",
+        "fields": [{"name": column, "type": ["null", kind], "default": None} for column, kind in columns],
+    }
+
+
+# --- values to rows -----------------------------------------------------------------------------------------
+
+
+class Decoder:
+    """Values of a topic as rows. ConnectorError for one that is not as the schema says."""
+
+    def __init__(self, versions: Sequence[TopicSchema], topic: str) -> None:
+        self._topic = topic
+        self.schema = versions[-1] if versions else None
+        self._versions = {one.version: one for one in versions}
+        self._avro: dict[int, Any] = {}
+        self._types: dict[str, Any] = {}
+        self._proto: Any = None
+        kind = None if self.schema is None else self.schema.kind
+        if self.schema is not None and kind in ("JSON", "AVRO"):
+            self._types = {name: one for name, one, _ in _fields(json.loads(self.schema.definition))}
+        if self.schema is not None and kind in ("PROTOBUF", "PROTOBUF_NATIVE"):
+            self._proto = _proto_class(self.schema, topic)
+
+    @property
+    def columns(self) -> Sequence[tuple[str, Any]]:
+        """Names and types of Avro's, where the schema has them."""
+        return list(self._types.items())
+
+    def row(self, message: Message) -> dict[str, Any]:
+        """A value that is no object is a row with the one column `value`."""
+        found = self.value(message)
+        return found if isinstance(found, dict) else {"value": found}
+
+    def value(self, message: Message) -> Any:
+        """Without a schema: JSON if it is that, else text, else bytes."""
+        value = bytes(message.value or b"")
+        try:
+            match None if self.schema is None else self.schema.kind:
+                case "JSON":
+                    found = json.loads(value)
+                    return self._typed(found) if isinstance(found, dict) else found
+                case "AVRO":
+                    return self._read_avro(value, message)
+                case "PROTOBUF" | "PROTOBUF_NATIVE":
+                    from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
+
+                    return MessageToDict(self._proto.FromString(value), preserving_proto_field_name=True)
+                case "STRING":
+                    return value.decode()
+                case None:
+                    return _guess(value)
+                case _:
+                    return value
+        except Exception as bad:
+            raise ConnectorError(f"a value of {self._topic} is not as its schema says: {bad}") from None
+
+    def _typed(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        types = self._types
+        return {
+            name: value if value is None or name not in types else from_json(value, types[name])
+            for name, value in found.items()
+        }
+
+    def _read_avro(self, value: bytes, message: Message) -> Any:
+        latest = self.schema
+        assert latest is not None
+        said = next((text for name, text in message.headers if name == _VERSION_HEADER and text), None)
+        version = int(bytes(said)) if said is not None else latest.version
+        by = self._versions.get(version, latest)
+        for one in (by, latest):
+            if one.version not in self._avro:
+                self._avro[one.version] = fastavro.parse_schema(json.loads(one.definition))
+        return fastavro.schemaless_reader(
+            io.BytesIO(value), self._avro[by.version], self._avro[latest.version] if by is not latest else None
+        )
+
+
+def from_json(value: Any, kind: Any) -> Any:
+    """A value of JSON as one of its type."""
+    match _shape(kind):
+        case "timestamp-millis":
+            return _EPOCH + timedelta(milliseconds=value)
+        case "timestamp-micros":
+            return _EPOCH + timedelta(microseconds=value)
+        case "date":
+            return _DAY + timedelta(days=value)
+        case "bytes" | "fixed":
+            return b64decode(value)
+        case "decimal":
+            return Decimal(str(value))
+        case _:
+            return value
+
+
+def _guess(value: bytes) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        pass
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _proto_class(schema: TopicSchema, topic: str) -> Any:
+    try:
+        from google.protobuf import message_factory
+
+        from weir.spark.values.proto_types import descriptor_of, native_definition, numbered_definition
+    except ImportError as missing:
+        raise ConnectorError(f"Protobuf values of {topic} need the extra spark: {missing}") from None
+    if schema.kind == "PROTOBUF":
+        definition = numbered_definition(schema.properties, topic)
+    else:
+        definition = native_definition(schema.definition)
+    return message_factory.GetMessageClass(descriptor_of(definition, topic))
+
+
+def key_of(row: Row, columns: Sequence[str]) -> bytes | None:
+    """The key of a message: the one column as text, or several as a JSON object."""
+    if not columns:
+        return None
+    if len(columns) == 1:
+        value = row.get(columns[0])
+        return None if value is None else _as_text(value).encode()
+    return plain_json({name: row.get(name) for name in columns})
+
+
+def key_row(key: bytes | None, columns: Sequence[str]) -> dict[str, Any]:
+    """The other way round; ConnectorError if the key is no such."""
+    if key is None:
+        raise ConnectorError("a message has no key, by which a row could be found")
+    text = bytes(key).decode(errors="replace")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = text
+    if isinstance(found, dict) and all(name in found for name in columns):
+        return {name: found[name] for name in columns}
+    if len(columns) == 1:
+        return {columns[0]: text}
+    raise ConnectorError(f"the key {text[:80]!r} does not have {', '.join(columns)}")

@@ -1,0 +1,100 @@
+"""Files of connectors: what is right, what is refused and why; keys and partitions as Kafka's clients have them."""
+
+import json
+
+import pytest
+
+from weir.connect.definitions import parse, parse_name, read_file
+from weir.connect.options import TYPES
+from weir.connect.partitioning import murmur2
+from weir.connect.secrets import Secret
+from weir.connect.spans import parse_bytes, parse_ms
+from weir.model.errors import ConfigError
+
+GOOD = """
+name = "orders"
+topic = "orders"
+
+[source]
+type = "postgresql"
+dsn = "host=db dbname=shop user=weir"
+password = { env = "SHOP_PASSWORD" }
+table = "orders"
+column = "id"
+poll = "250ms"
+"""
+
+
+def test_a_file_is_read_with_its_defaults_and_its_secrets_by_name() -> None:
+    name, kept = read_file(GOOD, "orders.toml")
+    found = parse(name, kept)
+    assert (str(found.name), found.label) == ("persistent://public/default/orders", "postgresql-source")
+    assert found.options["password"] == Secret("env", "SHOP_PASSWORD")
+    assert (found.options["poll"], found.options["batch"]) == (250, 1000)
+    assert [str(topic) for topic in found.topics] == ["persistent://public/default/orders"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("{ env = \"SHOP_PASSWORD\" }", '"hunter2"'), "password is a secret"),
+        (("user=weir", "user=weir password=hunter2"), "has a password in it"),
+        (("host=db dbname=shop user=weir", "postgresql://weir:hunter2@db/shop"), "has a password in it"),
+        (('type = "postgresql"', 'type = "oracle"'), "there is no source 'oracle'"),
+        (('column = "id"', ""), "needs column"),
+        (('poll = "250ms"', 'poll = "often"'), "poll is 'often'"),
+        (('poll = "250ms"', 'pol = "1s"'), "pol is not known"),
+        (("[source]", "[sauce]"), "sauce is not known"),
+        (('topic = "orders"', ""), "names no topic"),
+        (('topic = "orders"', 'topics = ["a", "b"]'), "a source writes one topic"),
+        (('name = "orders"', 'name = "a b/c"'), "cannot be the name"),
+        (("[source]", "[source"), "is no TOML"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_and_no_secret_is_told(change: tuple[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_file(GOOD.replace(*change), "orders.toml")
+    assert said in caught.value.what
+    assert "hunter2" not in caught.value.what or "password is" not in said
+
+
+def test_topics_without_a_namespace_are_in_the_connectors_own() -> None:
+    said = json.dumps({"topics": ["a", "x/y/b"], "sink": {"type": "files", "path": "/tmp"}})
+    found = parse(parse_name("acme/shop/c"), said)
+    assert [str(topic) for topic in found.topics] == ["persistent://acme/shop/a", "persistent://x/y/b"]
+
+
+def test_every_option_says_what_it_means() -> None:
+    assert all(option.about for kinds in TYPES.values() for table in kinds.values() for option in table.values())
+
+
+def test_a_secret_comes_from_a_variable_or_a_file(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("WEIR_TEST_SECRET", "one")
+    (tmp_path / "secret").write_text("two\n")
+    assert Secret("env", "WEIR_TEST_SECRET").reveal() == "one"
+    assert Secret("file", str(tmp_path / "secret")).reveal() == "two"
+    with pytest.raises(ConfigError, match="NO_SUCH is not set"):
+        Secret("env", "NO_SUCH").reveal()
+
+
+def test_spans_and_sizes() -> None:
+    assert [parse_ms(text) for text in ("5ms", "2s", "3min", "1h", "1d", "5", "-1s")] == [
+        *(5, 2_000, 180_000, 3_600_000, 86_400_000),
+        *(None, None),
+    ]
+    assert [parse_bytes(text) for text in ("10", "64MB", "1KiB", "0", "x")] == [10, 64_000_000, 1024, None, None]
+
+
+@pytest.mark.parametrize(
+    ("key", "wanted"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_keys_are_hashed_as_kafkas_own_client_does(key: bytes, wanted: int) -> None:
+    assert murmur2(key) == wanted & 0xFFFFFFFF

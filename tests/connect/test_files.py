@@ -1,0 +1,154 @@
+"""Folders and an S3-compatible server: each file once, each message in one file."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from weir.connect.stores import Store
+from weir.connect.task import Job
+from weir.connect.values import latest_schema, record_of, register
+from weir.model.errors import ConnectorError
+from weir.model.topics import TopicName
+from weir.testing.processes.s3 import S3Server
+
+from .conftest import Weir
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("connect")]
+
+
+def source(topic: str, path: object, **more: Any) -> dict[str, Any]:
+    return {"topic": topic, "source": {"type": "files", "path": str(path), "settle": "0ms", **more}}
+
+
+def sink(topic: str, path: object, **more: Any) -> dict[str, Any]:
+    return {"topic": topic, "sink": {"type": "files", "path": str(path), "max_age": "0ms", **more}}
+
+
+def test_lines_of_json_come_once_also_if_the_runner_dies_within_a_file(
+    weir: Weir, folder: Path, unique: str
+) -> None:
+    (folder / "a.json").write_text("".join(f'{{"n": {number}}}\n' for number in range(10)))
+    (folder / ".hidden.json").write_text('{"n": -1}\n')
+    (folder / "b.txt").write_text('{"n": -1}\n')
+    said = source(unique, folder, pattern="*.json", key="n", batch=4)
+    with weir.task(unique, said) as running:
+        running.steps(1)
+    assert len(weir.values(unique)) == 4
+    (folder / "sub").mkdir()
+    (folder / "sub" / "c.json").write_text('{"n": 10}\n')
+    with weir.task(unique, said) as running:
+        running.until(lambda: len(weir.values(unique)) == 11)
+        running.steps()
+    assert [row["n"] for row in weir.values(unique)] == list(range(11))
+    assert bytes(weir.messages(unique)[3][1].key or b"") == b"3"
+
+
+def test_csv_is_typed_by_the_topics_schema(weir: Weir, folder: Path, unique: str) -> None:
+    weir.create(unique)
+    columns = [("id", "int"), ("price", "double"), ("note", "string")]
+    register(weir.place.access, TopicName.parse(unique), "JSON", record_of("row", columns))
+    (folder / "a.csv").write_text('id;price;note\n1;2.5;"x;y"\n2;;z\n')
+    with weir.task(unique, source(unique, folder, format="csv", delimiter=";")) as running:
+        running.until(lambda: len(weir.values(unique)) == 2)
+    assert weir.values(unique) == [
+        {"id": 1, "price": 2.5, "note": "x;y"},
+        {"id": 2, "price": None, "note": "z"},
+    ]
+    (folder / "b.csv").write_text("id;price;note\nmany;1;x\n")
+    with weir.task(unique, source(unique, folder, format="csv", delimiter=";")) as running:
+        with pytest.raises(ConnectorError, match=r"b.csv, behind record 0: .*many"):
+            running.steps()
+
+
+def test_a_file_that_was_just_changed_waits(weir: Weir, folder: Path, unique: str) -> None:
+    (folder / "a.txt").write_text("x\n")
+    said = source(unique, folder, format="text", settle="1h")
+    with weir.task(unique, said) as running:
+        running.steps()
+        assert weir.messages(unique) == []
+        os.utime(folder / "a.txt", (1, 1))
+        running.until(lambda: weir.messages(unique))
+    assert [bytes(one.value or b"") for _, one in weir.messages(unique)] == [b"x"]
+
+
+def test_parquet_goes_both_ways_with_its_types(weir: Weir, folder: Path, tmp_path: Path, unique: str) -> None:
+    table = pa.table(
+        {"id": [1, 2, 3], "name": ["a", None, "c"], "at": pa.array([1, 2, 3], pa.timestamp("us", "UTC"))}
+    )
+    pq.write_table(table, folder / "a.parquet")
+    with weir.task(unique, source(unique, folder, format="parquet", values="avro")) as running:
+        running.until(lambda: len(weir.messages(unique)) == 3)
+    assert latest_schema(weir.place.access, TopicName.parse(unique))[-1].kind == "AVRO"
+    out = tmp_path / "out"
+    with weir.task(f"{unique}-out", sink(unique, out, format="parquet")) as running:
+        running.until(lambda: list(out.rglob("*.parquet")))
+    (file,) = out.rglob("*.parquet")
+    assert pq.read_table(file, partitioning=None).to_pylist() == table.to_pylist()
+
+
+def written(folder: Path, suffix: str = "jsonl") -> list[Any]:
+    files = sorted(folder.rglob(f"*.{suffix}"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def test_messages_are_in_one_file_each_whatever_dies_between_file_and_position(
+    weir: Weir, folder: Path, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weir.create(unique)
+    weir.fill(unique, [(b"k", f'{{"n": {number}}}'.encode()) for number in range(5)])
+    said = sink(unique, folder)
+    with weir.task(unique, said) as running:
+        inlet: Any = running.task.inlet  # type: ignore[attr-defined]
+        monkeypatch.setattr(inlet, "commit", lambda positions: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(OSError, match="killed"):
+            running.steps()
+    assert [row["n"] for row in written(folder)] == list(range(5))
+    weir.fill(unique, [(b"k", b'{"n": 5}'), (b"k", b"no json")])
+    with weir.task(unique, said) as running:
+        running.until(lambda: len(written(folder)) == 7)
+        running.steps()
+    assert written(folder) == [*({"n": number} for number in range(6)), {"value": "no json"}]
+    names = sorted(file.name for file in folder.rglob("*.jsonl"))
+    assert names == [f"{0:020d}-{4:020d}.jsonl", f"{5:020d}-{6:020d}.jsonl"]
+
+
+def test_csv_files_have_what_there_is_about_a_message_if_wanted(weir: Weir, folder: Path, unique: str) -> None:
+    weir.create(unique)
+    weir.fill(unique, [(b"k", b'{"a": 1, "b": [1]}'), (b"gone", None)], headers=((b"h", b"v"),))
+    with weir.task(unique, sink(unique, folder, format="csv", columns="all")) as running:
+        running.until(lambda: list(folder.rglob("*.csv")))
+    (file,) = folder.rglob("*.csv")
+    first, second, third = file.read_text().splitlines()
+    assert first == "a,b,__key,__partition,__offset,__timestamp,__headers"
+    assert second.startswith("1,[1],k,0,0,1700000000000,")
+    assert third.startswith(",,gone,0,1,")
+
+
+def test_a_bucket_is_read_and_written_as_a_folder_is(
+    weir: Weir, s3: S3Server, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("KEY", s3.environment["AWS_ACCESS_KEY_ID"])
+    monkeypatch.setenv("SECRET", s3.environment["AWS_SECRET_ACCESS_KEY"])
+    store = {"endpoint": s3.url, "access_key": {"env": "KEY"}, "secret_key": {"env": "SECRET"}}
+    weir.create(unique)
+    weir.fill(unique, [(b"k", f'{{"n": {number}}}'.encode()) for number in range(5)])
+    path = f"s3://{s3.bucket}/{unique}"
+    said = sink(unique, path, **store)
+    with weir.task(unique, said) as running:
+        running.until(lambda: running.task.status.position)
+    with weir.task(unique, said) as running:
+        running.steps()
+    job: Job = weir.job(unique, said)
+    assert len(list(Store(job).list())) == 1
+    copy = f"{unique}-copy"
+    with weir.task(copy, source(copy, path, **store)) as running:
+        running.until(lambda: len(weir.values(copy)) == 5)
+        running.steps()
+    assert [row["n"] for row in weir.values(copy)] == list(range(5))

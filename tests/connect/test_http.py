@@ -1,0 +1,144 @@
+"""HTTP, both ways: pages from a cursor on, once; batches that are tried again, and what is refused for good."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from weir.model.errors import ConnectorError
+
+from .conftest import Weir
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("connect")]
+
+
+class Api:
+    """Records by number; what was posted."""
+
+    def __init__(self) -> None:
+        self.records = [{"id": number} for number in range(1, 8)]
+        self.posted: list[Any] = []
+        self.keys: list[str] = []
+        self.tokens: set[str | None] = set()
+        #: How often the next requests fail.
+        self.failing = 0
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                api.tokens.add(self.headers["Authorization"])
+                after = int(parse_qs(urlsplit(self.path).query).get("after", ["0"])[0])
+                page = [one for one in api.records if one["id"] > after][:3]
+                self._answer(200, {"data": {"items": page}})
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if api.failing:
+                    api.failing -= 1
+                    self._answer(503, {"why": "busy"})
+                elif any(one["value"] == {"bad": True} for one in body):
+                    self._answer(422, {"why": "bad"})
+                else:
+                    api.posted += body
+                    api.keys.append(self.headers["Idempotency-Key"])
+                    self._answer(200, {})
+
+            def _answer(self, status: int, said: object) -> None:
+                data = json.dumps(said).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    found = Api()
+    yield found
+    found.close()
+
+
+def test_pages_are_asked_for_from_the_cursor_on_and_each_record_comes_once(
+    weir: Weir, api: Api, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_TOKEN", "t0ken")
+    said = {
+        "topic": unique,
+        "source": {
+            "type": "http",
+            "url": f"{api.url}/items",
+            "records": "data.items",
+            "cursor_field": "id",
+            "parameter": "after",
+            "key": "id",
+            "token": {"env": "API_TOKEN"},
+        },
+    }
+    with weir.task(unique, said) as running:
+        running.steps(2)
+    api.records.append({"id": 8})
+    with weir.task(unique, said) as running:
+        running.until(lambda: len(weir.values(unique)) == 8)
+        running.steps()
+    assert [row["id"] for row in weir.values(unique)] == list(range(1, 9))
+    assert api.tokens == {"Bearer t0ken"}
+
+
+def sink(topic: str, api: Api, **more: Any) -> dict[str, Any]:
+    return {"topic": topic, "sink": {"type": "http", "url": api.url, "batch": 4, **more}}
+
+
+def test_messages_are_posted_in_batches_and_again_while_the_other_side_is_busy(
+    weir: Weir, api: Api, unique: str
+) -> None:
+    weir.create(unique)
+    weir.fill(unique, [(b"k", f'{{"n": {number}}}'.encode()) for number in range(6)], headers=((b"h", b"v"),))
+    api.failing = 2
+    with weir.task(unique, sink(unique, api)) as running:
+        running.until(lambda: len(api.posted) == 6)
+    assert [one["value"]["n"] for one in api.posted] == list(range(6))
+    assert api.posted[0] | {"value": 0} == {
+        "topic": unique,
+        "partition": 0,
+        "offset": 0,
+        "timestamp": 1_700_000_000_000,
+        "key": "k",
+        "headers": {"h": "v"},
+        "value": 0,
+    }
+    assert api.keys == [f"{unique}/{unique}-0/0-3", f"{unique}/{unique}-0/4-5"]
+
+
+def test_the_one_message_that_is_refused_is_a_dead_letter_and_the_others_go_on(
+    weir: Weir, api: Api, unique: str
+) -> None:
+    weir.create(unique)
+    weir.fill(unique, [(None, b'{"n": 0}'), (None, b'{"bad": true}'), (None, b'{"n": 2}')])
+    with (
+        weir.task(unique, sink(unique, api)) as running,
+        pytest.raises(ConnectorError, match="at offset 1: .*422"),
+    ):
+        running.steps()
+    api.posted.clear()
+    with weir.task(unique, sink(unique, api, on_error="dead_letter")) as running:
+        running.until(lambda: running.task.status.lag == 0)
+    assert [one["value"] for one in api.posted] == [{"n": 0}, {"n": 2}]
+    ((_, letter),) = weir.messages(f"{unique}-DLQ")
+    assert b"422" in bytes(dict(letter.headers)[b"weir-dead-letter-reason"] or b"")
