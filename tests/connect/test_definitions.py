@@ -1,4 +1,4 @@
-"""Files of connectors: what is right, what is refused and why; keys and partitions as Kafka's clients have them."""
+"""Files of connectors: what is right, what is refused and why; keys are hashed as Kafka's clients do it."""
 
 import json
 

@@ -60,9 +60,9 @@ def test_csv_is_typed_by_the_topics_schema(weir: Weir, folder: Path, unique: str
         {"id": 2, "price": None, "note": "z"},
     ]
     (folder / "b.csv").write_text("id;price;note\nmany;1;x\n")
-    with weir.task(unique, source(unique, folder, format="csv", delimiter=";")) as running:
-        with pytest.raises(ConnectorError, match=r"b.csv, behind record 0: .*many"):
-            running.steps()
+    wrong = pytest.raises(ConnectorError, match=r"b.csv, behind record 0: .*many")
+    with weir.task(unique, source(unique, folder, format="csv", delimiter=";")) as running, wrong:
+        running.steps()
 
 
 def test_a_file_that_was_just_changed_waits(weir: Weir, folder: Path, unique: str) -> None:

@@ -133,7 +133,7 @@ def test_the_one_message_that_is_refused_is_a_dead_letter_and_the_others_go_on(
     weir.fill(unique, [(None, b'{"n": 0}'), (None, b'{"bad": true}'), (None, b'{"n": 2}')])
     with (
         weir.task(unique, sink(unique, api)) as running,
-        pytest.raises(ConnectorError, match="at offset 1: .*422"),
+        pytest.raises(ConnectorError, match=r"at offset 1: .*422"),
     ):
         running.steps()
     api.posted.clear()

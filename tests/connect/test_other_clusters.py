@@ -1,9 +1,11 @@
-"""From one Weir to another and back, by Kafka's protocol and by Pulsar's own client: nothing twice, nothing changed."""
+"""From one Weir to another and back, by Kafka's protocol and Pulsar's own client: nothing twice or changed."""
 
 from typing import Any
 
 import pulsar
 import pytest
+
+from weir.client.blocking import ask_v2
 
 from .conftest import Weir
 
@@ -110,6 +112,7 @@ def test_topics_go_to_another_pulsar_and_what_is_there_already_is_left_out(
 ) -> None:
     weir.create(unique)
     weir.fill(unique, [(b"k", b"v%d" % number) for number in range(8)], headers=((b"h", b"v"),))
+    ask_v2(other.place.access, "POST", "namespaces/public/default/deduplication", True)
     said = {"topic": unique, "sink": {"type": "pulsar", "service_url": other.up.pulsar_url, "batch": 4}}
     with weir.task(unique, said) as running:
         monkeypatch.setattr(running.task, "done", lambda piece: (_ for _ in ()).throw(OSError("killed")))

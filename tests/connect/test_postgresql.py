@@ -1,4 +1,4 @@
-"""A real PostgreSQL, both ways: every row once, late ones too; rows typed by the registry; deletes; dead letters."""
+"""A real PostgreSQL, both ways: every row once, late ones too; types by the registry; deletes; dead letters."""
 
 import json
 from datetime import UTC, datetime
@@ -32,8 +32,8 @@ def test_rows_come_once_in_their_order_with_types_keys_and_a_schema(
     weir: Weir, postgresql: PostgresqlServer, database: Database, unique: str
 ) -> None:
     database.execute(
-        f"""CREATE TABLE "{unique}" (id bigserial PRIMARY KEY, name text, price numeric, at timestamptz, tags text[],
-        day date, ok boolean, raw bytea)"""
+        f"""CREATE TABLE "{unique}" (id bigserial PRIMARY KEY, name text, price numeric, at timestamptz,
+        tags text[], day date, ok boolean, raw bytea)"""
     )
     insert = f"""INSERT INTO "{unique}" (name, price, at, tags, day, ok, raw)
         VALUES (%s, 12.34, '2026-01-02T03:04:05.000006Z', '{{a,b}}', '2026-01-02', true, 'x')"""
@@ -145,7 +145,7 @@ def test_a_message_that_no_row_can_be_made_of_stops_the_sink_or_is_a_dead_letter
     database.execute(f'CREATE TABLE "{unique}" (n int PRIMARY KEY)')
     weir.fill(unique, [(None, b'{"n": 1}'), (b"k", b'{"n": "many"}'), (None, b'{"n": 3}')])
     said = sink(postgresql, unique, table=unique)
-    with weir.task(unique, said) as running, pytest.raises(ConnectorError, match="at offset 1: .*integer"):
+    with weir.task(unique, said) as running, pytest.raises(ConnectorError, match=r"at offset 1: .*integer"):
         running.steps()
     with weir.task(unique, sink(postgresql, unique, table=unique, on_error="dead_letter")) as running:
         running.until(lambda: running.task.status.lag == 0)

@@ -119,9 +119,17 @@ class Outlet:
             return
         # The coordinator may be on the same connection, and answers come in turn.
         add_partitions(self.cluster, self._name, producer, batches)
-        for partition, mine in batches.items():
-            for chunk in _chunks(mine):
-                self._sender.send({partition: self._sealed(partition, chunk, producer)})
+        # Who leads is looked up before anything is on its way, for the same reason.
+        self.cluster.retry(lambda: self.cluster.by_leader(batches))
+        parts = {partition: _chunks(mine) for partition, mine in batches.items()}
+        for turn in range(max(len(chunks) for chunks in parts.values())):
+            self._sender.send(
+                {
+                    partition: self._sealed(partition, chunks[turn], producer)
+                    for partition, chunks in parts.items()
+                    if turn < len(chunks)
+                }
+            )
         self._sender.flush()
         end(self.cluster, self._name, producer, commit=True)
 

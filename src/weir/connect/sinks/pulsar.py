@@ -39,8 +39,7 @@ class PulsarSink(Sink):
             self._producers[partition] = self._client.create_producer(
                 f"{self.job.option('prefix')}{local}",
                 producer_name=f"weir-connect-{self.job.id}-{partition}",
-                batching_enabled=True,
-                batching_max_publish_delay_ms=5,
+                batching_enabled=False,  # of a batch, deduplication would know the first sequence id alone
                 block_if_queue_full=True,
             )
         return self._producers[partition]
