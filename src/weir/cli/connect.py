@@ -14,6 +14,7 @@ import click
 from weir.cli.examples import examples
 from weir.cli.output import Column, Output, done
 from weir.cli.remote import Remote, remote_options
+from weir.cli.values import parse_span_ms
 from weir.model.connectors import ConnectorWanted
 from weir.model.errors import ConfigError, ConnectorNotFoundError, NetworkError, RunnerBusyError, TopicClosedError
 
@@ -28,6 +29,7 @@ _BROKER_PATIENCE_S = 60.0
 #: One that was killed is the runner until its lease runs out.
 _LEASE_PATIENCE_S = 20.0
 _STANDBY_S = 2.0
+_SHORTEST_LEASE_MS, _LONGEST_LEASE_MS = 1_000, 600_000
 
 
 @click.group(
@@ -215,10 +217,24 @@ def types(*, wanted: str | None, remote: Remote, out: Output) -> None:
 @click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
 @click.option("--patience", type=click.IntRange(min=1), metavar="S", help="End if the broker is away for so long.")
 @click.option("--standby", is_flag=True, help="While another one runs the connectors, wait until it does not.")
+@click.option(
+    "--lease",
+    default="15s",
+    show_default=True,
+    metavar="SPAN",
+    help="For how long another one waits for this one, if it dies.",
+)
 @click.option("--debug", is_flag=True, help="Log all that is known of a connector that fails.")
 @remote_options
 def run(
-    *, kafka: str | None, patience: int | None, standby: bool, debug: bool, remote: Remote, as_json: bool
+    *,
+    kafka: str | None,
+    patience: int | None,
+    standby: bool,
+    lease: str,
+    debug: bool,
+    remote: Remote,
+    as_json: bool,
 ) -> None:
     """Run the connectors: one process does it for all of them, as a superuser where there are tokens."""
     from weir.client.connectors import runner as asked_runner
@@ -229,6 +245,9 @@ def run(
     if debug:
         logging.getLogger(runners.__name__).setLevel(logging.DEBUG)
     stopped: list[int] = []
+    lease_ms = parse_span_ms(lease)
+    if not _SHORTEST_LEASE_MS <= lease_ms <= _LONGEST_LEASE_MS:
+        raise ConfigError(f"--lease is {lease}", hint="from 1s to 10min")
     place = Place.find(_access(remote, _BROKER_PATIENCE_S), kafka)
     runners.check_allowed(place)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -241,8 +260,8 @@ def run(
         if found is not None and not said:
             click.echo(f"the connectors are run by {found.where}; this one stands by")
             said = True
-        time.sleep(_STANDBY_S)
-    runner = runners.Runner(place)
+        time.sleep(min(_STANDBY_S, lease_ms / 4000))
+    runner = runners.Runner(place, lease_ms=lease_ms)
     _take(runner, stopped, patience_s=None if standby else _LEASE_PATIENCE_S)
     if not stopped:
         click.echo(f"running connectors as process {os.getpid()}")
@@ -307,7 +326,9 @@ def _state(one: "DefinedConnector", *, runs: bool) -> str:
     wanted = one.connector.wanted.value
     if not runs:
         return f"{wanted}, and nobody runs it" if wanted == "running" else wanted
-    return wanted if one.progress is None else one.progress.state
+    if one.progress is None:
+        return "starting" if wanted == "running" else wanted
+    return one.progress.state
 
 
 def _status(access: "Access", one: "DefinedConnector") -> list[tuple[str, object]]:

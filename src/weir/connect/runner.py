@@ -16,13 +16,13 @@ from weir.connect.place import Place
 from weir.connect.task import Job, Status, Task
 from weir.connect.tasks import clean_up, make_task
 from weir.model.connectors import Connector, ConnectorProgress, ConnectorWanted
-from weir.model.errors import ConnectorNotFoundError, NetworkError, NotAuthorisedError, TopicClosedError, WeirError
+from weir.model.errors import BrokerError, NetworkError, NotAuthorisedError, TopicClosedError, WeirError
 
 log = logging.getLogger(__name__)
 
-#: Who is silent for so long is not the runner any more; it asks again well before.
+#: Who is silent for so long is not the runner any more; it asks again after a quarter of it.
 LEASE_MS = 15_000
-_RENEW_S, _REPORT_S, _STEP_S = 4.0, 2.0, 0.2
+_REPORT_S, _STEP_S = 2.0, 0.2
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 #: How long one question to the broker may take; the next step asks again.
 _PATIENCE_S = 2.0
@@ -135,7 +135,10 @@ class Running:
 class Runner:
     """`take` first, then `step` now and then, then `close`."""
 
-    def __init__(self, place: Place, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, place: Place, *, lease_ms: int = LEASE_MS, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._lease_ms = lease_ms
         self._place = place
         self._access = replace(place.access, patience_s=_PATIENCE_S)
         self._now = now
@@ -151,10 +154,10 @@ class Runner:
 
     def take(self) -> None:
         """Be the runner; RunnerBusyError while another is."""
-        if self._now() - self._renewed_s < _RENEW_S:
+        if (self._now() - self._renewed_s) * 4000 < self._lease_ms:
             return
         where = f"process {os.getpid()} on {socket.gethostname()}"
-        rest.take_runner(self._access, self._me, where, LEASE_MS)
+        rest.take_runner(self._access, self._me, where, self._lease_ms)
         self._renewed_s = self._now()
 
     def step(self) -> bool:
@@ -240,7 +243,7 @@ class Runner:
             one.before = worker.records, self._now()
         try:
             rest.report(self._access, one.connector.name, found)
-        except ConnectorNotFoundError:
+        except BrokerError:  # it was removed a moment ago
             return
         one.reported, one.reported_s = found, self._now()
 
