@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ from click.testing import CliRunner, Result
 
 from weir.cli.main import cli
 from weir.client.connectors import all_connectors
+from weir.client.kafka.cluster import Cluster
+from weir.connect.runner import Runner, run
+from weir.model.errors import RunnerBusyError
 from weir.model.topics import TopicName
 from weir.testing.processes.postgresql import PostgresqlServer
 from weir.testing.processes.up import environment
@@ -73,6 +77,39 @@ class RunnerProcess:
             self._process = None
 
 
+class RunnerThread:
+    """The same without a process of its own."""
+
+    def __init__(self, weir: Weir) -> None:
+        self._runner = Runner(weir.place, lease_ms=1_000)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=lambda: run(self._runner, self._stop.is_set))
+
+    def start(self) -> None:
+        def first() -> bool:
+            try:
+                self._runner.take()
+            except RunnerBusyError:  # one that was killed a moment ago
+                return False
+            return True
+
+        until(first)
+        self._thread.start()
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._runner.close()
+
+
+@pytest.fixture
+def running(weir: Weir, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunnerThread]:
+    monkeypatch.setenv("SHOP_PASSWORD", "hunter2")
+    found = RunnerThread(weir)
+    yield found
+    found.end()
+
+
 @pytest.fixture
 def weir_connect(weir: Weir) -> Iterator[Cli]:
     found = Cli(weir)
@@ -91,7 +128,7 @@ def runner(weir: Weir, tmp_path: Path) -> Iterator[RunnerProcess]:
 def test_a_connector_is_added_run_paused_stopped_resumed_and_removed(
     weir: Weir,
     weir_connect: Cli,
-    runner: RunnerProcess,
+    running: RunnerThread,
     folder: Path,
     tmp_path: Path,
     unique: str,
@@ -106,7 +143,7 @@ def test_a_connector_is_added_run_paused_stopped_resumed_and_removed(
     assert "is defined" in weir_connect("add", str(file)), "asking twice is fine"
     (listed,) = json.loads(weir_connect("list", "--json"))
     assert (listed["connector"], listed["type"]) == (unique, "files source")
-    runner.start()
+    running.start()
     until(lambda: weir_connect.status(unique)["state"] == "running")
     until(lambda: len(weir.messages(unique)) == 1)
     shown = weir_connect("describe", unique)
@@ -123,8 +160,6 @@ def test_a_connector_is_added_run_paused_stopped_resumed_and_removed(
     assert json.loads(weir_connect("list", "--json")) == []
     assert weir_connect.run("status", unique).exit_code == 1
     # What it left goes, what it carried stays.
-    from weir.client.kafka.cluster import Cluster
-
     with Cluster(weir.place.kafka) as cluster:
         until(lambda: f"connect-{unique}-positions" not in cluster.topics())
         assert unique in cluster.topics()
@@ -133,7 +168,7 @@ def test_a_connector_is_added_run_paused_stopped_resumed_and_removed(
 def test_a_connector_that_fails_says_why_and_when_it_is_tried_again_and_goes_on(
     weir: Weir,
     weir_connect: Cli,
-    runner: RunnerProcess,
+    running: RunnerThread,
     postgresql: PostgresqlServer,
     database: "psycopg.Connection[Any]",
     tmp_path: Path,
@@ -145,7 +180,7 @@ def test_a_connector_that_fails_says_why_and_when_it_is_tried_again_and_goes_on(
         f'password = {{ env = "SHOP_PASSWORD" }}\ntable = "{unique}"\ncolumn = "id"\npoll = "50ms"\n'
     )
     weir_connect("add", str(file))
-    runner.start()
+    running.start()
     told = until(lambda: found if (found := weir_connect.status(unique))["state"] == "failed" else None)
     assert "does not exist" in told["error"]
     assert told["failures"] >= 1

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -62,7 +63,7 @@ def add(*, file: str, check: bool, remote: Remote, as_json: bool) -> None:
     from weir.connect.definitions import read_file, short_name
 
     try:
-        text = click.get_text_stream("stdin").read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as failure:
         raise ConfigError(f"{file} cannot be read: {failure}") from None
     name, config = read_file(text, file, None if file == "-" else Path(file).stem)

@@ -338,7 +338,7 @@ def _guess(value: bytes) -> Any:
 
 def _proto_class(schema: TopicSchema, topic: str) -> Any:
     try:
-        from google.protobuf import message_factory
+        from google.protobuf import message_factory  # type: ignore[import-untyped]
 
         from weir.spark.values.proto_types import descriptor_of, native_definition, numbered_definition
     except ImportError as missing:

@@ -86,7 +86,7 @@ class FilesSink(Sink):
         return carried
 
     def _due(self, one: _Waiting) -> bool:
-        return (
+        return bool(
             one.size >= self.job.option("max_size")
             or len(one.rows) >= self.job.option("max_records")
             or (time.monotonic() - one.since_s) * 1000 >= self.job.option("max_age")

@@ -72,7 +72,8 @@ class PulsarSource(Source):
     def _carry(self, part: str, consumer: Any) -> int:
         import pulsar
 
-        messages, last, wait_ms = [], None, _FIRST_WAIT_MS
+        messages: list[Message] = []
+        last, wait_ms = None, _FIRST_WAIT_MS
         seen = self.positions.get(part)
         whole = TopicName.parse(part)
         while len(messages) < self.job.option("batch"):

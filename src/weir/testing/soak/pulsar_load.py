@@ -5,7 +5,7 @@ import time
 from functools import partial
 from typing import Any
 
-import pulsar  # type: ignore[import-untyped]
+import pulsar
 
 from weir.testing.soak.pauses import Pauses
 
