@@ -32,6 +32,8 @@ _MODULES = (
     "lake_load",
     "pauses",
     "functions",
+
+    "tiered_load",
 )
 _CASES: dict[str, Case] = {}
 

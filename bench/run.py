@@ -36,6 +36,8 @@ from bench.perf_groups import perf_groups
 from bench.plan import Group, Round, Run
 from bench.spark_groups import NAME as SPARK
 from bench.spark_groups import spark_groups
+from bench.tiered_groups import NAME as TIERED
+from bench.tiered_groups import tiered_groups
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "bench" / "results"
@@ -90,6 +92,8 @@ def _all_groups(arguments: argparse.Namespace) -> list[Group]:
         (LAKE, lake_groups),
         (PAUSES, pause_groups),
         (FUNCTIONS, function_groups),
+
+        (TIERED, tiered_groups),
     ):
         if not arguments.only or any(wanted.startswith(name) for wanted in arguments.only):
             found += peers(quick=arguments.quick)

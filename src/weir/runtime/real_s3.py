@@ -42,8 +42,8 @@ _threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="weir-s3")
 class S3Store:
     """Made by `open`."""
 
-    def __init__(self, files: Any, url: str) -> None:
-        self._files = files
+    def __init__(self, options: tuple[tuple[str, str], ...], url: str) -> None:
+        self._options = options
         self._url = url
         self._path = url.partition("://")[2].rstrip("/")
         #: Each knows the size of its object, which costs a request.
@@ -56,7 +56,12 @@ class S3Store:
             found = next((os.environ[one] for one in variables if os.environ.get(one)), None)
             if found is not None:
                 said[name] = found
-        return cls(_client(tuple(sorted((said | dict(options)).items()))), url)
+        return cls(tuple(sorted((said | dict(options)).items())), url)
+
+    @property
+    def _files(self) -> Any:
+        """Asked for on a thread: to load Arrow takes a second, and the loop would stand still."""
+        return _client(self._options)
 
     async def put(self, name: str, pieces: AsyncIterable[Buffer]) -> int:
         path, size = f"{self._path}/{name}", 0
@@ -119,11 +124,14 @@ class S3Store:
         await self._do(name, gone)
 
     async def list(self) -> list[str]:
-        from pyarrow.fs import FileSelector
+        def asked() -> list[str]:
+            files = self._files
+            from pyarrow.fs import FileSelector
 
-        selector = FileSelector(self._path, allow_not_found=True)
-        found = await self._do("", lambda: self._files.get_file_info(selector))
-        return sorted(info.base_name for info in found if info.is_file)
+            found = files.get_file_info(FileSelector(self._path, allow_not_found=True))
+            return sorted(info.base_name for info in found if info.is_file)
+
+        return await self._do("", asked)
 
     async def clear(self) -> None:
         for name in await self.list():
