@@ -32,7 +32,6 @@ _MODULES = (
     "lake_load",
     "pauses",
     "functions",
-
     "tiered_load",
 )
 _CASES: dict[str, Case] = {}

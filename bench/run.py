@@ -92,7 +92,6 @@ def _all_groups(arguments: argparse.Namespace) -> list[Group]:
         (LAKE, lake_groups),
         (PAUSES, pause_groups),
         (FUNCTIONS, function_groups),
-
         (TIERED, tiered_groups),
     ):
         if not arguments.only or any(wanted.startswith(name) for wanted in arguments.only):
