@@ -362,3 +362,29 @@ def test_bundles_move_while_clients_send_consume_and_run_transactions(
         take(1)
     clients.stop(producer)
     clients.stop(consumer)
+
+
+def test_clients_go_on_when_a_broker_is_lost_and_nothing_confirmed_is(
+    brokers: ManyBrokers, clients: Any, make: Callable[..., Message]
+) -> None:
+    """The last one here: a broker is gone after it."""
+    topic = partitioned(brokers)
+    clients.endpoint = brokers.endpoints
+    producer, consumer = clients.producer(topic), clients.consumer("g", topic, wait_s=1)
+    stored = [b"%d" % n for n in range(12)]
+    for body in stored:
+        producer.send(make(topic, body))
+    brokers.lose("broker2")
+    while len(stored) < 24:
+        body = b"%d" % len(stored)
+        with suppress(Exception):  # what the client does not get rid of in its attempts its user sends again
+            producer.send(make(topic, body))
+            stored.append(body)
+    found: set[bytes] = set()
+    while not found >= set(stored):
+        with suppress(Exception):  # its route names the lost broker for a while
+            for one in consumer.receive(16, 60):
+                found.add(one.body)
+                consumer.ack(one)
+    clients.stop(producer)
+    clients.stop(consumer)
