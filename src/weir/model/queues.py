@@ -100,6 +100,8 @@ class QueueRules:
     delivery_limit: int | None = None
     #: Of a stream: how old what it keeps may be.
     max_age_ms: int | None = None
+    #: What is waited before a message that came back is delivered again, as `parse_schedule` reads it.
+    retry_schedule: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 
 from weir.broker.api import LetterFilter, StartAt, SubscribeRequest, SubscriptionType
 from weir.model.dead_letters import Death, death_in
-from weir.model.errors import NotAllowedError
+from weir.model.errors import NotAllowedError, QueueArgumentError
 from weir.model.message import Message
 from weir.model.retry import DEAD_LETTER_TOPIC, MAX_DELIVERIES, SCHEDULE, FixedDelays, RetryPolicy
 from weir.model.topics import TopicName
@@ -423,5 +423,22 @@ def test_a_quorum_queue_with_a_limit_knows_after_its_unloading_how_often_a_messa
         consumer.requeue([(0, 1)])
         assert await stage.nothing(consumer)
         assert await stage.counts(queue) == (0, 0, 1)
+
+    run(scenario)
+
+
+def test_a_queue_waits_by_the_schedule_that_it_was_declared_with(run: Run) -> None:
+    async def scenario(stage: Any) -> None:
+        queue = await stage.declare("q", arguments={"x-retry-schedule": "10s 1h"})
+        consumer = await stage.consumer(queue)
+        await stage.publish(queue, "one")
+        for wait_s in (10, 3600):
+            assert await stage.texts(consumer, 1) == ["one"]
+            consumer.requeue([(0, 1)])
+            await stage.runtime.clock.sleep(wait_s - 6)
+            assert await stage.nothing(consumer)  # for five seconds
+        for wrong in ({"x-retry-schedule": "soon"}, {"x-queue-type": "stream", "x-retry-schedule": "1s"}):
+            with pytest.raises(QueueArgumentError, match="x-retry-schedule"):
+                await stage.declare("wrong", arguments=wrong)
 
     run(scenario)

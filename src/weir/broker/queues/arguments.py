@@ -9,9 +9,10 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from weir.model.errors import QueueArgumentError
+from weir.model.errors import NotAllowedError, QueueArgumentError
 from weir.model.exchanges import Fields
 from weir.model.queues import Overflow, QueueDeclaration, QueueKind, queue_in_vhost
+from weir.model.retry import parse_schedule
 
 EXPIRES = "x-expires"
 MESSAGE_TTL = "x-message-ttl"
@@ -23,6 +24,8 @@ MAX_PRIORITY = "x-max-priority"
 OVERFLOW = "x-overflow"
 SINGLE_ACTIVE = "x-single-active-consumer"
 DELIVERY_LIMIT = "x-delivery-limit"
+#: Weir's own: what is waited before a message that came back is delivered again.
+RETRY_SCHEDULE = "x-retry-schedule"
 MAX_AGE = "x-max-age"
 QUEUE_TYPE = "x-queue-type"
 
@@ -124,6 +127,18 @@ def _max_age(value: Any, others: Fields) -> str | None:
     return _text(value, others) or (None if max_age_ms(value) else "invalid_max_age")
 
 
+def is_schedule(text: str) -> bool:
+    try:
+        parse_schedule(text)
+    except NotAllowedError:
+        return False
+    return True
+
+
+def _schedule(value: Any, others: Fields) -> str | None:
+    return _text(value, others) or (None if is_schedule(value) else "invalid_retry_schedule")
+
+
 def _version(value: Any, others: Fields) -> str | None:
     return _number(value, others) or (None if value in (1, 2) else f"\"unsupported queue version '{value}'\"")
 
@@ -157,6 +172,7 @@ KNOWN: Mapping[str, _Argument] = {
     SINGLE_ACTIVE: _Argument(_yes_or_no, _NO_STREAM),
     QUEUE_TYPE: _Argument(_KIND, frozenset(QueueKind)),
     DELIVERY_LIMIT: _Argument(_number, _QUORUM),
+    RETRY_SCHEDULE: _Argument(_schedule, _NO_STREAM),
     "x-quorum-initial-group-size": _Argument(_above_zero, _QUORUM),
     MAX_AGE: _Argument(_max_age, _STREAM),
     "x-stream-max-segment-size-bytes": _Argument(_number, _STREAM),

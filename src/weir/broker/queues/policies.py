@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
-from weir.broker.queues.arguments import max_age_ms
+from weir.broker.queues.arguments import is_schedule, max_age_ms
 from weir.model.errors import QueueArgumentError
 from weir.model.queues import Overflow, QueueKind, QueuePolicy
 
@@ -55,6 +55,7 @@ _TERMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "max-in-memory-bytes": (_number(0), "a valid maximum memory in bytes"),
     "overflow": (_one_of(*(way.value for way in Overflow)), "a valid overflow value"),
     "delivery-limit": (_number(0), "a valid delivery limit"),
+    "retry-schedule": (lambda value: _text(value) and is_schedule(value), "a valid retry schedule"),
     "queue-mode": (_one_of("default", "lazy"), "a valid queue-mode value"),
     "queue-version": (_one_of(1, 2), "a valid queue version"),  # type: ignore[arg-type]
     "max-age": (lambda value: _text(value) and max_age_ms(value) is not None, "a valid max age"),
@@ -102,6 +103,7 @@ _NOT_FOR: Mapping[QueueKind | None, frozenset[str]] = {
             "max-in-memory-length",
             "max-in-memory-bytes",
             "delivery-limit",
+            "retry-schedule",
             "dead-letter-strategy",
             *_FOR_CLASSIC,
         )

@@ -47,6 +47,7 @@ def rules_of(
         single_active=said.get(named.SINGLE_ACTIVE, False),
         delivery_limit=_lower(said.get(named.DELIVERY_LIMIT), more.get("delivery-limit")),
         max_age_ms=None if age is None else named.max_age_ms(age),
+        retry_schedule=_text(said.get(named.RETRY_SCHEDULE), more.get("retry-schedule")),
     )
 
 

@@ -31,7 +31,7 @@ from weir.model.filters import MessageFilter, filter_in, with_filter
 from weir.model.policies import Policies, Rate
 from weir.model.priority import NO_LEVELS
 from weir.model.queues import QUEUE_SUBSCRIPTION, QueueRules
-from weir.model.retry import retry_of, with_retry
+from weir.model.retry import RetryPolicy, parse_schedule, retry_of, with_retry
 from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
@@ -149,7 +149,14 @@ class Subscriptions:
         subscription.limits.consumer = self._policies.max_unacked_per_consumer or 0
         subscription.limits.subscription = self._policies.max_unacked_per_subscription or 0
         subscription.rate.set(self._policies.subscription_dispatch_rate or Rate())
-        subscription.apply_retry(self._policies.retry)
+        subscription.apply_retry(self._retry_of(subscription))
+
+    def _retry_of(self, subscription: Subscription) -> RetryPolicy | None:
+        """The topic's, and for its queue what that was declared with."""
+        said, schedule = self._policies.retry, self._queue_rules.retry_schedule
+        if subscription.name != QUEUE_SUBSCRIPTION or schedule is None:
+            return said
+        return RetryPolicy(parse_schedule(schedule)).over(said)
 
     def apply_queue(self, rules: QueueRules) -> None:
         """What the topic is as a queue from now on."""
@@ -159,6 +166,7 @@ class Subscriptions:
         queue = self.by_name.get(QUEUE_SUBSCRIPTION)
         if queue is not None:
             self._count(queue)
+            queue.apply_retry(self._retry_of(queue))
         if self.queue_side.hooks is not None:
             self.queue_side.hooks.apply()
 
