@@ -43,9 +43,9 @@ def row_encoder(kind: str, definition: str, about: str) -> Encode:
 
 
 def arrow_encoder(kind: str, definition: str, about: str) -> Callable[[Any], Any]:
-    """The same of an Arrow array of structs; null where the struct is."""
+    """The same of an Arrow array of structs; null where the struct is. Spark wants its types."""
 
-    def encode(rows: Any) -> Any:
+    def encode(rows: pa.Array) -> pa.Array:
         write = row_encoder(kind, definition, about)
         return pa.array([None if row is None else write(row) for row in rows.to_pylist()], pa.binary())
 
