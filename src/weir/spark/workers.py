@@ -1,7 +1,7 @@
 """What a Python worker of Spark keeps from one task to the next: connections, and a heap that is quickly searched.
 
 Spark uses its workers again, for every micro-batch, and after each use has Python look for garbage in all that it
-has loaded: 40 ms of a core with numba and Arrow, four times per micro-batch.
+has loaded: tens of milliseconds with numba and Arrow, four times per micro-batch.
 """
 
 import gc
