@@ -35,9 +35,12 @@ def test_files_go_through_spark_into_a_topic_and_the_topic_into_files_once(
         task.open()
         try:
             carried = 0
-            while carried < rows:
+            for _ in range(_STEPS):
                 carried += task.step()
+                if carried >= rows:
+                    break
                 spark._jvm.java.lang.Thread.sleep(50)  # type: ignore[union-attr]
+            assert carried >= rows
         finally:
             task.close()
 
