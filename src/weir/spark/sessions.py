@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from weir.model.errors import SparkSetupError
 
-# from weir.spark.hooking import hook_readers
+from weir.spark.hooking import hook_readers
 from weir.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def make_known() -> None:
     their interpreter by unless it says otherwise, and one that runs already by registration."""
     for name in _INTERPRETERS:
         os.environ.setdefault(name, sys.executable)
-    # hook_readers()
+    hook_readers()
     loaded = sys.modules.get("pyspark.sql")
     running = None if loaded is None else loaded.SparkSession.getActiveSession()
     if running is not None:

@@ -123,7 +123,6 @@ class StoreGateway:
                 found = gateway._find(path)
                 assert found is not None
                 self.send_response(200)
-                self.send_header("Content-Type", "application/octet-stream")
                 self.send_header("Content-Length", str(max(0, length)))
                 self.end_headers()
                 piece, at, end = _FIRST_PIECE, first, first + length
@@ -145,8 +144,8 @@ class StoreGateway:
                 self._send(status, json.dumps(told).encode())
 
             def _send(self, status: int, body: bytes) -> None:
+                """Without a type: Hadoop's client would look at it with classes that PySpark does not bring."""
                 self.send_response(status)
-                self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
