@@ -92,13 +92,7 @@ def find_history(
         ]
     )
     paths = _readable(spark, [file.file_path for file in files], definition)
-    try:
-        frame = spark.read.schema(wanted).parquet(*paths)
-    except Exception as failure:  # Java's are of many kinds
-        if table.location.startswith("file:"):
-            raise
-        log.warning("the history of %s is in %s, which is not read: %s", topic, table.location, failure)
-        return None
+    frame = spark.read.schema(wanted).parquet(*paths)
     found = [
         f.lit(kafka_name(topic)).alias(name) if name == "topic" else _column(frame, stored[name], columns[name])
         for name in columns.names
