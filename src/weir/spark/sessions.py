@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weir.model.errors import SparkSetupError
-
 from weir.spark.hooking import hook_readers
 from weir.spark.java import find_java
 
