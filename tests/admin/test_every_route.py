@@ -382,7 +382,7 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
         ]
     )
     settings, types = f"/admin/weir/v1/group-settings/{NS}", f"/admin/weir/v1/message-types/{T}"
-    said = {"name": "g", "fifo": True, "maxAttempts": 3, "schedule": "1s 1m"}
+    said = {"name": "g", "fifo": True, "maxAttempts": 3, "schedule": "1s 1m", "liteExclusive": False}
     walk(
         [
             ("PUT", f"{settings}/g", {"fifo": True, "maxAttempts": 3, "schedule": "1s 1m"}, said),
