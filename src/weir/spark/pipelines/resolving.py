@@ -45,7 +45,8 @@ def source_frame(spark: SparkSession, place: WeirCluster, source: Source) -> Dat
     if source.values == "raw":
         tables.check_exists(source.topic)
         reader: Any = spark.readStream if streaming else spark.read
-        return reader.format("weir").options(**place.options, **options).load(kafka_name(source.topic))
+        found: DataFrame = reader.format("weir").options(**place.options, **options).load(kafka_name(source.topic))
+        return found
     return tables.table(source.topic, streaming=streaming, options=options, mode=source.mode)
 
 
