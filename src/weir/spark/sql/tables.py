@@ -212,8 +212,8 @@ class Tables:
         if raw:
             also = (*also, f"{RAW_KEY} AS {SENT_KEY}", f"{RAW_VALUE} AS {SENT_VALUE}")
         if mode == PERMISSIVE:
-            raw = corrupt or "CAST(NULL AS binary)"
-            also = (f"CAST({raw} AS string) AS {CORRUPT_RECORD}", f"{raw} AS __raw_corrupt", *also)
+            wrong = corrupt or "CAST(NULL AS binary)"
+            also = (f"CAST({wrong} AS string) AS {CORRUPT_RECORD}", f"{wrong} AS __raw_corrupt", *also)
         elif corrupt is not None:
             frame = frame.where(f"{corrupt} IS NULL")
         if typed is None:
