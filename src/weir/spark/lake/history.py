@@ -168,12 +168,13 @@ def _first(table: Any) -> dict[int, int]:
     from pyiceberg.conversions import from_bytes
     from pyiceberg.types import IntegerType, LongType
 
-    schema, lowest = table.schema(), {}
+    schema = table.schema()
+    lowest: dict[int, int] = {}
     part_id, offset_id = schema.find_field("partition").field_id, schema.find_field("offset").field_id
     for task in table.scan().plan_files():
         bounds = task.file.lower_bounds or {}
         if part_id in bounds and offset_id in bounds:
-            part = from_bytes(IntegerType(), bounds[part_id])
-            offset = from_bytes(LongType(), bounds[offset_id])
+            part: int = from_bytes(IntegerType(), bounds[part_id])
+            offset: int = from_bytes(LongType(), bounds[offset_id])
             lowest[part] = min(offset, lowest.get(part, offset))
     return lowest

@@ -101,13 +101,14 @@ def find_history(
 
 
 def _reads_buckets(spark: SparkSession) -> bool:
-    return _has_s3a(spark) or spark.sparkContext.master.startswith("local")
+    return _has_s3a(spark) or (spark.sparkContext.master or "").startswith("local")
 
 
 def _has_s3a(spark: SparkSession) -> bool:
     """Whether Hadoop's own client of S3 is there, which PySpark does not bring."""
     try:
-        spark._jvm.java.lang.Class.forName("org.apache.hadoop.fs.s3a.S3AFileSystem")
+        jvm: Any = spark._jvm
+        jvm.java.lang.Class.forName("org.apache.hadoop.fs.s3a.S3AFileSystem")
     except Exception:
         return False
     return True
