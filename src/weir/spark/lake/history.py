@@ -174,7 +174,7 @@ def _first(table: Any) -> dict[int, int]:
     for task in table.scan().plan_files():
         bounds = task.file.lower_bounds or {}
         if part_id in bounds and offset_id in bounds:
-            part: int = from_bytes(IntegerType(), bounds[part_id])
-            offset: int = from_bytes(LongType(), bounds[offset_id])
+            part = int(from_bytes(IntegerType(), bounds[part_id]))
+            offset = int(from_bytes(LongType(), bounds[offset_id]))
             lowest[part] = min(offset, lowest.get(part, offset))
     return lowest
