@@ -22,6 +22,8 @@ _SCRIPTS = ("", "sh", "bash", "console")
 _CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 #: Variables before a command, and where it comes from.
 _BEFORE = re.compile(r"^(?:[A-Z_]+=\S* )*(?:\S*\.venv/bin/)?(?=weir )")
+#: What follows a command in a line: an explanation, a comment, where its output goes; not what is within quotes.
+_AFTER = re.compile(r"""("[^"]*"|'[^']*')|(?:\s{2,}\S|\s+#|\s>).*""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,8 @@ def weir_commands(text: str) -> Iterator[str]:
         for part in re.split(r"\||&&|;(?= )|\$\(", line.strip().removeprefix("$ ")):
             command = _BEFORE.sub("", part.strip())
             if command.startswith("weir "):
-                yield (
-                    re.split(r"\s{2,}\S|\s+#|\s>", command)[0].strip().removesuffix("&").removesuffix(")").strip()
-                )
+                said = _AFTER.sub(lambda found: found[1] or "", command)
+                yield said.strip().removesuffix("&").removesuffix(")").strip()
 
 
 def words(command: str) -> list[str]:
