@@ -112,21 +112,22 @@ def test_one_subscription_alone_gets_them_and_the_others_have_no_backlog(
 ) -> None:
     topic = topics.create(1, name=_name("orders"))
     topics.fill(topic, ["first"])
+    name = _name("billing")  # others on this broker have theirs
     earliest = pulsar.InitialPosition.Earliest
-    billing = client.subscribe(topic, "billing", pulsar.ConsumerType.Shared, initial_position=earliest)
+    billing = client.subscribe(topic, name, pulsar.ConsumerType.Shared, initial_position=earliest)
     other = client.subscribe(topic, "other", pulsar.ConsumerType.Exclusive, initial_position=earliest)
     try:
         for consumer in (billing, other):
             consumer.acknowledge(consumer.receive(timeout_millis=60_000))
-        found = resolve(place, Request(None, "billing"))
-        assert (found.topic, found.subscription) == (TopicName.parse(topic), "billing")
+        found = resolve(place, Request(None, name))
+        assert (found.topic, found.subscription) == (TopicName.parse(topic), name)
         replay = begin(place, found)
         go_on(place, replay, _select(topics, place, {0: ["a", "b", "c"]}), Delivery(place))
         topics.fill(topic, ["last"])
         again = [billing.receive(timeout_millis=60_000) for _ in range(4)]
         assert [one.data() for one in again] == [b"a", b"b", b"c", b"last"]
         properties = again[0].properties()
-        assert (properties["weir-replay-id"], properties["weir-replay-subscription"]) == (replay.id, "billing")
+        assert (properties["weir-replay-id"], properties["weir-replay-subscription"]) == (replay.id, name)
         assert again[0].partition_key() == "a"
         for one in again:
             billing.acknowledge(one)
