@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
     [
         pytest.param(["ruff", "format", "--check", "."], id="every file is formatted"),
         pytest.param(["ruff", "check", "."], id="lint finds nothing"),
-        pytest.param(["mypy"], id="types are strict and right"),
+        pytest.param(["mypy"], id="types are strict and right", marks=pytest.mark.longest),
         pytest.param(["lint-imports"], id="a layer imports only what stands below it"),
     ],
 )

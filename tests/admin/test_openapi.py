@@ -57,6 +57,7 @@ def operations(weir: Any) -> list[Any]:
     return [operation for operation in found if not operation.path.startswith(HEALTH)]
 
 
+@pytest.mark.longest
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "invalid"])
 def test_what_is_answered_is_what_was_documented(start_weir, mode: GenerationMode) -> None:
     weir = start_weir()

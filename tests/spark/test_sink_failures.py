@@ -144,6 +144,7 @@ query.awaitTermination()
 """
 
 
+@pytest.mark.longest
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kills_at", [(200,), pytest.param((1, 200, 400), marks=pytest.mark.soak)])
 def test_a_driver_that_is_killed_writes_everything_once(

@@ -29,7 +29,7 @@ from weir.testing.storage.cluster import Cluster, sound_cluster
 from weir.testing.storage.plan_below import make_holding
 from weir.testing.world.world import World, simulate
 
-SEEDS = 120
+SEEDS = 60
 _CHUNK = 10
 #: How late a release may be while a broker runs.
 PROMPT_MS = 100
