@@ -294,10 +294,15 @@ class DeadLetters:
         return [name for name in found.queues if name not in cycles]
 
     async def _target(self, name: str, to: Destination) -> Queue:
-        """QueueNotFoundError."""
+        """QueueNotFoundError, unless it is a topic that is made for them."""
         if to.exchange is not None:
             return await self._routes.target(name)
-        return await self._routes.topic(TopicName.parse(name), create=to.topic is not None)
+        try:
+            return await self._routes.topic(TopicName.parse(name), create=to.topic is not None)
+        except QueueNotFoundError:
+            if to.topic is None:
+                raise
+            raise _not_known_yet(name) from None
 
     async def _deliver(
         self, letters: "Mapping[int, Letter | None]", parcel: Parcel, stamp: Stamp | None
@@ -339,6 +344,8 @@ class DeadLetters:
             await queue.wait_capacity()
             await queue.publish(messages)
         except QueueNotFoundError:
+            if to.topic is not None:
+                raise _not_known_yet(name) from None
             log.info("%s: dead letters found %s gone", self._said, name)
             return False
         return True
@@ -363,6 +370,11 @@ class DeadLetters:
             self.moved += len(_all_in(targets))
         except WeirError as failed:
             log.warning("%s: refused messages are not dead letters: %s", self._said, failed)
+
+
+def _not_known_yet(name: str) -> WeirError:
+    """Of a topic that is made for letters, and made again if somebody deletes it: they are not lost for that."""
+    return WeirError(f"{name} is there, and the broker that has it does not know of it yet", hint="it is tried again")
 
 
 def _messages(letters: Sequence[Letter], encoded: Sequence[bytes], stamp: Stamp | None) -> QueueMessages:
