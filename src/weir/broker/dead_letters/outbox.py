@@ -374,7 +374,9 @@ class DeadLetters:
 
 def _not_known_yet(name: str) -> WeirError:
     """Of a topic that is made for letters, and made again if somebody deletes it: they are not lost for that."""
-    return WeirError(f"{name} is there, and the broker that has it does not know of it yet", hint="it is tried again")
+    return WeirError(
+        f"{name} is there, and the broker that has it does not know of it yet", hint="it is tried again"
+    )
 
 
 def _messages(letters: Sequence[Letter], encoded: Sequence[bytes], stamp: Stamp | None) -> QueueMessages:
