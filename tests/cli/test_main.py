@@ -95,6 +95,11 @@ def test_every_command_that_asks_a_server_takes_a_token_from_a_file() -> None:
     assert [path for path, names in options.items() if "--token" in names and "--token-file" not in names] == []
 
 
+def test_every_command_that_prints_json_prints_the_other_formats_too() -> None:
+    options = {path: {name for one in command.params for name in one.opts} for path, command in commands(cli)}
+    assert [path for path, names in options.items() if ("--json" in names) != ("-o" in names)] == []
+
+
 def test_json_and_another_format_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("topics", "list", "--json", "-o", "csv") == 2
     assert "exclude" in capsys.readouterr().err

@@ -22,13 +22,18 @@ from weir.runtime.real_tls import TlsFiles
 from weir.server.config_load import load
 from weir.server.start_warnings import start_warnings, unknown_host
 from weir.testing.certificates import make_certificate
-from weir.testing.processes.up import environment
+from weir.testing.processes.up import UpProcess, environment
 
 FREE = [f"--set=listeners.{name}=127.0.0.1:0" for name in ("pulsar", "kafka", "amqp", "rocketmq", "http")]
 SECURE = ["--set=listeners.kafka_tls=127.0.0.1:0"]
 #: Root may do without; whoever is somebody else has none of them.
 _RIGHTS = "-dac_override,-dac_read_search,-net_bind_service"
-_NEEDS_NO_RIGHTS = ("a folder of somebody else", "a place of somebody else", "a key that may not be read")
+_NEEDS_NO_RIGHTS = (
+    "a folder of somebody else",
+    "a place of somebody else",
+    "a key that may not be read",
+    "a cluster in a folder of somebody else",
+)
 _LOW_PORT = "a low port without the right"
 
 
@@ -47,6 +52,14 @@ class Case:
 
 def _up(*options: str, data: str = "{here}/data") -> list[str]:
     return ["up", "--data", data, *FREE, *options]
+
+
+def _cluster(data: str, *options: str) -> list[str]:
+    return ["cluster", "up", "--data", f"{{here}}/{data}", "--brokers=1", "--bookies=1", *options]
+
+
+def _bookie(*options: str) -> list[str]:
+    return ["bookie", "serve", "--id=b1", "--data={here}/b1", *options]
 
 
 def _tls(certificate: str, key: str, *more: str) -> list[str]:
@@ -235,6 +248,81 @@ CASES = [
         ["etcd did not answer: cannot connect to 127.0.0.1:1", "check that the metadata store runs"],
         FAILED,
     ),
+    # --- a cluster
+    Case("a file as a cluster's folder", _cluster("file"), ["--data {here}/file: {here}/file is a file"]),
+    Case(
+        "a cluster in a folder of somebody else",
+        _cluster("closed"),
+        ["may not write in {here}/closed", "chown -R "],
+    ),
+    Case(
+        "a cluster's folder of a newer version",
+        _cluster("newer"),
+        ["{here}/newer was written by Weir 9.1, in format 9", "start Weir 9.1"],
+    ),
+    Case(
+        "a folder that another cluster uses",
+        _cluster("locked"),
+        ["another `weir cluster up` runs on {here}/locked", "choose another --data folder"],
+        FAILED,
+    ),
+    Case(
+        "a cluster in the folder of one process",
+        _cluster("single"),
+        ["{here}/single has the files of a Weir in one process", "weir up --data {here}/single"],
+    ),
+    Case(
+        "one process in the folder of a cluster",
+        _up(data="{here}/planned"),
+        ["{here}/planned has the files of a cluster", "weir cluster up --data {here}/planned"],
+    ),
+    Case(
+        "a plan that is no plan", _cluster("planned"), ["{here}/planned/cluster.json cannot be read", "restore it"]
+    ),
+    Case("an unknown setting of a cluster", _cluster("c", "--set=log.levle=info"), ["log.level?"]),
+    Case("a cluster with TLS without files", _cluster("c", *SECURE), ["needs a certificate", "weir tls init"]),
+    Case(
+        "a cluster over an etcd that does not run",
+        _cluster("c", "--meta=etcd://127.0.0.1:1"),
+        ["bookie-1 did not start: etcd did not answer: cannot connect to 127.0.0.1:1", "metadata store runs"],
+        FAILED,
+    ),
+    Case(
+        "a cluster over no metadata store",
+        _cluster("c", "--meta=127.0.0.1:2379"),
+        ["'127.0.0.1:2379' does not name a metadata store", "etcd://host:port"],
+        FAILED,
+    ),
+    Case(
+        "a short secret of a cluster",
+        [
+            "broker",
+            "--set=cluster.meta=etcd://127.0.0.1:1",
+            "--set=listeners.peer=127.0.0.1:0",
+            *FREE,
+            "--set=cluster.secret=file:{here}/file",
+        ],
+        ["the cluster's secret has 1 bytes, fewer than 32", "openssl rand"],
+    ),
+    Case("a bookie in a file", ["bookie", "serve", "--id=b", "--data={here}/file", "--meta=x"], ["is a file"]),
+    Case(
+        "a bookie without etcd",
+        _bookie("--meta=etcd://127.0.0.1:1"),
+        ["etcd did not answer: cannot connect to 127.0.0.1:1", "check that the metadata store runs"],
+        FAILED,
+    ),
+    Case(
+        "a bookie at a port in use",
+        _bookie("--meta=file:{here}/m", "--listen=127.0.0.1:{port}"),
+        ["127.0.0.1:{port} is in use", "choose another port"],
+        FAILED,
+    ),
+    Case(
+        "workers at a port in use",
+        _up("--workers=1", "--set=listeners.kafka=127.0.0.1:{port}"),
+        ["listeners.kafka: 127.0.0.1:{port} is in use", "takes a free one"],
+        FAILED,
+    ),
     Case("a broker without etcd", ["broker"], ["needs to know where the metadata is", "cluster.meta"]),
     Case(
         "no server",
@@ -266,7 +354,7 @@ CASES = [
 _DRIVER = """
 import builtins, importlib.util, json, os, resource, sys, tempfile
 import weir.cli.main as program, weir.server.up_command, weir.server.node_commands, weir.cli.sql, weir.cli.consume
-import weir.runtime.real, weir.cli.verify, cryptography.x509
+import weir.runtime.real, weir.cli.verify, weir.cli.cluster, weir.cli.bookie, cryptography.x509
 
 def patch(name):
     if name == "full":
@@ -327,6 +415,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "newer" / "format.json").write_text('{"format": 9, "weir": "9.1"}')
     (folder / "wrong.toml").write_text('[log]\nlevle = "info"\n')
     (folder / "locked").mkdir()
+    for name in ("meta", "bookie"):
+        (folder / "single" / name).mkdir(parents=True)
+    (folder / "planned").mkdir()
+    (folder / "planned" / "cluster.json").write_text("{}")
     made = make_certificate(folder)
     make_certificate(folder, "other")
     from cryptography.hazmat.primitives import serialization
@@ -390,7 +482,7 @@ def test_it_is_told_in_one_sentence_with_what_to_do(
     *logged, last = said.rstrip().splitlines()
     assert last.startswith("weir: ")
     assert last.endswith((")", ".")), "what to do stands in brackets"
-    assert not [line for line in logged if "level=" not in line]
+    assert not [line for line in logged if "level=" not in line and not line.startswith("[bookie-1] ")]
     for told in case.told:
         assert told.format(**words) in last
     assert code == case.code
@@ -419,6 +511,19 @@ def _warnings(*settings: str, now: datetime = NOW, descriptors: int = 65536) -> 
 def test_nothing_is_said_of_a_good_set_up() -> None:
     assert _warnings() == []
     assert _warnings("auth.authenticate=true", "auth.token_secret=file:/k") == []
+
+
+@pytest.mark.process
+def test_a_nearly_full_disk_is_told_by_weir_up_with_the_key_to_change(tmp_path: Path) -> None:
+    up = UpProcess(tmp_path, "storage.low_water_bytes=500TiB", "storage.high_water_bytes=501TiB")
+    try:
+        up.start()
+        up.wait_said("warning: no messages are taken")
+    finally:
+        up.close()
+    (told,) = [line for line in up.log.splitlines() if line.startswith("warning: no messages are taken")]
+    assert "(storage.low_water_bytes" in told
+    assert str(up.data) in told
 
 
 def test_few_file_descriptors_are_told_with_the_limit_and_how_to_raise_it() -> None:

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.process
 
 SECRET = bytes(range(64))
 EVIL = '<script>document.title = "owned"</script><img src=x onerror="document.title=1">'
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 _STREAM_ENDED = re.compile(r"/htmx\.min\.js \S+ \"\[object Event\]\"$|/console/live/\S+ - Failed to load resource")
 SHOTS = os.environ.get("WEIR_SCREENSHOTS")
 
@@ -180,6 +181,14 @@ def filled(weir: Weir) -> Iterator[Weir]:
         item = ("nails", "rope", "paint", "timber")[number % 4]
         value = Order(item=item, amount=9.5 + number, customer=f"customer {number % 7}")
         orders.send(value, partition_key=f"c{number % 7}", properties={"trace": f"{number:04x}"})
+    weir.do("PUT", "persistent/public/default/parcels", token=root)
+    weir.do("POST", "persistent/public/default/parcels/traceRate", 1.0, token=root)
+    parcels = client.create_producer("public/default/parcels", producer_name="warehouse")
+    scanner = client.subscribe(
+        "public/default/parcels", "scanner", initial_position=pulsar.InitialPosition.Earliest
+    )
+    parcels.send(b"three boxes", partition_key="p-17", properties={"traceparent": TRACEPARENT})
+    scanner.acknowledge(scanner.receive(60_000))
     evil = client.create_producer("public/default/evil")
     evil.send(EVIL.encode(), partition_key=EVIL, properties={"note": EVIL})
     dead = client.create_producer("public/default/orders-warehouse-DLQ")
@@ -329,6 +338,23 @@ def test_what_strangers_wrote_is_text(browser: Browser) -> None:
     assert browser.all(".msg script, .msg img") == []
 
 
+def test_what_became_of_a_message_is_shown_from_the_message_on(browser: Browser) -> None:
+    browser.open(topic("parcels", "messages"))
+    browser.click(".msg summary")
+    browser.send(".msg a[href*='/trace?']")
+
+    def whole(_: Any) -> bool:  # what happens is written down in the background
+        browser.open(f"{topic('parcels', 'trace')}?by=key&wanted=p-17")
+        return "acknowledged" in browser.text()
+
+    browser.wait(whole)
+    found = browser.text()
+    assert all(word in found for word in ("warehouse", "scanner", TRACEPARENT.split("-")[1]))
+    browser.shot("trace")
+    browser.open(topic("orders", "trace"))
+    browser.wait_text("weir trace rate orders 1% begins it")
+
+
 def test_each_other_page_is_there(browser: Browser) -> None:
     for path, words in (
         ("/console/groups", "Consumer groups"),
@@ -476,6 +502,14 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(browser: Browser) -> None:
             topic("orders"),
             topic("orders", "messages"),
             topic("orders", "subscriptions"),
+            topic("orders", "produce"),
+            topic("parcels", "trace") + "?by=key&wanted=p-17",
+            topic("orders", "deadletters"),
+            "/console/groups",
+            "/console/streams",
+            "/console/queues",
+            "/console/connections",
+            "/console/cluster",
             "/console/access",
         ):
             browser.open(path)

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import yaml
 from weir.server.config_load import load
 from weir.server.open_listeners import open_listeners
 from weir.testing.pages import ROOT, check_command
+from weir.testing.processes.up import UpProcess
 
 DEPLOY = ROOT / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
@@ -158,6 +160,44 @@ def test_the_image_is_built_and_serves() -> None:
         assert _run(engine, "exec", container, "weir", "consume", "orders").stdout.split() == ["hello"]
     finally:
         _run(engine, "stop", container)
+
+
+@pytest.mark.soak
+@pytest.mark.process
+def test_what_the_image_is_made_of_can_be_installed_and_serves(tmp_path: Path) -> None:
+    """As the Dockerfile has it, without an engine: what it copies and nothing else, its commands, its settings."""
+    found, source, prefix = instructions(), tmp_path / "src", tmp_path / "weir"
+    source.mkdir()
+    copied = [name for line in found["COPY"] if "--from" not in line for name in line.split()[:-1]]
+    for name in copied:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copy(ROOT / name, source / name)
+    install = found["RUN"][0].replace("/opt/weir", str(prefix)).replace("${EXTRAS}", "")
+    install = install.replace("python ", f"{sys.executable} ", 1)
+    subprocess.run(["bash", "-ec", install], cwd=source, check=True, capture_output=True, timeout=900)
+    up = _Installed(tmp_path)
+    up.program = [str(prefix / "bin" / json.loads(found["ENTRYPOINT"][0])[0]), *json.loads(found["CMD"][0])]
+    up.variables = {
+        name: re.sub(r"^0\.0\.0\.0:\d+$", "127.0.0.1:0", value) for name, value in image_settings().items()
+    }
+    up.start()
+    try:
+        weir, url = up.program[0], ("--url", up.http_url)
+        assert _run(weir, "produce", "orders", "hello", *url).returncode == 0
+        assert _run(weir, "consume", "orders", *url).stdout.split() == ["hello"]
+        assert up.stop() == 0
+    finally:
+        up.close()
+
+
+class _Installed(UpProcess):
+    program: list[str]
+
+    def command(self) -> list[str]:
+        words = [str(self.data) if word == "/data" else word for word in self.program]
+        return [*words, "--ready-file", str(self.ready_file)]
 
 
 @pytest.mark.soak

@@ -1,13 +1,14 @@
 """A cluster's folder keeps what nodes there are; settings of brokers are checked before anything starts."""
 
 import json
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from weir.model.errors import ConfigError
+from weir.model.errors import AddressInUseError, ConfigError
 from weir.model.ledger import Quorum
 from weir.server import config_parts as parts
 from weir.server.cluster_plan import cluster_secret_file, plan_cluster
@@ -45,6 +46,19 @@ def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path, ports: HeldPorts) -
     (tmp_path / "cluster.json").write_text("{")
     with pytest.raises(ConfigError, match=r"cluster\.json"):
         plan_cluster(tmp_path, ports, brokers=1, bookies=1, etcd_members=1)
+
+
+def test_a_port_of_the_cluster_that_somebody_has_is_told_with_whose_it_is(
+    tmp_path: Path, ports: HeldPorts
+) -> None:
+    plan = plan_cluster(tmp_path, ports, brokers=2, bookies=1, etcd_members=1)
+    ports.close()
+    with socket.create_server(("127.0.0.1", plan.brokers[1].kafka)):
+        told = rf"127\.0\.0\.1:{plan.brokers[1].kafka} is in use, and is the port of broker-2 \(kafka\)"
+        with pytest.raises(AddressInUseError, match=told):
+            plan_cluster(tmp_path, ports, brokers=2, bookies=1, etcd_members=1)
+        ports.close()
+        assert plan_cluster(tmp_path, ports, brokers=1, bookies=1, etcd_members=1).brokers == plan.brokers[:1]
 
 
 def test_the_secret_is_made_once_and_nobody_elses_to_read(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from weir.bookie.serving import SessionLimits
 from weir.bookie.settings import BookieSettings
 from weir.bookie.space import BookieState
 from weir.broker.peers.settings import PeerCredentials
+from weir.ledger.bookies import BookieDirectory
 from weir.ledger.settings import LedgerSettings
 from weir.meta.connect import connect
 from weir.meta.interfaces import MetaStore
@@ -23,6 +24,7 @@ from weir.runtime.accepted_losses import record_accepted
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.server.addresses import Address, advertised
+from weir.server.belonging import check_belongs
 from weir.server.doubts import end_doubts, replicated_ledgers
 from weir.server.leaving import Leaving
 from weir.server.node import Node
@@ -112,6 +114,7 @@ class BookieNode(Node):
         self._started.push_async_callback(bookie.close)
         await check_cookie(meta, bookie.cookie, holds_ledgers=bool(bookie.ledgers()))
         await self._check_ids(meta, bookie)
+        await self._check_belongs(meta)
         server = await self._serve(bookie)
         registration = await self._register(bookie, meta, server)
         tasks = TaskScope(f"bookie-node {settings.bookie.bookie_id}")
@@ -143,6 +146,19 @@ class BookieNode(Node):
         losses = await pass_lost_ids(meta, bookie.highest_ledger(), lost_changes=None)
         if losses:
             await record_accepted(self._runtime, self._settings.bookie.directory, losses)
+
+    async def _check_belongs(self, meta: MetaStore) -> None:
+        """The other bookies know the secret that this one has."""
+        if self._credentials.secret is None:
+            return
+        directory = BookieDirectory(self._runtime.clock, meta)
+        try:
+            await directory.start()
+            others = directory.writable()
+        finally:
+            await directory.close()
+        others.pop(self._settings.bookie.bookie_id, None)  # as it was registered before it died
+        await check_belongs(self._runtime, others, self._credentials, setting="--cluster-secret")
 
     async def _open_meta(self) -> MetaStore:
         meta = await connect(self._settings.meta_url, self._runtime, accept_loss=self._settings.accept_loss)

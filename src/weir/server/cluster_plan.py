@@ -6,10 +6,12 @@ import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from weir.model.errors import ConfigError
+from weir.model.errors import AddressInUseError, ConfigError
 from weir.server.etcd_bundle import EtcdMember
 from weir.server.free_ports import HeldPorts
 
+#: By it one knows the folder of a cluster.
+PLAN_NAME = "cluster.json"
 _FIRST = {"kafka": 9092, "pulsar": 6650, "http": 8080, "amqp": 5672, "rocketmq": 8091}
 
 
@@ -47,8 +49,8 @@ class ClusterPlan:
 def plan_cluster(folder: Path, ports: HeldPorts, *, brokers: int, bookies: int, etcd_members: int) -> ClusterPlan:
     """What is there already, and more where more is wanted. A broker of a cluster is not missed; a bookie has the
     only copies of nothing, but its disk belongs to it, and etcd's members know each other. All of its ports are
-    held."""
-    path = folder / "cluster.json"
+    held; AddressInUseError if somebody has one of those that clients know."""
+    path = folder / PLAN_NAME
     known = _load(path)
     if known.etcd and len(known.etcd) != etcd_members:
         raise ConfigError(
@@ -60,7 +62,12 @@ def plan_cluster(folder: Path, ports: HeldPorts, *, brokers: int, bookies: int, 
             f"the cluster in {folder} has {len(known.bookies)} bookies",
             hint="decommission one first (weir cluster decommission), or use another --data",
         )
-    ports.hold(_ports_of(known))
+    names = _ports_of(ClusterPlan(known.brokers[:brokers], known.bookies, known.etcd))
+    if taken := ports.hold(names):
+        raise AddressInUseError(
+            f"127.0.0.1:{taken[0]} is in use, and is the port of {names[taken[0]]}",
+            hint=f"stop whoever listens there: the cluster in {folder} keeps its ports, since clients know them",
+        )
     plan = ClusterPlan(
         _brokers(known.brokers, brokers, ports),
         _bookies(known.bookies, bookies, ports),
@@ -96,11 +103,14 @@ def _load(path: Path) -> ClusterPlan:
         raise ConfigError(f"{path} cannot be read: {bad}", hint="restore it, or use another --data") from None
 
 
-def _ports_of(plan: ClusterPlan) -> list[int]:
+def _ports_of(plan: ClusterPlan) -> dict[int, str]:
+    """All that are known, with who has them."""
     names = (*_FIRST, "peer")
-    brokers = [port for each in plan.brokers for name in names if (port := getattr(each, name))]
-    etcd = [port for each in plan.etcd for port in (each.client_port, each.peer_port)]
-    return [*brokers, *(each.port for each in plan.bookies), *etcd]
+    brokers = {
+        port: f"{each.name} ({name})" for each in plan.brokers for name in names if (port := getattr(each, name))
+    }
+    etcd = {port: each.name for each in plan.etcd for port in (each.client_port, each.peer_port)}
+    return brokers | {each.port: each.name for each in plan.bookies} | etcd
 
 
 def _brokers(known: list[BrokerPlan], count: int, held: HeldPorts) -> list[BrokerPlan]:

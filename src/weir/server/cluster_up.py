@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weir.model.errors import FileLockedError
+from weir.datafolder.format import check_format, write_format
+from weir.model.errors import AddressInUseError, FileLockedError
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
 from weir.server.cluster_plan import BookiePlan, BrokerPlan, ClusterPlan, cluster_secret_file, plan_cluster
@@ -16,6 +17,8 @@ from weir.server.supervisor import ChildSpec, Supervisor, settings, weir_command
 from weir.server.unregistering import Unregistering
 
 _LOOPBACK = "127.0.0.1"
+_PORTS_PATIENCE_S = 10.0
+_PORTS_LOOK_S = 0.2
 PROTOCOLS = ("kafka", "pulsar", "amqp", "rocketmq", "http")
 
 
@@ -86,12 +89,12 @@ class ClusterUp(Node):
         folder = options.folder
         await self._runtime.disk.make_dirs(str(folder))
         await self._lock(folder)
+        await check_format(self._runtime.disk, str(folder))
         own_etcd = options.etcd_members if options.meta_url is None else 0
         ports = HeldPorts()
         self._started.callback(ports.close)
-        self._plan = plan = plan_cluster(
-            folder, ports, brokers=options.brokers, bookies=options.bookies, etcd_members=own_etcd
-        )
+        self._plan = plan = await self._planned(ports, own_etcd)
+        await write_format(self._runtime.disk, str(folder))
         secret = cluster_secret_file(folder)
         run = folder / "run"
         await self._runtime.disk.make_dirs(str(run))
@@ -103,6 +106,24 @@ class ClusterUp(Node):
         self._supervisor.on_death = Unregistering(self._runtime, meta, f"file:{secret}", ports_of).ended
         await self._supervisor.add([self._bookie(each, folder, run, meta, secret) for each in plan.bookies])
         await self._supervisor.add([self._broker(each, run, meta, secret) for each in plan.brokers])
+
+    async def _planned(self, ports: HeldPorts, etcd_members: int) -> ClusterPlan:
+        """What one that was killed leaves behind needs a moment to let go of its ports."""
+        options, clock = self._options, self._runtime.clock
+        deadline = clock.monotonic() + _PORTS_PATIENCE_S
+        while True:
+            try:
+                return plan_cluster(
+                    options.folder,
+                    ports,
+                    brokers=options.brokers,
+                    bookies=options.bookies,
+                    etcd_members=etcd_members,
+                )
+            except AddressInUseError:
+                if clock.monotonic() > deadline:
+                    raise
+            await clock.sleep(_PORTS_LOOK_S)
 
     async def _lock(self, folder: Path) -> None:
         try:

@@ -8,11 +8,13 @@ from rich.table import Table
 
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
+from weir.server import config_parts as parts
 from weir.server.cluster_up import ClusterOptions, ClusterUp
 from weir.server.config_options import config_options
 from weir.server.node_commands import config_source, load_config, ready_path
 from weir.server.reloading import Reloading
 from weir.server.up import say_gone, say_ready, serve_until_signal
+from weir.server.usable_folder import check_kind, check_usable
 
 
 @click.command(
@@ -75,7 +77,10 @@ def up(
     ready_file: str | None,
 ) -> None:
     """Run a whole cluster on this machine: etcd, bookies and brokers, each a process of its own."""
-    load_config(ctx, config_file, assignments)  # what is wrong in it is said here, once
+    config = load_config(ctx, config_file, assignments)  # what is wrong in it is said here, once
+    parts.tls_context(config)
+    check_usable("--data", data)
+    check_kind(data, cluster=True)
     source, ready = config_source(ctx, config_file, assignments), ready_path(ready_file)
     options = ClusterOptions(
         Path(data).absolute(), brokers, bookies, int(etcd_members), meta, config_file, assignments

@@ -18,11 +18,10 @@ class HeldPorts:
         """For each port the same, if nobody has it or holds it, else any free one (0: any). All are different."""
         return [self._bound(host, port) or self._bound(host, 0) for port in wanted]
 
-    def hold(self, ports: Iterable[int], host: str = _LOOPBACK) -> None:
-        """Ports that were chosen before. If somebody has one now, who is to listen there will say so."""
-        for port in ports:
-            if (host, port) not in self._held:
-                self._bound(host, port, reuse=True)
+    def hold(self, ports: Iterable[int], host: str = _LOOPBACK) -> list[int]:
+        """Ports that were chosen before; the answer is those that somebody has now."""
+        wanted = [port for port in ports if (host, port) not in self._held]
+        return [port for port in wanted if not self._bound(host, port, reuse=True)]
 
     def close(self) -> None:
         for each in self._held.values():

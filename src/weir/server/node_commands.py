@@ -2,6 +2,8 @@
 
 import gc
 import logging
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -19,6 +21,7 @@ from weir.server.config_options import config_options
 from weir.server.logs import set_up_logs
 from weir.server.reloading import ConfigSource, Reloading
 from weir.server.remote_storage import RemoteStorage
+from weir.server.start_warnings import start_warnings
 from weir.server.storage_node import StorageNode
 from weir.server.up import Served, say_gone, serve_until_signal
 from weir.server.usable_folder import check_usable
@@ -66,7 +69,13 @@ def broker(
     async def main(runtime: Runtime) -> None:
         say_gone(ready)
         node = BrokerNode(runtime, config, storage=RemoteStorage(runtime, storage))
-        await _serve(runtime, node, ready, f"broker {name}", Reloading(source))
+
+        def warnings() -> Iterator[str]:
+            yield from start_warnings(config, now=datetime.now(UTC))
+            if told := node.storage_warning():
+                yield told
+
+        await _serve(runtime, node, ready, f"broker {name}", Reloading(source), warnings=warnings)
 
     run(main)
 
@@ -159,11 +168,22 @@ def settle() -> None:
     gc.freeze()
 
 
-async def _serve(runtime: Runtime, node: Served, ready: Path | None, what: str, reload: Reloading) -> None:
+async def _serve(
+    runtime: Runtime,
+    node: Served,
+    ready: Path | None,
+    what: str,
+    reload: Reloading,
+    *,
+    warnings: Callable[[], Iterable[str]] = tuple,
+) -> None:
     def on_ready() -> None:
         settle()
         where = ", ".join(f"{name} {address}" for name, address in node.addresses.items())
         log.info("%s serves: %s", what, where)
+
+        for one in warnings():
+            log.warning("%s", one)
 
     with LoopWatch(runtime.loop_holds):
         await serve_until_signal(node, ready_file=ready, on_ready=on_ready, reload=reload)

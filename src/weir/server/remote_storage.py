@@ -14,6 +14,7 @@ from weir.model.errors import BookieUnavailableError
 from weir.model.ledger import Quorum
 from weir.runtime.interfaces import Runtime
 from weir.server.backup_hold import BackupHold
+from weir.server.belonging import check_belongs
 from weir.server.node import Node
 from weir.server.storage import open_ledgers
 
@@ -61,6 +62,8 @@ class RemoteStorage(Node):
         hold = WriteHold()
         self._meta = HeldMeta(store, hold.over)
         self._ledgers = await open_ledgers(self._runtime, self._meta, self._started, credentials=shown, hold=hold)
+        bookies = self._ledgers.context.directory.writable()
+        await check_belongs(self._runtime, bookies, shown, setting="cluster.secret")
         if self._settings.name:
             holding = BackupHold(self._runtime, store, self._ledgers, self._settings.name)
             holding.start()

@@ -25,6 +25,10 @@ _STOP_TIMEOUT_S = 30.0
 #: No line of a process' log is kept longer.
 _MAX_LINE_BYTES = 64 * 1024
 _PR_SET_PDEATHSIG = 1
+#: How long the last words of a process that ended are waited for.
+_LAST_WORDS_S = 5.0
+#: How a `weir` that gives up begins its reason.
+_COMPLAINT = "weir: "
 #: Roles of processes that are Weirs, whom SIGHUP does not kill.
 _RELOADING = ("broker", "bookie", "storage")
 
@@ -68,6 +72,7 @@ class Child:
         self.restarts = 0
         self._clock = clock
         self._process: asyncio.subprocess.Process | None = None
+        self._words: asyncio.Task[str] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -87,7 +92,7 @@ class Child:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 while not await self.serves():
                     if not self.running:
-                        raise ChildFailedError(f"{self.spec.name} ended with code {self._code()} while it started")
+                        raise await self._why_not_started()
                     await self._clock.sleep(_LOOK_S)
         except TimeoutError:
             raise ChildFailedError(f"{self.spec.name} does not serve after {_START_TIMEOUT_S:g} s") from None
@@ -136,9 +141,17 @@ class Child:
             start_new_session=True,
             preexec_fn=_end_with_parent,
         )
-        asyncio.get_running_loop().create_task(
+        self._words = asyncio.get_running_loop().create_task(
             _forward(self.spec.name, self._process), name=f"log {self.spec.name}"
         )
+
+    async def _why_not_started(self) -> ChildFailedError:
+        """In its own words, if it is a Weir that said why."""
+        if self._words is not None:
+            done, _ = await asyncio.wait({self._words}, timeout=_LAST_WORDS_S)
+            if done and (said := self._words.result()):
+                return ChildFailedError(f"{self.spec.name} did not start: {said}", hint="")
+        return ChildFailedError(f"{self.spec.name} ended with code {self._code()} while it started")
 
     async def _keep(self) -> None:
         pause_s = self.spec.first_pause_s
@@ -222,17 +235,22 @@ def settings(values: Mapping[str, str]) -> list[str]:
     return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
 
 
-async def _forward(name: str, process: asyncio.subprocess.Process) -> None:
-    """What a process says, with its name before each line, to the supervisor's own standard error."""
+async def _forward(name: str, process: asyncio.subprocess.Process) -> str:
+    """What a process says, with its name before each line, to the supervisor's own standard error; at its end, why
+    it gave up, if it said so."""
     assert process.stdout is not None
+    complaint = ""
     while True:
         try:
             line = await process.stdout.readline()
         except ValueError:  # longer than anybody reads
             continue
         if not line:
-            return
-        sys.stderr.write(f"[{name}] {line.decode(errors='replace').rstrip()}\n")
+            return complaint
+        text = line.decode(errors="replace").rstrip()
+        if text.startswith(_COMPLAINT):
+            complaint = text.removeprefix(_COMPLAINT)
+        sys.stderr.write(f"[{name}] {text}\n")
         sys.stderr.flush()
 
 

@@ -23,7 +23,7 @@ from weir.server.reloading import ConfigSource, Reloading
 from weir.server.start_warnings import start_warnings, unknown_host
 from weir.server.streams_runner import served
 from weir.server.up import Served, say_gone, serve_until_signal
-from weir.server.usable_folder import check_usable
+from weir.server.usable_folder import check_kind, check_usable
 from weir.server.workers import WorkerOptions, Workers
 
 
@@ -121,6 +121,7 @@ class Beside(NamedTuple):
 def _check(config: Config) -> None:
     """ConfigError for what `weir up` cannot do, before anything is opened."""
     check_usable("--data", config.data)
+    check_kind(config.data, cluster=False)
     if config.cluster.meta:
         raise ConfigError(
             f"weir up has its metadata in its own folder, and cluster.meta = {config.cluster.meta} is for brokers"

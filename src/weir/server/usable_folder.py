@@ -1,10 +1,11 @@
 """Whether a folder can be what somebody wants it to be, said before anything is opened: which part of its path is
-a file, missing, or not this user's."""
+a file, missing, or not this user's; and whether what is in it is of another kind."""
 
 import os
 from pathlib import Path
 
 from weir.model.errors import ConfigError
+from weir.server.cluster_plan import PLAN_NAME
 
 
 def check_usable(named: str, path: str) -> None:
@@ -24,6 +25,21 @@ def check_usable(named: str, path: str) -> None:
         raise ConfigError(f"{named} {folder}: {nearest} is a file, and no folder", hint="name another folder")
     if not os.access(nearest, os.W_OK | os.X_OK | (os.R_OK if nearest == folder else 0), effective_ids=True):
         raise ConfigError(f"{named} {folder}: {_who()} may not write in {nearest}", hint=_remedy(nearest, folder))
+
+
+def check_kind(path: str, *, cluster: bool) -> None:
+    """ConfigError if the folder is that of `weir cluster up`, and one of `weir up` is wanted, or vice versa."""
+    folder = Path(path).absolute()
+    if not cluster and (folder / PLAN_NAME).exists():
+        raise ConfigError(
+            f"--data {folder} has the files of a cluster",
+            hint=f"start it with weir cluster up --data {folder}, or name another folder",
+        )
+    if cluster and (folder / "meta").exists() and (folder / "bookie").exists():
+        raise ConfigError(
+            f"--data {folder} has the files of a Weir in one process",
+            hint=f"start it with weir up --data {folder}, or name another folder",
+        )
 
 
 def _remedy(nearest: Path, folder: Path) -> str:

@@ -11,6 +11,7 @@ from weir.server.addresses import Address
 from weir.server.config import Config
 from weir.server.entrance import Entrance
 from weir.server.free_ports import HeldPorts
+from weir.server.listening import naming_setting
 from weir.server.node import Node
 from weir.server.supervisor import ChildSpec, Supervisor, settings, weir_command
 from weir.server.unregistering import Unregistering
@@ -94,7 +95,8 @@ class Workers(Node):
 
     async def _enter(self, name: str, address: Address) -> None:
         entrance = Entrance(self._runtime, address, lambda: self._alive(name))
-        await entrance.bind()
+        with naming_setting(name):
+            await entrance.bind()
         self._started.push_async_callback(entrance.close)
         self._entrances[name] = entrance
         wanted = [address.port and address.port + PORT_STEP * (n + 1) for n in range(self._options.workers)]

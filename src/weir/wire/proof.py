@@ -66,7 +66,8 @@ class ProvingClient:
         self._secret = secret
         self._said = _opening(purpose, meant, nonce)
         self._begin = frame(_BEGIN.pack(_MAGIC, _VERSION, nonce, len(meant.encode())) + meant.encode())
-        self._challenged = False
+        #: Whether the other side has asked for the proof: who lets go of us from then on does not believe it.
+        self.challenged = False
         #: Whether the other side has proved that it knows the secret.
         self.known = False
 
@@ -75,8 +76,8 @@ class ProvingClient:
 
     def receive(self, body: Buffer) -> bytes | None:
         """What to say next, if anything; WireError or NotAuthenticatedError end the connection."""
-        if not self._challenged:
-            self._challenged = True
+        if not self.challenged:
+            self.challenged = True
             self._said += fixed_fields(body, _NONCE)[0]
             return frame(self._secret.proof("client", self._said))
         if not hmac.compare_digest(fixed_fields(body, _PROOF)[0], self._secret.proof("server", self._said)):
