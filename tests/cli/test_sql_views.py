@@ -51,3 +51,19 @@ def test_a_person_is_told_how_many_rows_and_how_long_it_took(
     told = capsys.readouterr()
     assert told.out == "[]\n"
     assert "1 row, 1.23 s" in told.err
+
+
+def test_a_person_sees_that_spark_starts_and_programs_do_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for looked_at in (True, False):
+        monkeypatch.setattr("sys.stderr.isatty", lambda at=looked_at: at, raising=False)
+        printer = Printer(Output(Format.JSON))
+        printer.take(m.Starting())
+        printer.take(m.Starting(over=True))
+        printer.take(m.Head(["a"]))
+        printer.take(m.Tail(0, 1))
+        told = capsys.readouterr()
+        assert told.out == "[]\n"
+        assert ("starting Spark" in told.err) == looked_at

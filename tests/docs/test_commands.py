@@ -118,6 +118,12 @@ def test_readme_can_be_followed(served: UpProcess, tmp_path: Path) -> None:
     assert "hello from Pulsar" in reader.said
 
 
+def test_the_page_for_a_beginning_can_be_followed(served: UpProcess, tmp_path: Path) -> None:
+    reader = Reader(tmp_path, served.addresses, WEIR_URL=served.http_url)
+    assert reader.follow(Page(ROOT / "docs" / "start.md")) == 5
+    assert "world" in reader.said
+
+
 def test_copies_are_made_checked_and_restored_as_their_page_says(served: UpProcess, tmp_path: Path) -> None:
     """docs/backup.md, of the Weir that runs; of a cluster tests/datafolder does the same."""
     moved = {

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import pytest
 import yaml
 
 from weir.server.config_load import load
+from weir.server.free_ports import HeldPorts
 from weir.server.open_listeners import open_listeners
 from weir.testing.pages import ROOT, check_command
-from weir.testing.processes.up import UpProcess
+from weir.testing.processes.up import UpProcess, environment
 
 DEPLOY = ROOT / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
@@ -33,6 +35,10 @@ for _ in range(600):
     except OSError:
         time.sleep(0.1)
 """
+
+
+_WEIR = (sys.executable, "-m", "weir.cli.main")
+_ANY_PORT = "http://127.0.0.1:0"
 
 
 def named(path: Path) -> str:
@@ -190,6 +196,60 @@ def test_what_the_image_is_made_of_can_be_installed_and_serves(tmp_path: Path) -
         assert up.stop() == 0
     finally:
         up.close()
+
+
+@pytest.mark.process
+def test_what_the_containers_of_a_cluster_run_is_a_cluster(tmp_path: Path) -> None:
+    """Their commands and settings, without an engine: names become this machine's, and their ports free ones."""
+    secret = tmp_path / "secret"
+    secret.write_text("s" * 48)
+    ports = HeldPorts()
+    moved: dict[str, str] = {}
+    described = services(DEPLOY / "compose" / "cluster.yaml")
+    for name in described:
+        inside = {"etcd": 2379}.get(name, 3181)
+        moved[f"{name}:{inside}"] = f"127.0.0.1:{ports.choose([0])[0]}"
+
+    def here(name: str, text: str) -> str:
+        for written, meant in moved.items():
+            text = text.replace(written, meant)
+        text = re.sub(r"0\.0\.0\.0:(2379|3181)", lambda found: moved[f"{name}:{found[1]}"], text)
+        text = text.replace("/run/secrets/cluster", str(secret)).replace("/data", str(tmp_path / name))
+        return re.sub(r"^0\.0\.0\.0:\d+$", "127.0.0.1:0", text)
+
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    ready = {name: tmp_path / f"{name}.json" for name in described if name != "etcd"}
+
+    def start(name: str) -> None:
+        service = described[name]
+        variables = {key: here(name, value) for key, value in service.get("environment", {}).items()}
+        variables |= {"WEIR_LISTENERS_ADVERTISED_HOST": "127.0.0.1"}
+        program = service.get("entrypoint", ["python", "-m", "weir.cli.main"])[1:]
+        words = [sys.executable, *program, *(here(name, word) for word in service["command"])]
+        words += ["--ready-file", str(ready[name])] if name in ready else ["--listen-peer-urls", _ANY_PORT]
+        with (tmp_path / f"{name}.log").open("ab") as log:
+            processes[name] = subprocess.Popen(words, stdout=log, stderr=log, env=environment() | variables)
+
+    try:
+        for name in described:
+            start(name)
+        deadline = time.monotonic() + 180
+        while waited := [name for name, file in ready.items() if not file.exists()]:
+            assert time.monotonic() < deadline, [(tmp_path / f"{name}.log").read_text() for name in waited]
+            for name in waited:
+                if processes[name].poll() is not None:  # came before etcd: an engine starts it again
+                    start(name)
+            time.sleep(0.05)
+        url = ("--url", f"http://{json.loads(ready['broker-2'].read_text())['http']}")
+        assert _run(*_WEIR, "produce", "orders", "hello", *url).returncode == 0
+        assert _run(*_WEIR, "consume", "orders", *url).stdout.split() == ["hello"]
+        found = json.loads(_run(*_WEIR, "cluster", "status", "--json", *url).stdout)
+        assert [one["name"] for one in found["brokers"]] == [name for name in ready if name.startswith("broker")]
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+        ports.close()
 
 
 class _Installed(UpProcess):
