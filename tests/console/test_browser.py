@@ -288,7 +288,6 @@ def test_the_overview_moves_by_itself(browser: Browser) -> None:
     browser.wait(lambda _: any("orders" in row.text for row in browser.all("tbody tr")))
     browser.wait(lambda _: not browser.text("#rate-in").startswith("0 "))
     assert len(browser.all("svg.plot")) == 3
-    browser.shot("overview")
 
 
 def test_the_browser_says_when_the_first_page_was_painted(browser: Browser) -> None:
@@ -325,7 +324,7 @@ def test_messages_are_opened_and_show_decoded_values_and_headers(browser: Browse
     browser.click("#m1 summary")
     browser.wait_text('"item": "rope"', "#m1")
     assert "trace" in browser.text("#m1")
-    browser.shot("messages")
+    browser.shot("messages", height=1080)
     browser.open(f"{topic('orders', 'messages')}?by=key&key=c3")
     assert all("c3" in row.text for row in browser.all(".msg"))
 
@@ -479,6 +478,8 @@ def test_a_grant_is_given_and_taken_back(browser: Browser) -> None:
 
 def test_dark_and_light_are_chosen_and_remembered(browser: Browser) -> None:
     browser.open("/")
+    browser.wait(lambda _: any("orders" in row.text for row in browser.all("tbody tr")))
+    browser.shot("overview")  # by now there is something to see
     colour = "return getComputedStyle(document.body).backgroundColor"
     before = browser.driver.execute_script(colour)
     browser.click("[data-theme-toggle]")
