@@ -198,6 +198,7 @@ def test_what_the_image_is_made_of_can_be_installed_and_serves(tmp_path: Path) -
         up.close()
 
 
+@pytest.mark.soak
 @pytest.mark.process
 def test_what_the_containers_of_a_cluster_run_is_a_cluster(tmp_path: Path) -> None:
     """Their commands and settings, without an engine: names become this machine's, and their ports free ones."""

@@ -10,7 +10,7 @@ from shutil import disk_usage
 import click
 
 from weir.cli.doctor_running import descriptors, folder, running
-from weir.cli.found import DEFAULT_URL, url_of_folder
+from weir.cli.found import DEFAULT_URL, addresses_of_folder, url_of_folder
 from weir.cli.output import Column, Output
 from weir.cli.remote import output_options
 from weir.model.diagnosis import Check, State
@@ -61,8 +61,9 @@ def _checks(data: Path, start_spark: bool, url: str) -> Iterator[Check]:
     yield from spark.checks()
     if start_spark:
         yield spark.start_spark()
+    served = addresses_of_folder(data)
     for name, port in _PORTS.items():
-        yield free_port(name, port)
+        yield free_port(name, port, str(served.get(name, "")))
     yield disk(data)
     yield descriptors()
     yield from folder(data)
@@ -77,8 +78,10 @@ def python(version: tuple[int, ...]) -> Check:
     return Check("python", State.GOOD, text)
 
 
-def free_port(name: str, port: int) -> Check:
-    """Whether `weir up` can listen on its usual port."""
+def free_port(name: str, port: int, served: str = "") -> Check:
+    """Whether `weir up` can listen on its usual port. `served`: where the one that runs listens."""
+    if served.endswith(f":{port}"):
+        return Check(f"port {name}", State.GOOD, f"{port} is that of the Weir that runs here")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -19,14 +19,17 @@ def find_url(given: str | None) -> str:
 
 def url_of_folder(data: Path) -> str | None:
     """Where the process listens that serves this folder; None if none does, as far as can be told."""
+    return http_url(addresses_of_folder(data))
+
+
+def addresses_of_folder(data: Path) -> dict[str, Any]:
+    """The same for every listener, by its name; empty if none does."""
     try:
         found: Any = json.loads((data / LISTENING_FILE).read_text(encoding="utf-8"))
         os.kill(int(found["pid"]), 0)  # one that was killed leaves its file behind
-        return http_url(found)
-    except PermissionError:
-        return None
+        return dict(found)
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return None
+        return {}
 
 
 def http_url(addresses: dict[str, Any]) -> str | None:
