@@ -515,6 +515,8 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(browser: Browser) -> None:
         ):
             browser.open(path)
             browser.find("main h1")
+            for message in browser.all(".msg summary")[:1]:
+                message.click()
             wide = browser.driver.execute_script("return document.documentElement.scrollWidth")
             assert wide <= 390, path
         browser.open("/")
