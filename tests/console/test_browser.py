@@ -213,6 +213,8 @@ def filled(weir: Weir) -> Iterator[Weir]:
         "batchMs": 212,
     }
     weir.do("PUT", "/admin/weir/v1/streams/public/default/totals/progress", told, token=root)
+    runner = {"runner": "r1", "where": "process 4711 of weir-1", "ttlMs": 600_000}
+    weir.do("PUT", "/admin/weir/v1/stream-runner", runner, token=root)
     weir.do("POST", "namespaces/public/default/permissions/reader", ["consume"], token=root)
     weir.do("PUT", "namespaces/public/hidden", token=root)
     weir.do("PUT", "persistent/public/hidden/secret", token=root)
