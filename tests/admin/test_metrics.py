@@ -17,13 +17,16 @@ from weir.admin.metrics import (
 from weir.admin.stream_metrics import stream_families
 from weir.bookie.damage import Damages
 from weir.broker.api import BOUNDS_S, Flow, Latency, QueryProgress, SubscriptionStats, SubscriptionType, TopicStats
+from weir.broker.balance.balancer import BalanceMetrics
 from weir.broker.peers.metrics import PeerMetrics
 from weir.gateway.amqp.metrics import AmqpMetrics
+from weir.gateway.rocketmq.metrics import RocketmqMetrics
 from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import LoopHolds
 from weir.runtime.real import real_runtime
 from weir.runtime.request_budget import RequestBudget
 from weir.server.amqp_metrics import amqp_families
+from weir.server.balance_metrics import balance_families
 from weir.server.budget_metrics import budget_families
 from weir.server.cluster_metrics import cluster_families
 from weir.server.config import Config
@@ -32,6 +35,7 @@ from weir.server.loop_metrics import loop_families
 from weir.server.open_listeners import open_families
 from weir.server.peer_metrics import peer_families
 from weir.server.process_metrics import process_families
+from weir.server.rocketmq_metrics import rocketmq_families
 from weir.server.storage_metrics import damage_families
 
 
@@ -92,6 +96,23 @@ def test_every_family_has_one_name_and_a_help_text() -> None:
     assert all(family.help.endswith(".") for family in families)
 
 
+class _Balance:
+    """A broker that never led."""
+
+    leading = False
+    metrics = BalanceMetrics()
+
+
+def test_no_family_is_missing_from_the_documentation() -> None:
+    """Whatever module it is made in: what the next test does not know of is found here."""
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "metrics.md").read_text()
+    modules = [*root.glob("src/weir/server/*metrics.py"), *root.glob("src/weir/admin/*metrics.py")]
+    names = {name for module in modules for name in re.findall(r'"(weir_\w+)"', module.read_text())}
+    assert len(names) > 80
+    assert {name for name in names if f"`{name}`" not in page} == set()
+
+
 def test_the_documentation_names_every_family_as_it_is() -> None:
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     told = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \|$", page, re.MULTILINE)
@@ -103,8 +124,10 @@ def test_the_documentation_names_every_family_as_it_is() -> None:
         *damage_families(Damages(), skipped_entries=0),
         *gateway_families(GatewayMetrics.empty()),
         *amqp_families(AmqpMetrics()),
+        *rocketmq_families(RocketmqMetrics()),
         *peer_families(PeerMetrics()),
         *cluster_families(1, [], "b", draining=False),
+        *balance_families(_Balance()),  # type: ignore[arg-type]
         *stream_families([], runner=False),
     ]
     families = (*PROCESS_FAMILIES, *gateways, *TOPIC_FAMILIES, *SUBSCRIPTION_FAMILIES)

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,13 +11,10 @@ from typing import Any
 
 import pytest
 
-# The client writes its log below the home of whoever imports it.
-_home = os.environ.get("HOME")
-os.environ["HOME"] = tempfile.mkdtemp(prefix="rocketmq-client-")
-from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer  # noqa: E402
+from weir.testing.rocketmq.python_client import load_quietly
 
-if _home is not None:
-    os.environ["HOME"] = _home
+load_quietly()
+from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer  # noqa: E402
 
 from weir.testing.soak.cluster_process import ClusterProcess  # noqa: E402
 

@@ -21,6 +21,7 @@ from weir.broker.ports import (
 )
 from weir.broker.settings import BrokerSettings
 from weir.broker.trace.log import TraceLog
+from weir.broker.trace.spans import SpanMemory
 from weir.broker.tracing import Tracing
 from weir.model.batch import Batch, BatchFormat
 from weir.model.topics import TopicName
@@ -74,6 +75,8 @@ class BrokerContext:
 
     #: Who hears of messages that carry a trace; None: nobody.
     tracing: Tracing | None = None
+    #: Which messages these were.
+    span_memory: SpanMemory = field(default_factory=SpanMemory)
     #: Where it is written down what becomes of messages; None: nowhere.
     trace: TraceLog | None = None
 

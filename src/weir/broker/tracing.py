@@ -1,6 +1,7 @@
-"""Messages that carry W3C's `traceparent`: whoever exports traces hears when they were stored and delivered."""
+"""Messages that carry W3C's `traceparent`: whoever exports traces hears what becomes of them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from weir.broker.api import Delivery
@@ -14,15 +15,42 @@ _OPENED_BYTES = 16 * 1024
 #: Where a record batch of Kafka says how it is compressed.
 _KAFKA_ATTRIBUTES, _KAFKA_CODEC = 22, 7
 
+#: What further spans of a message are children of: the exporter's, and nobody else's.
+SpanParent = object
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of a message of a subscription: `what` is a verb. `since_ms`: when its consumer got it; 0 if
+    none did."""
+
+    what: str
+    subscription: str
+    consumer: str = ""
+    reason: str = ""
+    since_ms: int = 0
+
 
 class Tracing(Protocol):
-    """Told of batches only in which `carries_trace` finds something. Must not take long."""
+    """Told of batches only in which `carries_trace` finds something. Must not take long. Answers offsets of the
+    messages whose traces are exported, with the parents of what is told of them later."""
 
-    def stored(self, topic: TopicName, batch: Batch, offset: int, seconds: float) -> None:
-        """Its first message is at `offset` now, which took so long."""
+    def stored(
+        self, topic: TopicName, batch: Batch, offset: int, seconds: float
+    ) -> Sequence[tuple[int, SpanParent]]:
+        """Its first message is at `offset` now, which took so long. The parents are the producers' spans."""
 
-    def delivered(self, topic: TopicName, subscription: str, delivery: Delivery) -> None:
-        """To a consumer of the subscription; without one, to a reader by offset."""
+    def delivered(
+        self, topic: TopicName, subscription: str, delivery: Delivery
+    ) -> Sequence[tuple[int, SpanParent]]:
+        """To a consumer of the subscription; without one, to a reader by offset. The parents are the deliveries'
+        spans."""
+
+    def parents(self, batch: Batch, wanted: int | None) -> Sequence[tuple[int, SpanParent]]:
+        """The producers' spans of some messages (as bits; None: all) of which nothing was told yet."""
+
+    def became(self, topic: TopicName, offset: int, parent: SpanParent, fate: Fate) -> None:
+        """It was acknowledged, is retried, or is dropped."""
 
 
 def carries_trace(batch: Batch) -> bool:
@@ -41,20 +69,8 @@ def _hides(batch: Batch) -> bool:
     return False
 
 
-def note_stored(tracing: Tracing, topic: TopicName, batches: Sequence[Batch], offset: int, seconds: float) -> None:
-    """Batches that were stored one behind the other."""
-    for batch in batches:
-        if carries_trace(batch):
-            tracing.stored(topic, batch, offset, seconds)
-        offset += batch.count
-
-
-def note_delivered(tracing: Tracing, topic: TopicName, subscription: str, deliveries: Sequence[Delivery]) -> None:
-    for delivery in deliveries:
-        if carries_trace(delivery.batch):
-            tracing.delivered(topic, subscription, delivery)
-
-
 def note_fetched(tracing: Tracing, topic: TopicName, batches: Sequence[Batch]) -> None:
     """Batches that a reader by offset was given: whose it is in the name of, only its client knows."""
-    note_delivered(tracing, topic, "", [Delivery(batch) for batch in batches])
+    for batch in batches:
+        if carries_trace(batch):
+            tracing.delivered(topic, "", Delivery(batch))

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from weir.model.errors import QueueRefusedError
 from weir.model.exchanges import Fields, check_short
+from weir.model.retry import RetryPolicy, parse_schedule
 from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
 
 #: The one subscription that the consumers of a queue share.
@@ -102,6 +103,11 @@ class QueueRules:
     max_age_ms: int | None = None
     #: What is waited before a message that came back is delivered again, as `parse_schedule` reads it.
     retry_schedule: str | None = None
+
+    @property
+    def retry(self) -> RetryPolicy | None:
+        """What its arguments and its policy say of retries; None for nothing."""
+        return None if self.retry_schedule is None else RetryPolicy(parse_schedule(self.retry_schedule))
 
 
 @dataclass(frozen=True, slots=True)

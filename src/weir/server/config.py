@@ -375,7 +375,7 @@ class TelemetryConfig:
     """OpenTelemetry, where its SDK is installed."""
 
     endpoint: str = setting(TEXT, "", "Where a collector takes OTLP over HTTP, such as http://127.0.0.1:4318.")
-    traces: bool = setting(FLAG, True, "Whether messages with a traceparent get spans when stored and delivered.")
+    traces: bool = setting(FLAG, True, "Whether messages with a traceparent get spans of what becomes of them.")
     logs: bool = setting(FLAG, True, "Whether what is logged is sent there, too.")
     service: str = setting(TEXT, "weir", "The name of the service, as traces and logs have it.")
 

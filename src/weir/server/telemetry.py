@@ -1,8 +1,9 @@
 """OpenTelemetry, where its SDK is installed and `telemetry.endpoint` is set: logs, and spans of traced messages.
 
-A message that a producer has given a `traceparent` gets a span when it is stored and one for each delivery, in the
-producer's trace. Exporting is the SDK's business, in threads of its own and in batches; what cannot be exported is
-dropped by it.
+A message that a producer has given a `traceparent` gets a span when it is stored and one for each delivery, as
+children of the producer's, and one for what becomes of a delivery (acknowledged, retried, dropped), as its child.
+One that is dropped before anybody had it has a span for that, as a child of the producer's. Exporting is the SDK's
+business, in threads of its own and in batches; what cannot be exported is dropped by it.
 """
 
 import logging
@@ -12,7 +13,7 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 from weir.broker.api import Delivery
-from weir.broker.tracing import Tracing
+from weir.broker.tracing import Fate, SpanParent, Tracing
 from weir.model.batch import Batch
 from weir.model.errors import ConfigError
 from weir.model.installation import install_command
@@ -87,33 +88,64 @@ class MessageSpans:
     """Fills `Tracing`."""
 
     def __init__(self, tracer: Any, clock: Clock) -> None:
-        from opentelemetry.trace import SpanKind
+        from opentelemetry.trace import SpanKind, set_span_in_context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self._tracer = tracer
         self._clock = clock
         self._read = TraceContextTextMapPropagator()
         self._kind = SpanKind.SERVER
+        self._child_of = set_span_in_context
 
-    def stored(self, topic: TopicName, batch: Batch, offset: int, seconds: float) -> None:
+    def stored(
+        self, topic: TopicName, batch: Batch, offset: int, seconds: float
+    ) -> Sequence[tuple[int, SpanParent]]:
         now_ns = self._clock.wall_ms() * 1_000_000
+        parents: list[tuple[int, SpanParent]] = []
         for place, message in self._traced(batch, None):
-            span = self._begin("store", topic, message, now_ns - int(seconds * 1e9))
-            span.set_attribute("messaging.message.id", str(offset + place))
+            parent = self._parent(message)
+            span = self._begin("store", topic, offset + place, parent, now_ns - int(seconds * 1e9))
+            span.set_attribute("messaging.message.body.size", _size(message))
             span.set_attribute("messaging.batch.message_count", batch.count)
             span.end(now_ns)
+            if span.get_span_context().trace_flags.sampled:
+                parents.append((offset + place, parent))
+        return parents
 
-    def delivered(self, topic: TopicName, subscription: str, delivery: Delivery) -> None:
+    def delivered(
+        self, topic: TopicName, subscription: str, delivery: Delivery
+    ) -> Sequence[tuple[int, SpanParent]]:
         now_ns = self._clock.wall_ms() * 1_000_000
         batch = delivery.batch
         what = "deliver" if subscription else "fetch"
+        parents: list[tuple[int, SpanParent]] = []
         for place, message in self._traced(batch, delivery.wanted):
-            span = self._begin(what, topic, message, min(batch.append_ms * 1_000_000 or now_ns, now_ns))
-            span.set_attribute("messaging.message.id", str(batch.base_offset + place))
+            offset, began_ns = batch.base_offset + place, min(batch.append_ms * 1_000_000 or now_ns, now_ns)
+            span = self._begin(what, topic, offset, self._parent(message), began_ns)
+            span.set_attribute("messaging.message.body.size", _size(message))
             if subscription:
                 span.set_attribute("messaging.consumer.group.name", subscription)
                 span.set_attribute("weir.redelivered", delivery.redelivered)
             span.end(now_ns)
+            if span.get_span_context().trace_flags.sampled:
+                parents.append((offset, self._child_of(span)))
+        return parents
+
+    def parents(self, batch: Batch, wanted: int | None) -> Sequence[tuple[int, SpanParent]]:
+        found = self._traced(batch, wanted)
+        return [(batch.base_offset + place, self._parent(message)) for place, message in found]
+
+    def became(self, topic: TopicName, offset: int, parent: SpanParent, fate: Fate) -> None:
+        now_ns = self._clock.wall_ms() * 1_000_000
+        span = self._begin(fate.what, topic, offset, parent, min(fate.since_ms * 1_000_000 or now_ns, now_ns))
+        for name, text in (
+            ("messaging.consumer.group.name", fate.subscription),
+            ("messaging.client.id", fate.consumer),
+            ("weir.reason", fate.reason),
+        ):
+            if text:
+                span.set_attribute(name, text)
+        span.end(now_ns)
 
     def _traced(self, batch: Batch, wanted: int | None) -> list[tuple[int, Message]]:
         messages: Sequence[Message] = messages_of(batch)
@@ -123,22 +155,26 @@ class MessageSpans:
             if (wanted is None or wanted >> place & 1) and any(name == _HEADERS[0] for name, _ in message.headers)
         ][:_MOST_OF_A_BATCH]
 
-    def _begin(self, what: str, topic: TopicName, message: Message, start_ns: int) -> Any:
+    def _parent(self, message: Message) -> SpanParent:
+        """The producer's span."""
         said = {
             name: value.decode("ascii", "replace")
             for name, value in message.headers
             if name in _HEADERS and value is not None
         }
+        return self._read.extract(said)
+
+    def _begin(self, what: str, topic: TopicName, offset: int, parent: SpanParent, start_ns: int) -> Any:
         attributes = {
             "messaging.system": "weir",
             "messaging.operation.name": what,
             "messaging.destination.name": str(topic),
-            "messaging.message.body.size": 0 if message.value is None else len(message.value),
+            "messaging.message.id": str(offset),
         }
         return self._tracer.start_span(
-            f"{what} {topic.local}",
-            context=self._read.extract(said),
-            kind=self._kind,
-            attributes=attributes,
-            start_time=start_ns,
+            f"{what} {topic.local}", context=parent, kind=self._kind, attributes=attributes, start_time=start_ns
         )
+
+
+def _size(message: Message) -> int:
+    return 0 if message.value is None else len(message.value)

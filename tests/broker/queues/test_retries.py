@@ -427,9 +427,10 @@ def test_a_quorum_queue_with_a_limit_knows_after_its_unloading_how_often_a_messa
     run(scenario)
 
 
-def test_a_queue_waits_by_the_schedule_that_it_was_declared_with(run: Run) -> None:
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_queue_waits_by_the_schedule_that_it_was_declared_with(run: Run, durable: bool) -> None:
     async def scenario(stage: Any) -> None:
-        queue = await stage.declare("q", arguments={"x-retry-schedule": "10s 1h"})
+        queue = await stage.declare("q", arguments={"x-retry-schedule": "10s 1h"}, durable=durable)
         consumer = await stage.consumer(queue)
         await stage.publish(queue, "one")
         for wait_s in (10, 3600):

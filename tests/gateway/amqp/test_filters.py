@@ -174,3 +174,24 @@ def test_a_command_tells_what_became_of_a_message(
         (found,) = [json.loads(line) for line in command(*words, "-o", "json").splitlines()]
         assert [one["event"] for one in found["events"]] == events
         assert (found["key"], found["traceId"], found["offset"]) == ("k", trace_id, 0)
+
+
+def test_a_trace_says_in_plain_words_that_a_message_of_a_queue_has_expired(
+    weir: UpProcess, channel: Any, name: str, until: Callable[..., Any]
+) -> None:
+    def command(*words: str) -> str:
+        return str(CliRunner().invoke(cli, ["trace", *words, "--url", weir.http_url]).output)
+
+    channel.queue_declare(name, durable=True)
+    assert "100 % of the messages" in command("rate", name, "100%")
+    channel.confirm_delivery()
+
+    def expired() -> bool:
+        """Tracing begins a moment after it was turned on: until then, messages expire unseen."""
+        properties = pika.BasicProperties(expiration="1", delivery_mode=2, headers={"key": "k"})
+        channel.basic_publish("", name, b"late", properties)
+        return "dropped" in command("show", name, "--key", "k")
+
+    until(expired)
+    gone = [line for line in command("show", name, "--key", "k").splitlines() if "dropped" in line]
+    assert all("[expired: its time to live was over]" in line for line in gone), gone

@@ -1,8 +1,6 @@
 """`weir up` for RocketMQ's own Python client."""
 
 import json
-import os
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -11,9 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-# The client writes its log below the home of whoever imports it.
-_home = os.environ.get("HOME")
-os.environ["HOME"] = tempfile.mkdtemp(prefix="rocketmq-client-")
+from weir.testing.rocketmq.python_client import load_quietly
+
+load_quietly()
 from rocketmq import (  # noqa: E402
     ClientConfiguration,
     Credentials,
@@ -24,9 +22,6 @@ from rocketmq import (  # noqa: E402
 )
 
 from weir.testing.processes.up import UpProcess  # noqa: E402
-
-if _home is not None:
-    os.environ["HOME"] = _home
 
 TIMEOUT_S = 60.0
 

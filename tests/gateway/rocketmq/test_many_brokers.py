@@ -196,6 +196,32 @@ def test_the_wrong_broker_sends_receives_and_settles(wrong: Asking, name: str) -
     assert letter.body == b"2"
 
 
+def test_what_is_handed_on_is_counted_once_at_the_broker_that_the_client_talks_to(
+    brokers: ManyBrokers, name: str
+) -> None:
+    elsewhere = not_the_owner(brokers, name)
+    wrong = Asking(brokers[elsewhere].listeners["rocketmq"])
+
+    def counted() -> dict[str, tuple[int, int]]:
+        found = {at: one.rocketmq.services.metrics for at, one in brokers.running.items()}
+        return {at: (metrics.sent, metrics.received) for at, metrics in found.items()}
+
+    before, calls = counted(), brokers[elsewhere].rocketmq.services.metrics.handed_on
+    for n in range(3):
+        assert status(wrong.send(name, b"%d" % n)) == Code.OK
+    got: list[Any] = []
+    while len(got) < 3:
+        got += wrong.receive(name)
+    pull = asked.PullMessageRequest(
+        group=said.Resource(name="g"), message_queue=queue_of(name), offset=1, batch_size=10
+    )
+    assert len([one for one in wrong("PullMessage", pull) if one.HasField("message")]) == 2
+    wrong.close()
+    sent, received = before[elsewhere]
+    assert counted() == {**before, elsewhere: (sent + 3, received + 5)}
+    assert brokers[elsewhere].rocketmq.services.metrics.handed_on >= calls + 5
+
+
 def test_the_wrong_broker_decides_transactions(wrong: Asking, name: str) -> None:
     for decision in (said.TransactionResolution.ROLLBACK, said.TransactionResolution.COMMIT):
         (entry,) = wrong.send(name, b"half", message_type=said.MessageType.TRANSACTION).entries

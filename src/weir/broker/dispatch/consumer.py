@@ -1,7 +1,7 @@
 """A consumer of a subscription: its demand, what was handed to it, and what it has not acknowledged yet."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from pyroaring import BitMap64
@@ -10,7 +10,7 @@ from weir.broker.api import Delivery, SubscribeRequest
 from weir.broker.dispatch.pieces import Pieces
 from weir.broker.filters.compiled import CompiledFilter
 from weir.broker.topic.meters import Histogram, Meter
-from weir.broker.trace.topic import TopicTrace
+from weir.broker.trace.message_trace import MessageTrace
 from weir.model.errors import ConsumerClosedError, NotAllowedError, NotAuthorisedError, WeirError
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.interfaces import Clock
@@ -78,11 +78,9 @@ class BrokerConsumer:
         batch_bytes: int,
         latency: Histogram,
         delivery_share: ByteShare | None = None,
-        note_delivered: Callable[[str, Sequence[Delivery]], None] | None = None,
-        trace: TopicTrace | None = None,
+        trace: MessageTrace | None = None,
     ) -> None:
-        """`delivery_share`: what it and others of its connection may have in hand together. `note_delivered`: told
-        of all that it gets, by the subscription's name."""
+        """`delivery_share`: what it and others of its connection may have in hand together."""
         self._owner = owner
         self.request = request
         self.denied: NotAuthorisedError | None = None
@@ -105,7 +103,6 @@ class BrokerConsumer:
         self._batch_bytes = batch_bytes
         self._share = delivery_share
         self._latency = latency
-        self._note_delivered = note_delivered
         self._trace = trace
         self._demand = 0
         self._inbox: list[Delivery] = []
@@ -264,8 +261,6 @@ class BrokerConsumer:
         self.meter.count(messages, size)
         self._owner.meter.count(messages, size)
         self._latency.note((self._clock.wall_ms() - taken[-1].batch.append_ms) / 1000)
-        if self._note_delivered is not None:
-            self._note_delivered(self._owner.name, taken)
         if self._trace is not None and self._trace.on:
             self._trace.delivered(self._owner.name, self, self.name, self.request.address, taken)
         return taken

@@ -120,8 +120,7 @@ class FailureSide:
             dispatcher.lease_over(offsets)
 
     def give_up(self, offsets: BitMap64, reason: Reason) -> None:
-        if (trace := self._around.trace) is not None and trace.on:
-            trace.given_up(self._subscription.name, offsets, f"dead letter: {reason.value}")
+        self._subscription.tell_given_up(offsets, reason)
         self._around.given_up.take(self._subscription, offsets, reason)
 
     def retries_changed(self) -> None:

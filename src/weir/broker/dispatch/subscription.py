@@ -31,7 +31,8 @@ from weir.broker.filters.screen import Screen, ScreenedFeed
 from weir.broker.groups.query_progress import progress_of_commit
 from weir.broker.publish.limits import Brake, RateLimit
 from weir.broker.topic.meters import Meter
-from weir.broker.trace.topic import TopicTrace
+from weir.broker.trace.message_trace import MessageTrace
+from weir.broker.trace.words import given_up_words
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.batch import Batch
 from weir.model.bits import Run
@@ -45,6 +46,7 @@ from weir.model.trace import TraceKind
 from weir.runtime.byte_budget import ByteShare
 from weir.stream.cursor import Cursor
 from weir.stream.state import StateLog
+from weir.wire.amqp.death import Reason
 from weir.wire.snapshots.subscriptions import decode_subscription, encode_subscription
 
 log = logging.getLogger(__name__)
@@ -207,7 +209,6 @@ class Subscription:
             batch_bytes=around.settings.delivery_bytes,
             latency=around.latency,
             delivery_share=delivery_share,
-            note_delivered=around.note_delivered,
             trace=around.trace,
         )
         if self.name == QUEUE_SUBSCRIPTION:
@@ -380,15 +381,20 @@ class Subscription:
 
     def _tell_settled(
         self,
-        trace: TopicTrace,
+        trace: MessageTrace,
         consumer: BrokerConsumer | None,
         runs: Sequence[Run],
-        why: str = "expired, or a dead letter",
+        why: str = "given up",
     ) -> None:
         if consumer is None:
             trace.settled(self.name, runs, TraceKind.DROPPED, why)
         else:
             trace.settled(self.name, runs, TraceKind.ACKNOWLEDGED)
+
+    def tell_given_up(self, offsets: BitMap64, reason: Reason, *, letters: bool = True) -> None:
+        """Whoever traces messages hears why these are delivered no more. `letters`: they become dead letters."""
+        if (trace := self._around.trace) is not None and trace.on:
+            trace.passed_by(self.name, offsets, given_up_words(reason, letters=letters))
 
     def _left_out(self, batch: Batch, runs: Sequence[Run]) -> None:
         """By the filter."""
@@ -461,6 +467,8 @@ class Subscription:
         dropped = BitMap64()
         dropped.add_range(self.cursor.mark_delete + 1, end)
         dropped -= dispatcher.forget_ready(end)
+        if (trace := self._around.trace) is not None and trace.on:
+            trace.passed_by(self.name, self.cursor.unacked_of(dropped), "purged")
         self.cursor.ack_all(dropped, end)
         self._note()
         return before - self.backlog

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyroaring import BitMap64
 
-from weir.broker.api import Delivery
 from weir.broker.dispatch.feed import Source
 from weir.broker.dispatch.key_ranges import KeysOf
 from weir.broker.dispatch.queue_side import LevelsOf, QueueSide
@@ -14,7 +13,7 @@ from weir.broker.filters.masks import Masks
 from weir.broker.publish.limits import RateLimit
 from weir.broker.settings import BrokerSettings
 from weir.broker.topic.meters import Histogram, Meter
-from weir.broker.trace.topic import TopicTrace
+from weir.broker.trace.message_trace import MessageTrace
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.bits import Run
 from weir.runtime.interfaces import Clock
@@ -100,9 +99,7 @@ class SubscriptionParts:
     #: What passes which filter.
     masks: Masks = field(default_factory=Masks)
     #: Told what becomes of messages.
-    trace: TopicTrace | None = None
-    #: Told of all that is delivered, by the name of the subscription.
-    note_delivered: Callable[[str, Sequence[Delivery]], None] | None = None
+    trace: MessageTrace | None = None
     given_up: GivenUp = field(default_factory=NothingGivenUp)
 
 

@@ -19,8 +19,7 @@ from weir.broker.publish.split_batches import SplitPublisher
 from weir.broker.publish.stamped import StampedPublishing
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.topic.producer_state_manager import ProducerStateManager
-from weir.broker.trace.topic import TopicTrace
-from weir.broker.tracing import note_stored
+from weir.broker.trace.message_trace import MessageTrace
 from weir.model.batch import Addressed, Batch, BatchFlags, HeldId, Origin
 from weir.model.check import check
 from weir.model.errors import (
@@ -74,7 +73,7 @@ class Publisher:
         shut_all: Callable[[str], None],
         topic: TopicName | None = None,
         half: TopicHalfMessages | None = None,
-        trace: TopicTrace | None = None,
+        trace: MessageTrace | None = None,
         addressees: Callable[[], Addressees] | None = None,
     ) -> None:
         self._context = context
@@ -226,9 +225,6 @@ class Publisher:
             name, address = ("", "") if who is None else (who.name, who.request.address)
             self._trace.stored(batches, offset, seconds, producer=name, address=address)
         self.latency.note(seconds, len(batches))
-        tracing = self._context.tracing
-        if tracing is not None and self._topic is not None:
-            note_stored(tracing, self._topic, batches, offset, seconds)
 
     def _not_stored(self, failure: BaseException, receipt: "asyncio.Future[Receipt]") -> None:
         if not receipt.done():

@@ -118,6 +118,7 @@ class MemoryQueue(LocalQueue):
             tasks=tasks,
         )
         self.keeper = self.side.hooks = QueueKeeper(self, letters, 0, runtime=context.runtime, tasks=tasks)
+        self._subscription.apply_retry(self._rules.retry)
         #: The last parcel of each queue that sends dead letters here.
         self._parcels: dict[int, int] = {}
         self._done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -130,6 +131,7 @@ class MemoryQueue(LocalQueue):
     def apply(self) -> None:
         """The rules may have changed: all but its levels, which are its own word."""
         self._rules = self._owner.rules_of(self.declaration)
+        self._subscription.apply_retry(self._rules.retry)
         if self.keeper is not None:
             self.keeper.apply()
 

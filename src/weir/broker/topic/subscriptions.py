@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from weir.broker.api import (
     StartAt,
@@ -22,8 +21,7 @@ from weir.broker.publish.limits import RateLimit
 from weir.broker.topic.dead_letters import TopicLetters
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.topic.producer_state_manager import ProducerStateManager
-from weir.broker.trace.topic import TopicTrace
-from weir.broker.tracing import note_delivered
+from weir.broker.trace.message_trace import MessageTrace
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.bits import Run
 from weir.model.errors import SubscriptionBusyError, SubscriptionNotFoundError, TooManyError
@@ -31,7 +29,7 @@ from weir.model.filters import MessageFilter, filter_in, with_filter
 from weir.model.policies import Policies, Rate
 from weir.model.priority import NO_LEVELS
 from weir.model.queues import QUEUE_SUBSCRIPTION, QueueRules
-from weir.model.retry import RetryPolicy, parse_schedule, retry_of, with_retry
+from weir.model.retry import RetryPolicy, retry_of, with_retry
 from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
@@ -56,7 +54,7 @@ class Subscriptions:
         producer_state: ProducerStateManager,
         tasks: TaskScope,
         moved: Callable[[Subscription, Sequence[Run] | None], bool],
-        trace: TopicTrace | None = None,
+        trace: MessageTrace | None = None,
     ) -> None:
         """`moved`: see `SubscriptionParts`."""
         self._topic = topic
@@ -99,7 +97,6 @@ class Subscriptions:
             lambda: Meter(clock, context.flows.given, topic),
             moved,
             trace=trace,
-            note_delivered=None if context.tracing is None else partial(note_delivered, context.tracing, topic),
             given_up=self.letters,
         )
         #: What policies are about to delete unread.
@@ -153,10 +150,10 @@ class Subscriptions:
 
     def _retry_of(self, subscription: Subscription) -> RetryPolicy | None:
         """The topic's, and for its queue what that was declared with."""
-        said, schedule = self._policies.retry, self._queue_rules.retry_schedule
-        if subscription.name != QUEUE_SUBSCRIPTION or schedule is None:
+        said, declared = self._policies.retry, self._queue_rules.retry
+        if subscription.name != QUEUE_SUBSCRIPTION or declared is None:
             return said
-        return RetryPolicy(parse_schedule(schedule)).over(said)
+        return declared.over(said)
 
     def apply_queue(self, rules: QueueRules) -> None:
         """What the topic is as a queue from now on."""

@@ -42,7 +42,7 @@ from weir.broker.topic.subscriptions import Subscriptions
 from weir.broker.topic.traffic import Traffic, traffic_of
 from weir.broker.topic.transient import TransientMessages
 from weir.broker.topic.trimming import Trimming
-from weir.broker.trace.topic import TopicTrace
+from weir.broker.trace.of_topic import trace_of
 from weir.broker.tracing import note_fetched
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.broker.transactions.delayed_moves import DelayedMoves
@@ -114,13 +114,7 @@ class BrokerTopic:
             lost=self._messages_lost,
         )
         self.half = TopicHalfMessages(context, name, state, self._tasks, self._area)
-        self.trace = (
-            None
-            if context.trace is None
-            else TopicTrace(
-                name, context.trace, self._clock, position_of=stream.position_of, follow=stream.on_stored
-            )
-        )
+        self.trace = trace_of(context, name, stream)
         self.publisher = Publisher(
             context,
             stream,

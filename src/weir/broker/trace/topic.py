@@ -36,7 +36,7 @@ _TRACEPARENT = "traceparent"
 
 
 class TopicTrace:
-    """`position_of`: ledger and entry of an offset."""
+    """Fills `MessageTrace`. `position_of`: ledger and entry of an offset."""
 
     def __init__(
         self,
@@ -205,14 +205,6 @@ class TopicTrace:
             self._told(subscription, who, back, TraceKind.RETRIED, reason)
             offsets -= back
 
-    def given_up(self, subscription: str, offsets: BitMap64, reason: str) -> None:
-        """What consumers failed at is delivered no more."""
-        known = self._known.get(subscription)
-        if known:
-            gone = known & offsets
-            self._told(subscription, None, gone, TraceKind.DROPPED, reason)
-            known -= gone
-
     def dropped(self, subscription: str, batch: Batch, runs: Sequence[Run], reason: str) -> None:
         """Messages that no consumer of the subscription gets."""
         if self.takes(batch.base_offset, batch.held):
@@ -233,7 +225,7 @@ class TopicTrace:
             for run in _runs_in(delivered):
                 self.settled(subscription, [run], TraceKind.DROPPED, reason)
             offsets = offsets - delivered
-        self._told(subscription, None, offsets, TraceKind.DROPPED, reason)
+        self._told(subscription, None, offsets & self._kept, TraceKind.DROPPED, reason)
 
     def trimmed(self, start: int) -> None:
         """What is before this is no more, for anybody."""

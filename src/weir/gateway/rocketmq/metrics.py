@@ -10,12 +10,11 @@ class RocketmqMetrics:
     bytes_out: int = 0
     #: Calls, by the name of their method.
     requests: dict[str, int] = field(default_factory=dict)
-    #: Messages that were stored for clients, and that they were sent.
+    #: Messages that were stored for the clients of this broker, and that they were sent, whichever broker has the
+    #: queue: all brokers together count each once.
     sent: int = 0
     received: int = 0
-    #: Messages that became visible again because nobody acknowledged them in time.
-    reappeared: int = 0
-    #: Calls that were made at another broker, which has the queue.
+    #: Calls of the clients of this broker that were made at another, which has the queue.
     handed_on: int = 0
     #: Connections that were ended for what they sent.
     refused: int = 0

@@ -292,3 +292,40 @@ def test_durable_queues_bindings_and_messages_survive_a_restart(
     assert channel.basic_get(late) == (None, None, None)
     code, _ = refused(channel.queue_declare, f"{name}-transient", passive=True)
     assert code == 404
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_what_is_requeued_waits_by_the_retry_schedule_of_its_queue(
+    channel: BlockingChannel, name: str, durable: bool
+) -> None:
+    """One queue's schedule is longer than any test, another's shorter than any wait."""
+    channel.confirm_delivery()
+    for queue, schedule in ((name, "1h"), (f"{name}-soon", "1ms 5ms")):
+        channel.queue_declare(queue, durable=durable, arguments={"x-retry-schedule": schedule})
+        for body in (b"bad", b"good"):
+            channel.basic_publish("", queue, body)
+        method, _, body = channel.basic_get(queue)
+        assert (body, method.redelivered) == (b"bad", False)
+        channel.basic_nack(method.delivery_tag, requeue=True)
+    assert channel.basic_get(name, auto_ack=True)[2] == b"good"
+    assert channel.basic_get(name, auto_ack=True) == (None, None, None)
+    came: dict[bytes, bool] = {}
+
+    def both() -> bool:
+        method, _, body = channel.basic_get(f"{name}-soon", auto_ack=True)
+        if method is not None:
+            came[body] = method.redelivered
+        return len(came) == 2
+
+    until(both)
+    assert came == {b"bad": True, b"good": False}
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("wrong", ["soon", "1s..", "40d", 5])
+def test_a_retry_schedule_that_is_none_is_refused(
+    channel: BlockingChannel, name: str, durable: bool, wrong: object
+) -> None:
+    code, text = refused(channel.queue_declare, name, durable=durable, arguments={"x-retry-schedule": wrong})
+    assert code == 406
+    assert text.startswith(f"PRECONDITION_FAILED - invalid arg 'x-retry-schedule' for queue '{name}'")

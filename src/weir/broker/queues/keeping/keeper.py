@@ -166,7 +166,10 @@ class QueueKeeper:
             self.expired += len(offsets)
         elif reason is Reason.MAX_LENGTH:
             self.too_many += len(offsets)
-        self.letters.take(offsets, reason, _destination(self._queue.rules))
+        to = _destination(self._queue.rules)
+        if reason is not Reason.DUE and (subscription := self._queue.subscription) is not None:
+            subscription.tell_given_up(offsets - self.letters.offsets, reason, letters=to is not None)
+        self.letters.take(offsets, reason, to)
 
 
 def _destination(rules: QueueRules) -> Destination | None:

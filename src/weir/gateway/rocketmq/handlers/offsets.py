@@ -33,7 +33,10 @@ async def pull_message(call: Call, request: Any) -> None:
     if request.batch_size <= 0:
         raise Refused(api.Code.BAD_REQUEST, "the batch size must be positive")
     queue = await _queue_name(call, request.message_queue)
-    for answer in await at_owner_streamed(call, queue, request, partial(_pulled, call, queue, request)):
+    answers = await at_owner_streamed(call, queue, request, partial(_pulled, call, queue, request))
+    if not call.handed_on:
+        call.session.services.metrics.received += sum(answer.HasField("message") for answer in answers)
+    for answer in answers:
         call.send(answer)
     call.finish()
 

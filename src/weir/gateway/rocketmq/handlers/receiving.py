@@ -40,7 +40,8 @@ async def receive_message(call: Call, request: Any) -> None:
     wanted = min(request.batch_size, call.session.limits.max_receive_messages)
     want = Want(call.role, wanted, invisible_ms, client, _filter(request))
     found = await _found(call, request, topic, group, want)
-    services.metrics.received += len(found)
+    if not call.handed_on:
+        services.metrics.received += len(found)
     if not found:
         call.send(
             api.ReceiveMessageResponse(

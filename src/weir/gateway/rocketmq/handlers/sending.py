@@ -101,7 +101,7 @@ async def _send_apart(call: Call, topic: PublishedTopic, request: Any, numbers: 
     await asyncio.gather(
         *(_send_to(call, topic.part(number), request, those, entries) for number, those in places.items())
     )
-    return _response(entries)
+    return _response(call, entries)
 
 
 async def _send_to(call: Call, queue: TopicName, request: Any, places: Sequence[int], entries: list[Any]) -> None:
@@ -191,10 +191,13 @@ class _Answer:
     def _count(self, stored: int) -> None:
         self._left -= stored
         if not self._left:
-            self._call.answer(_response(self._entries))
+            self._call.answer(_response(self._call, self._entries))
 
 
-def _response(entries: Sequence[Any]) -> Any:
+def _response(call: Call, entries: Sequence[Any]) -> Any:
+    """Counts what was stored, at the broker that the client has sent it to."""
+    if not call.handed_on:
+        call.session.services.metrics.sent += sum(entry.status.code == api.Code.OK for entry in entries)
     codes = {entry.status.code for entry in entries}
     status = entries[0].status if len(codes) == 1 else _several()
     return api.SendMessageResponse(status=status, entries=entries)

@@ -113,7 +113,6 @@ class Publishing:
             failure = done.exception()
             if failure is None:
                 result = done.result()
-                self._session.services.metrics.sent += outgoing.count
             else:
                 result = failure if isinstance(failure, WeirError) else WeirError("it could not be stored")
         for before, stored in wanting:
