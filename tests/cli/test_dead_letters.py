@@ -106,7 +106,7 @@ def test_a_failed_message_of_a_shared_subscription_dies_and_is_put_back(client: 
     assert asked(*which, "--until", "-1h") == []
     redrive = ("dead-letters", "redrive", "orders", "billing")
     assert asked(*redrive, "--dry-run")["found"] == 3
-    assert asked(*redrive, "--property", "region=eu")["moved"] == 2
+    assert asked(*redrive, "--filter", "region = 'eu' AND weir_dead_deliveries > 2")["moved"] == 2
     back = [consumer.receive(LONG_MS) for _ in range(2)]
     assert sorted(message.data() for message in back) == [b"order 1", b"order 2"]
     assert [(m.redelivery_count(), m.properties()) for m in back] == [(0, {"region": "eu"})] * 2

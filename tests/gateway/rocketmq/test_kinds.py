@@ -1,5 +1,6 @@
 """Kinds of messages, by RocketMQ's own Python client: delayed, in a transaction, in groups, filtered, lite."""
 
+import json
 import threading
 import time
 import urllib.request
@@ -168,14 +169,32 @@ def test_a_lite_push_consumer_is_pushed_its_lite_topics(clients: Any, name: str,
     until(lambda: listener.found == [(b"first", "1"), (b"not wanted", "2")])
 
 
-def test_of_what_is_ready_the_highest_priority_comes_first(
-    weir: UpProcess, clients: Any, name: str, make: Any
-) -> None:
-    path = f"{weir.http_url}/admin/v2/persistent/public/default/{name}"
-    for method, where, body in (("PUT", "", b""), ("POST", "/priority", b'{"levels": 9, "passed": 100}')):
+def make_levels(weir: UpProcess, name: str, passed: int) -> None:
+    """A topic with nine of them; so many messages of higher ones are delivered before a lower one has its turn."""
+    path, policy = f"{weir.http_url}/admin/v2/persistent/public/default/{name}", {"levels": 9, "passed": passed}
+    for method, where, body in (("PUT", "", b""), ("POST", "/priority", json.dumps(policy).encode())):
         headers = {"content-type": "application/json"}
         request = urllib.request.Request(path + where, body, headers, method=method)
         urllib.request.urlopen(request, timeout=60).close()
+
+
+def test_a_low_priority_has_its_turn_whatever_comes_above_it(
+    weir: UpProcess, clients: Any, name: str, make: Any
+) -> None:
+    make_levels(weir, name, 3)
+    producer, consumer = clients.producer(name), clients.consumer("g", name)
+    for priority in (0, 0, *[9] * 10):
+        producer.send(make(name, b"%d" % priority, priority=priority))
+    found = [one.priority for _ in range(12) for one in consumer.receive(1, 3600)]
+    assert sorted(found) == [0, 0, *[9] * 10]
+    turns = [at for at, priority in enumerate(found) if priority == 0]
+    assert turns == [3, 7], found
+
+
+def test_of_what_is_ready_the_highest_priority_comes_first(
+    weir: UpProcess, clients: Any, name: str, make: Any
+) -> None:
+    make_levels(weir, name, 100)
     producer, consumer = clients.producer(name), clients.consumer("g", name)
     for priority in (1, 9, 5, 9):
         producer.send(make(name, b"%d" % priority, priority=priority))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from rocketmq.grpc_protocol import definition_pb2 as d
 from rocketmq.grpc_protocol import service_pb2 as s
 from tests.gateway.rocketmq.behaviour.questions import Broker, message, queue
@@ -52,6 +53,52 @@ def test_a_queue_is_read_by_offset(broker: Broker, name: str) -> None:
     assert pulled(broker, name, 5) == ([], 5)
     beyond = s.PullMessageRequest(group=d.Resource(name="g"), message_queue=queue(name), offset=6, batch_size=1)
     assert broker.code("PullMessage", beyond) == "ILLEGAL_OFFSET"
+
+
+def test_a_pull_gets_what_its_filter_takes_and_goes_on_behind_what_it_leaves_out(
+    broker: Broker, name: str
+) -> None:
+    for number, color in enumerate(("red", "blue", "red", "blue")):
+        said = message(name, b"%d" % number)
+        said.user_properties["color"], said.system_properties.tag = color, f"t{number % 2}"
+        broker.ask("SendMessage", s.SendMessageRequest(messages=[said]))
+
+    def pull(kind: int, expression: str, count: int = 10) -> Any:
+        request = s.PullMessageRequest(
+            group=d.Resource(name="g"), message_queue=queue(name), offset=0, batch_size=count
+        )
+        request.filter_expression.type, request.filter_expression.expression = kind, expression
+        return request
+
+    for asked, bodies, after in (
+        (pull(d.FilterType.SQL, "color = 'blue'"), [b"1", b"3"], 4),
+        (pull(d.FilterType.SQL, "color = 'blue'", 1), [b"1"], 2),
+        (pull(d.FilterType.TAG, "t0"), [b"0", b"2"], 4),
+        (pull(d.FilterType.TAG, "t2 || t3"), [], 4),
+        (pull(d.FilterType.TAG, "*"), [b"0", b"1", b"2", b"3"], 4),
+    ):
+        answers = broker.ask("PullMessage", asked)
+        assert [one.message.body for one in answers if one.HasField("message")] == bodies
+        assert answers[-1].next_offset == after
+    for wrong in ("color =", " "):
+        assert broker.code("PullMessage", pull(d.FilterType.SQL, wrong)) == "ILLEGAL_FILTER_EXPRESSION"
+
+
+def test_a_pull_passes_by_what_was_aborted(broker: Broker, weir: UpProcess, name: str) -> None:
+    producer = Producer({"bootstrap.servers": weir.kafka, "transactional.id": name, "log_level": 0})
+    producer.init_transactions(60)
+    for body, ended in ((b"kept", producer.commit_transaction), (b"gone", producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.produce(name, body, partition=0)
+        producer.flush(60)
+        ended(60)
+    sent(broker, name, b"last")
+    found: list[bytes] = []
+    at = 0
+    while b"last" not in found:
+        some, at = pulled(broker, name, at)
+        found += some
+    assert found == [b"kept", b"last"]
 
 
 def test_a_pull_at_the_end_waits_for_the_next_message(broker: Broker, name: str) -> None:

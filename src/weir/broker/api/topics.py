@@ -10,6 +10,7 @@ from weir.broker.api.half_messages import HalfMessages
 from weir.broker.api.publishing import Producer, ProducerRequest
 from weir.broker.api.stats import CompactionStatus, InternalStats, TopicStats
 from weir.model.batch import Batch, HeldId
+from weir.model.filters import MessageFilter
 from weir.model.held import HeldCount, HeldItem
 from weir.model.retry import RetryPolicy
 from weir.model.topics import TopicName
@@ -64,6 +65,9 @@ class LogReader(Protocol):
 
     def visible(self, batch: Batch) -> int | None:
         """The messages of a batch that are still there, as bits; None for all of them."""
+
+    def passing(self, wanted: MessageFilter) -> Callable[[Batch], int | None]:
+        """Tells of a batch which messages pass a filter, as bits; None for all of them. FilterError."""
 
     @property
     def whole(self) -> bool:

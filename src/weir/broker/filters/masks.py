@@ -4,11 +4,13 @@ A batch that nobody can look into passes every filter: what nobody can judge is 
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 
-from weir.broker.filters.compiled import CompiledFilter
+from weir.broker.filters.compiled import CompiledFilter, compiled
 from weir.broker.filters.conditions import KEY, Head
 from weir.model.batch import Batch
 from weir.model.bits import bits_at
+from weir.model.filters import MessageFilter
 from weir.model.steps import STEP_MESSAGES, Steps, finish
 from weir.wire.formats.heads import RawHead, reading_heads
 
@@ -87,3 +89,11 @@ def head_of(raw: RawHead) -> Head:
         head = dict(reversed(headers))
     head[KEY] = key
     return head
+
+
+def masks_of(wanted: MessageFilter) -> Callable[[Batch], int | None]:
+    """For somebody who looks at each batch once: the messages that pass, as bits; None for all of them."""
+    condition = compiled(wanted)
+    if condition is None:
+        return lambda batch: None
+    return lambda batch: Masks().mask(condition, batch)

@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from weir.broker.api import AbortedTransaction, LogReader, Topic
+from weir.broker.filters.masks import masks_of
 from weir.broker.topic.meters import Meter
 from weir.model.batch import Batch
+from weir.model.filters import MessageFilter
 from weir.model.policies import Policies
 from weir.stream.compaction import CompactedView
 from weir.stream.log import Stream
@@ -50,6 +52,9 @@ class WholeLog:
     def visible(self, batch: Batch) -> int | None:
         return None
 
+    def passing(self, wanted: MessageFilter) -> Callable[[Batch], int | None]:
+        return masks_of(wanted)
+
     def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
         return self._topic.aborted(first, end)
 
@@ -79,6 +84,9 @@ class CompactedLog:
 
     def visible(self, batch: Batch) -> int | None:
         return self._view.visible(batch)
+
+    def passing(self, wanted: MessageFilter) -> Callable[[Batch], int | None]:
+        return masks_of(wanted)
 
     def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
         """Compaction took the aborted messages with their markers. A reader that was told of a transaction whose

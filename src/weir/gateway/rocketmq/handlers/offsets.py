@@ -5,9 +5,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from weir.broker.api import Topic
+from weir.broker.api import LogReader, Topic
 from weir.gateway.rocketmq.cluster.routing import at_coordinator, at_owner, at_owner_streamed
 from weir.gateway.rocketmq.connection.calls import Call
+from weir.gateway.rocketmq.consume.filters import filter_of
 from weir.gateway.rocketmq.errors import Refused, ok
 from weir.gateway.rocketmq.names import group_of, topic_of
 from weir.gateway.rocketmq.registry import calls
@@ -68,6 +69,7 @@ async def _wait(call: Call, topic: Topic, offset: int, wanted_s: float) -> None:
 async def _read(topic: Topic, request: Any, offset: int) -> tuple[list[Any], int]:
     """Messages, and where to go on."""
     reader = topic.reader()
+    passing = reader.passing(filter_of(request.filter_expression))
     found: list[Any] = []
     end = topic.stable_offset
     while offset < end and len(found) < request.batch_size:
@@ -77,24 +79,45 @@ async def _read(topic: Topic, request: Any, offset: int) -> tuple[list[Any], int
         for batch in batches:
             if len(found) >= request.batch_size or batch.base_offset >= end:
                 break
-            seen, offset = _messages(topic, request, batch, offset, request.batch_size - len(found))
-            found += seen
+            seen = _both(reader.visible(batch), 0 if _is_aborted(reader, batch) else passing(batch))
+            most = request.batch_size - len(found)
+            some, offset = _messages(topic, request, batch, offset, most=most, seen=seen)
+            found += some
     return found, offset
 
 
-def _messages(topic: Topic, request: Any, batch: Batch, offset: int, most: int) -> tuple[list[Any], int]:
-    first = max(0, offset - batch.base_offset)
-    if batch.flags & BatchFlags.UNSEEN:
+def _is_aborted(reader: LogReader, batch: Batch) -> bool:
+    """Whether its transaction was aborted: nobody sees it."""
+    if batch.stamp is None or not batch.flags & BatchFlags.TRANSACTIONAL:
+        return False
+    base = batch.base_offset
+    return any(
+        one.producer_id == batch.stamp.producer_id and one.first_offset <= base < one.last_offset
+        for one in reader.aborted(base, batch.end_offset)
+    )
+
+
+def _both(one: int | None, other: int | None) -> int | None:
+    """Messages as bits; None for all of them."""
+    return other if one is None else one if other is None else one & other
+
+
+def _messages(
+    topic: Topic, request: Any, batch: Batch, offset: int, *, most: int, seen: int | None
+) -> tuple[list[Any], int]:
+    """`seen`: which messages of the batch may be, as bits; None for all of them."""
+    index = max(0, offset - batch.base_offset)
+    if batch.flags & BatchFlags.UNSEEN or seen == 0:
         return [], batch.end_offset
     messages = messages_of(batch)
     found: list[Any] = []
-    index = first
     while index < batch.count and len(found) < most:
-        message = messages[index] if len(messages) == batch.count else messages[0]
-        at = batch.base_offset + index
-        out = outgoing_of(message, request.message_queue.topic, partition=topic.name.partition or 0, offset=at)
-        set_ms(out.system_properties.store_timestamp, batch.append_ms)
-        found.append(api.PullMessageResponse(message=out))
+        if seen is None or seen >> index & 1:
+            message = messages[index] if len(messages) == batch.count else messages[0]
+            at = batch.base_offset + index
+            out = outgoing_of(message, request.message_queue.topic, partition=topic.name.partition or 0, offset=at)
+            set_ms(out.system_properties.store_timestamp, batch.append_ms)
+            found.append(api.PullMessageResponse(message=out))
         index += 1
     return found, batch.base_offset + index
 

@@ -7,13 +7,13 @@ from typing import Any
 from weir.broker.api import Owner
 from weir.gateway.rocketmq.cluster.receiving import Receiving
 from weir.gateway.rocketmq.connection.calls import Call
+from weir.gateway.rocketmq.consume.filters import filter_of
 from weir.gateway.rocketmq.consume.links import Received
 from weir.gateway.rocketmq.consume.receiving import GroupTopic, Want, receive_any
 from weir.gateway.rocketmq.errors import MOVED, Refused, ok
 from weir.gateway.rocketmq.names import group_of, lite_topic_of, topic_of
 from weir.gateway.rocketmq.registry import calls
 from weir.model.errors import TopicNotFoundError
-from weir.model.filters import ALL_TAGS, MessageFilter
 from weir.model.registry import Action
 from weir.model.topics import TopicName
 from weir.wire.rocketmq.message import outgoing_of
@@ -38,7 +38,7 @@ async def receive_message(call: Call, request: Any) -> None:
     if call.session.http2.unsent_bytes > call.session.limits.http2.max_unsent_bytes:
         raise Refused(api.Code.TOO_MANY_REQUESTS, "messages that were sent before are not read")
     wanted = min(request.batch_size, call.session.limits.max_receive_messages)
-    want = Want(call.role, wanted, invisible_ms, client, _filter(request))
+    want = Want(call.role, wanted, invisible_ms, client, filter_of(request.filter_expression))
     found = await _found(call, request, topic, group, want)
     if not call.handed_on:
         services.metrics.received += len(found)
@@ -162,18 +162,6 @@ async def _deleted(call: Call, topic: TopicName) -> bool:
 
 def _told(found: Sequence[Received], topic: Any) -> list[Any]:
     return [api.ReceiveMessageResponse(message=delivered(one, topic)) for one in found]
-
-
-def _filter(request: Any) -> MessageFilter:
-    """Nothing, and `*`, is everything."""
-    expression = request.filter_expression
-    match expression.type:
-        case api.FilterType.SQL:
-            if not expression.expression.strip():
-                raise Refused(api.Code.ILLEGAL_FILTER_EXPRESSION, "the SQL expression is empty")
-            return MessageFilter(sql=expression.expression)
-        case _:
-            return MessageFilter(tags=expression.expression or ALL_TAGS)
 
 
 def delivered(one: Received, topic: Any) -> Any:
