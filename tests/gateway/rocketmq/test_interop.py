@@ -7,6 +7,9 @@ import pika
 import pulsar
 import pytest
 from confluent_kafka import Consumer, Producer
+from rocketmq.grpc_protocol import definition_pb2 as d
+from rocketmq.grpc_protocol import service_pb2 as s
+from tests.gateway.rocketmq.behaviour.questions import Broker, message
 
 from weir.testing.processes.up import UpProcess
 
@@ -47,6 +50,25 @@ def test_what_rocketmq_sends_others_read(
     assert method is not None
     assert (body, properties.headers["colour"], properties.headers["key"]) == (b"value", "green", "k")
     connection.close()
+
+
+def test_a_trace_context_is_w3cs_traceparent_to_others_and_comes_back_as_it_was(
+    weir: UpProcess, pulsar_client: pulsar.Client, name: str
+) -> None:
+    """Clients that trace say it in a field of the protocol."""
+    broker = Broker(weir.rocketmq)
+    context = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    for said in (context, "another system's"):
+        request = s.SendMessageRequest(messages=[message(name)])
+        request.messages[0].system_properties.trace_context = said
+        assert broker.ask("SendMessage", request).status.code == d.Code.OK
+    reader = pulsar_client.subscribe(name, "p", initial_position=pulsar.InitialPosition.Earliest)
+    assert [reader.receive(60_000).properties() for _ in range(2)] == [{"traceparent": context}, {}]
+    found = [one.message for one in broker.receive(name, "g") if one.HasField("message")]
+    assert [one.system_properties.trace_context for one in found] == [context, "another system's"]
+    assert [dict(one.user_properties) for one in found] == [{}, {}]
+    broker.close()
+    reader.close()
 
 
 def test_what_others_send_rocketmq_reads(

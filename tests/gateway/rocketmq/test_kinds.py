@@ -169,6 +169,22 @@ def test_a_lite_push_consumer_is_pushed_its_lite_topics(clients: Any, name: str,
     until(lambda: listener.found == [(b"first", "1"), (b"not wanted", "2")])
 
 
+def test_a_topic_that_is_made_on_the_fly_takes_every_type(clients: Any, name: str, make: Any) -> None:
+    producer = clients.producer(name, checker=Checker())
+    producer.send(make(name, b"normal"))
+    producer.send(make(name, b"fifo", message_group="g"))
+    producer.send(make(name, b"delay", delivery_timestamp=int(time.time())))
+    producer.send(make(name, b"priority", priority=3))
+    transaction = producer.begin_transaction()
+    producer.send(make(name, b"transaction"), transaction)
+    transaction.commit()
+    consumer = clients.consumer("g", name)
+    found: set[bytes] = set()
+    while len(found) < 5:
+        found |= {one.body for one in consumer.receive(16, 60)}
+    assert found == {b"normal", b"fifo", b"delay", b"priority", b"transaction"}
+
+
 def make_levels(weir: UpProcess, name: str, passed: int) -> None:
     """A topic with nine of them; so many messages of higher ones are delivered before a lower one has its turn."""
     path, policy = f"{weir.http_url}/admin/v2/persistent/public/default/{name}", {"levels": 9, "passed": passed}

@@ -1,10 +1,12 @@
 """RocketMQ's messages as messages of every protocol, and such as RocketMQ's.
 
 The first of a message's keys is its key, its message group the ordering key, its user properties are headers. The
-tag, all keys where there are several, and the priority are headers of the names that filters know. What nobody
+tag, all keys where there are several, and the priority are headers of the names that filters know; a trace context
+that is W3C's is the header of W3C's name. What nobody
 else can say (ids, hosts, the type) is kept as it came: SystemProperties without what the broker says anew.
 """
 
+import re
 from base64 import b64encode
 from hashlib import md5
 from typing import Any
@@ -23,6 +25,8 @@ _VERSION = b"\x01"
 TAG, KEYS, PRIORITY = "TAGS", "KEYS", "weir-priority"
 _NULL_VALUE = "weir-null-value"
 _OURS = (TAG, KEYS, PRIORITY)
+_TRACEPARENT = "traceparent"
+_W3C = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.{0,100})?")
 _MAX_PRIORITY = (1 << 31) - 1
 
 
@@ -40,6 +44,8 @@ def message_of(sent: Any, body: Buffer, publish_ms: int) -> Message:
         headers.append((KEYS, " ".join(keys).encode()))
     if said.HasField("priority"):
         headers.append((PRIORITY, b"%d" % said.priority))
+    if _W3C.fullmatch(said.trace_context) and _TRACEPARENT not in sent.user_properties:
+        headers.append((_TRACEPARENT, said.trace_context.encode()))
     born_ms = ms_of(said.born_timestamp) if said.HasField("born_timestamp") else None
     return Message(
         keys[0].encode() if keys else None,
@@ -128,6 +134,8 @@ def _add_headers(out: Any, message: Message) -> None:
         elif name == KEYS and value is not None:
             del said.keys[:]
             said.keys.extend(_text(value).split())
+        elif name == _TRACEPARENT and value == said.trace_context.encode():
+            continue  # it is there already
         elif name == PRIORITY and _is_priority(value):
             said.priority = int(value or b"0")
         else:
