@@ -88,7 +88,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-def test_a_traced_message_has_spans_where_it_is_stored_and_delivered(
+def test_a_traced_message_has_spans_where_it_is_stored_delivered_and_acknowledged(
     node: BrokerNode, collector: Collector, tmp_path: Path
 ) -> None:
     quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(tmp_path / "client.log"))
@@ -99,13 +99,21 @@ def test_a_traced_message_has_spans_where_it_is_stored_and_delivered(
     producer.flush(TIMEOUT_S)
     producer.produce("traced", b"hello", key=b"k", headers={"traceparent": TRACEPARENT})
     producer.flush(TIMEOUT_S)
-    assert [consumer.receive(60_000).data() for _ in range(2)] == [b"no trace", b"hello"]
-    until(lambda: len(collector.spans) >= 2)
+    for expected in (b"no trace", b"hello"):
+        message = consumer.receive(60_000)
+        assert message.data() == expected
+        consumer.acknowledge(message)
+    until(lambda: len(collector.spans) >= 3)
     client.close()
     spans = {span.name: span for span in collector.spans}
-    assert set(spans) == {"store traced", "deliver traced"}
+    parents = {
+        "store traced": PARENT,
+        "deliver traced": PARENT,
+        "acknowledge traced": spans["deliver traced"].span_id.hex(),
+    }
+    assert {name: span.parent_span_id.hex() for name, span in spans.items()} == parents
     for span in spans.values():
-        assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
+        assert span.trace_id.hex() == TRACE
         assert span.start_time_unix_nano <= span.end_time_unix_nano
     said = {each.key: each.value for each in spans["deliver traced"].attributes}
     assert said["messaging.destination.name"].string_value == "persistent://public/default/traced"
