@@ -14,7 +14,7 @@ from weir.model.policies import Isolation
 from weir.model.registry import BrokerInfo
 from weir.model.topics import TopicName
 from weir.runtime.real import real_runtime
-from weir.server.balance import ClusterBalance, PolicyIsolation
+from weir.server.compose.balance import ClusterBalance, PolicyIsolation
 from weir.testing.many_brokers import ManyBrokers
 
 

@@ -1,7 +1,7 @@
 """What the leader of balance does, as families of the metrics page; a broker that never led says zeros."""
 
 from weir.admin.metrics import GatewayFamily
-from weir.server.balance import ClusterBalance
+from weir.server.compose.balance import ClusterBalance
 
 
 def balance_families(balance: ClusterBalance | None) -> list[GatewayFamily]:

@@ -23,7 +23,7 @@ from weir.model.batch import Stamp
 from weir.model.errors import NotOwnerError
 from weir.model.registry import BrokerInfo
 from weir.model.topics import TopicName
-from weir.server.compose import compose_parts, compose_transactions
+from weir.server.compose.coordinators import compose_parts, compose_transactions
 
 
 class Assignments:

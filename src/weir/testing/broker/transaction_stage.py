@@ -16,7 +16,7 @@ from weir.broker.transactions.model import TransactionSettings
 from weir.model.batch import Stamp
 from weir.model.errors import WeirError
 from weir.model.topics import TopicName
-from weir.server.compose import compose_transactions
+from weir.server.compose.coordinators import compose_transactions
 from weir.testing.broker.crashing import Life, crashing_lives
 
 T0, T1, T2 = (TopicName.parse(name) for name in ("t0", "t1", "t2"))
