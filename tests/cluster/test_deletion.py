@@ -65,7 +65,7 @@ def test_a_deletion_that_is_cut_short_goes_on_with_whoever_is_asked(
 ) -> None:
     """The broker that deletes has the first partitions erased, and fails before it is done."""
     first = "first"
-    deleter = brokers[first].broker
+    deleter = brokers[first].broker.deletions
     erase = deleter.erase
 
     async def fail(part: TopicName) -> None:

@@ -10,8 +10,9 @@ from weir.broker.api import BrokerFlows, Bundles, HalfCheckers, Identity, Owner
 from weir.broker.bundles.sole import SoleBundles
 from weir.broker.context import BrokerContext
 from weir.broker.half.marks import HalfTopics, HasHalf
-from weir.broker.ports import Authenticator, Claim, NothingElsewhere, Ownership, PartsElsewhere, Registry
+from weir.broker.ports import Authenticator, Claim, Ownership, Registry
 from weir.broker.registry.listing import check_size
+from weir.broker.topic.deletions import Deletions
 from weir.broker.topic.opening import AnyTopic, open_topic
 from weir.broker.topic.passing import LeftLedgers, PassOn
 from weir.broker.topic.topic import BrokerTopic, stream_name
@@ -22,19 +23,16 @@ from weir.meta import keys
 from weir.model.errors import (
     NamespaceNotFoundError,
     NotAuthenticatedError,
-    NotOwnerError,
     TenantNotFoundError,
     TopicClosedError,
     TopicNotFoundError,
     WeirError,
 )
 from weir.model.ids import LedgerId
-from weir.model.queues import QUEUE_PROPERTY
 from weir.model.registry import SYSTEM_NAMESPACE, BrokerInfo
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.log_context import log_about
 from weir.runtime.tasks import TaskScope
-from weir.stream.erasing import erase
 from weir.stream.left import Left
 from weir.stream.taking import take_ahead
 
@@ -42,8 +40,6 @@ log = logging.getLogger(__name__)
 
 #: Topics that are closed at the same time when the broker goes down.
 _CLOSED_AT_ONCE = 64
-#: How long a broker that goes down waits for topics that are being deleted.
-_DELETE_GRACE_S = 5.0
 #: Topics that are swept before everyone else gets a turn.
 _SWEPT_AT_ONCE = 256
 
@@ -64,8 +60,6 @@ class Broker:
         bundles: Bundles | None = None,
     ) -> None:
         self._bundles = bundles or SoleBundles()
-        #: Asked for what a deletion needs of other brokers.
-        self.elsewhere: PartsElsewhere = NothingElsewhere()
         self._context = context
         self._registry = registry
         self._ownership = ownership
@@ -73,8 +67,7 @@ class Broker:
         self._claims: dict[TopicName, Claim] = {}
         #: Topics that are being let go of: loading one again waits, lest it fences itself.
         self._ending: dict[TopicName, asyncio.Future[None]] = {}
-        #: Topics as a whole that are being deleted: nothing of one is loaded before that is over.
-        self._deleting: dict[TopicName, asyncio.Task[None]] = {}
+        self.deletions = Deletions(context, registry, ownership, self)
         self._left_ledgers = LeftLedgers()
         self._tasks = TaskScope("broker")
         self._closing = False
@@ -92,7 +85,7 @@ class Broker:
         self._half_topics = HalfTopics(
             context.streams.meta, clock, lambda name: name in self._topics, self._load_half
         )
-        self._leftovers = Leftovers(clock, registry, lambda name: self._deleted(name, again=True))
+        self._leftovers = Leftovers(clock, registry, self.deletions.finish)
 
     def start(self) -> None:
         """Look after topics from now on: retention, expiry, quotas, changes of policies."""
@@ -174,7 +167,7 @@ class Broker:
                 topic = await asyncio.shield(loading)
             except _HalfDeletedError:
                 with suppress(TopicNotFoundError):  # another broker was faster
-                    await self._deleted(name.base, again=True)
+                    await self.deletions.finish(name.base)
                 continue
             claim = self._claims.get(name)
             if topic.alive and (claim is None or claim.held):
@@ -244,7 +237,7 @@ class Broker:
 
     async def _free(self, name: TopicName) -> None:
         """Wait until the topic is neither being let go of nor deleted. What is decided right after holds."""
-        while (busy := self._deleting.get(name.base) or self._ending.get(name)) is not None:
+        while (busy := self.deletions.under_way.get(name.base) or self._ending.get(name)) is not None:
             await asyncio.wait([busy])
 
     async def _confirm(self, name: TopicName) -> None:
@@ -340,79 +333,19 @@ class Broker:
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
         """End a topic with all of its partitions and everything in them. Those that are connected are a reason not
         to, unless forced (NotAllowedError)."""
-        while True:
-            record = await self._registry.ensure_topic(name, create=False)
-            if record.name in self._deleting:  # by somebody else; what has the name then is another topic
-                await asyncio.wait([self._deleting[record.name]])
-                continue
-            if record.deleting:
-                return await self._deleted(record.name, again=True)
-            if not force:
-                for part in record.parts():
-                    await self._check_part_unused(part)
-            if record.name not in self._deleting:
-                return await self._deleted(record.name)
-
-    async def _check_part_unused(self, part: TopicName) -> None:
-        try:
-            await self.check_unused(part)
-        except NotOwnerError:
-            await self.elsewhere.check_unused(part)
+        await self.deletions.delete(name, force=force)
 
     async def check_unused(self, part: TopicName) -> None:
         """NotAllowedError if somebody is connected to the topic; NotOwnerError if it is another broker's."""
         (await self.load(part, create=False)).check_unused()
 
-    async def _deleted(self, base: TopicName, *, again: bool = False) -> None:
-        """Delete the topic, or, `again`, what is left of one; or wait for whoever does so already."""
-        if self._closing:
-            raise TopicClosedError("the broker is going down")
-        deleting = self._deleting.get(base)
-        if deleting is None:
-            deleting = asyncio.get_running_loop().create_task(self._delete(base, again), name=f"delete {base}")
-            self._deleting[base] = deleting
-            deleting.add_done_callback(lambda done: self._delete_ended(base, done))
-        # Whoever gives up waiting must not leave half of a topic behind.
-        await asyncio.shield(deleting)
-
-    def _delete_ended(self, base: TopicName, done: "asyncio.Task[None]") -> None:
-        del self._deleting[base]
-        if not done.cancelled() and (failure := done.exception()) is not None:
-            log.warning("%s is not deleted yet: %s", base, failure)
-
-    async def _delete(self, base: TopicName, again: bool) -> None:
-        """The mark first, so that what is left after a crash is served to nobody; the record last, so that it can
-        be found and deleted again."""
-        log_about(topic=str(base))
-        doomed = await (self._registry.confirm_topic(base) if again else self._registry.doom_topic(base))
-        if doomed is None:
-            raise TopicClosedError(f"{base} was deleted just now", hint="try again")
-        if not doomed.deleting:
-            return  # ended by another broker, and made anew
-        for part in doomed.parts():
-            await self._put_down(part)
-        for part in doomed.parts():
-            try:
-                await self.erase(part)
-            except NotOwnerError:
-                await self.elsewhere.erase(part)
-        await self._still_doomed(base)
-        if QUEUE_PROPERTY in doomed.properties:
-            await self._context.queue_deleted(base)
-        await self._context.schemas.purge(base)
-        await self._registry.forget_topic(doomed)
-
     async def erase(self, part: TopicName) -> None:
         """Close a part of a topic that is being deleted, and delete what it holds; NotOwnerError if it is another
-        broker's. Nothing of it is loaded any more: whoever does so looks at its record when it has the part."""
-        await self._ownership.own(part)
-        await self._still_doomed(part.base)
-        await self._put_down(part)
-        if part.persistent:
-            await erase(self._context.streams, stream_name(part), confirm=lambda: self._still_doomed(part.base))
+        broker's."""
+        await self.deletions.erase(part)
 
-    async def _put_down(self, part: TopicName) -> None:
-        """Close a topic that is served here."""
+    async def put_down(self, part: TopicName) -> None:
+        """Close a topic that is being deleted, if it is served here."""
         loading = self._topics.get(part)
         if loading is not None:
             await asyncio.wait([loading])
@@ -421,12 +354,6 @@ class Broker:
                 await self._end(loading.result(), "the topic is deleted")
         while (ending := self._ending.get(part)) is not None:
             await asyncio.wait([ending])
-
-    async def _still_doomed(self, base: TopicName) -> None:
-        """Another broker may have ended the deletion, and the name may be another topic's by now."""
-        record = await self._registry.confirm_topic(base)
-        if record is None or not record.deleting:
-            raise TopicNotFoundError(f"{base} was deleted by another broker")
 
     async def partitions(self, name: TopicName, *, role: str, create: bool = True) -> int:
         self._check(role, name)
@@ -437,7 +364,7 @@ class Broker:
             record = await self._registry.ensure_topic(name, create=create)
             if not record.deleting:
                 return record.partitions
-            await self._deleted(record.name, again=True)
+            await self.deletions.finish(record.name)
 
     async def owner(self, name: TopicName, *, role: str) -> Owner:
         self._context.guard.check(role, name, None)
@@ -486,21 +413,13 @@ class Broker:
     async def close(self) -> None:
         """Let go of every topic."""
         self._closing = True
-        await self._end_deletions()
+        await self.deletions.close()
         names = list(self._topics)
         for first in range(0, len(names), _CLOSED_AT_ONCE):
             await asyncio.gather(*map(self._unload_quietly, names[first : first + _CLOSED_AT_ONCE]))
         await self._left_ledgers.close()
         await self._context.streams.coming.close()
         await self._tasks.close()
-
-    async def _end_deletions(self) -> None:
-        """One that takes too long is cut short; its mark stays, and whoever asks for the topic goes on with it."""
-        if self._deleting:
-            _, late = await asyncio.wait(self._deleting.values(), timeout=_DELETE_GRACE_S)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
 
     async def _unload_quietly(self, name: TopicName) -> None:
         try:

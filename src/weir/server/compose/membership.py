@@ -82,7 +82,7 @@ def join_cluster(
     """What a broker asks others for, and answers them."""
     bundles.serve(broker, PeerSuccessor(peers, handlers, bundles))
     bundles.ownership.silent.reach = PeerReach(peers, context.runtime.clock)
-    broker.elsewhere = PeerParts(context.runtime.clock, peers, handlers, broker)
+    broker.deletions.elsewhere = PeerParts(context.runtime.clock, peers, handlers, broker)
     if how.peers is not None:
         here = context.half_checkers
         elsewhere = CheckersElsewhere(
