@@ -9,7 +9,7 @@ import pytest
 
 from weir.broker.api import LetterFilter, StartAt, SubscribeRequest, SubscriptionType
 from weir.model.dead_letters import Death, death_in
-from weir.model.errors import NotAllowedError, QueueArgumentError
+from weir.model.errors import NotAllowedError, QueueArgumentError, QueueNotFoundError
 from weir.model.message import Message
 from weir.model.retry import DEAD_LETTER_TOPIC, MAX_DELIVERIES, SCHEDULE, FixedDelays, RetryPolicy
 from weir.model.topics import TopicName
@@ -379,6 +379,55 @@ def test_dead_letters_are_found_by_what_they_say(run: Run, wanted: LetterFilter,
     async def scenario(stage: Any) -> None:
         box = await dead(stage, "a", "b")
         assert len((await box.page(wanted, start=0, most=10)).letters) == found
+
+    run(scenario)
+
+
+class NotKnownYet:
+    """Routes of letters whose topic is there, and its broker is told of it late. `asked`, `handed`: how often it is
+    not found when it is looked for, and when it is given letters."""
+
+    def __init__(self, source: Any, *, asked: int = 0, handed: int = 0) -> None:
+        self._source = source
+        self.asked, self.handed = asked, handed
+
+    async def open(self, namespace: Any) -> Any:
+        self._routes = await self._source.open(namespace)
+        return self
+
+    async def topic(self, name: TopicName, *, create: bool) -> Any:
+        if self.asked:
+            self.asked -= 1
+            raise QueueNotFoundError(f"there is no {name}")
+        self._queue = await self._routes.topic(name, create=create)
+        return self
+
+    async def wait_capacity(self) -> None:
+        await self._queue.wait_capacity()
+
+    async def publish(self, messages: Any) -> int:
+        if self.handed:
+            self.handed -= 1
+            raise QueueNotFoundError("there is no such topic")
+        done: int = await self._queue.publish(messages)
+        return done
+
+
+@pytest.mark.parametrize("late", [{"asked": 2}, {"handed": 2}], ids=str)
+def test_letters_wait_for_a_topic_that_its_broker_does_not_know_yet(run: Run, late: dict[str, int]) -> None:
+    async def scenario(stage: Any) -> None:
+        consumer = await subscribed(stage, {MAX_DELIVERIES: "1"})
+        await publish(stage, "a", "b")
+        gate = stage.broker.context.letters
+        routes = NotKnownYet(gate._source, **late)
+        gate.lead_to(routes)
+        give_back(consumer, await receive(stage, consumer, 2))
+        async with asyncio.timeout(120):
+            assert [text for text, _ in await letters(stage, 2)] == ["a", "b"]
+        assert not routes.asked
+        assert not routes.handed
+        assert (await stage.topic("orders")).subscriptions["s"].backlog == 0
+        assert await stage.nothing(consumer)
 
     run(scenario)
 
