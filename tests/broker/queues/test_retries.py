@@ -384,8 +384,8 @@ def test_dead_letters_are_found_by_what_they_say(run: Run, wanted: LetterFilter,
 
 
 class NotKnownYet:
-    """Routes of letters whose topic is there, and its broker is told of it late. `asked`, `handed`: how often it is
-    not found when it is looked for, and when it is given letters."""
+    """Routes of letters whose topic is there, and its broker is told of it late. `asked`, `handed`: how often it
+    is not found when it is looked for, and when it is given letters."""
 
     def __init__(self, source: Any, *, asked: int = 0, handed: int = 0) -> None:
         self._source = source
