@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from weir.ledger.context import LedgerContext
-from weir.ledger.ensemble import plan_change
 from weir.ledger.marks import mark_if_suspect
+from weir.ledger.open_ensemble import OpenEnsemble
 from weir.ledger.quorum import Stripes
 from weir.ledger.records import Record
-from weir.ledger.transforms import close_at, replace_bookies
+from weir.ledger.transforms import close_at
 from weir.ledger.window import Batch, Slot, Window
 from weir.model.check import check
 from weir.model.errors import (
@@ -27,14 +27,12 @@ from weir.model.errors import (
     LedgerFencedError,
     LedgerNotFoundError,
     MetaError,
-    NotEnoughBookiesError,
     WeirError,
     WindowFullError,
     WriterFencedError,
 )
-from weir.model.ids import BookieId, Buffer, EntryId, LedgerId
-from weir.model.ledger import Fragment, LedgerMetadata
-from weir.runtime.interfaces import Timer
+from weir.model.ids import Buffer, EntryId, LedgerId
+from weir.model.ledger import LedgerMetadata
 from weir.runtime.prompt import PromptFuture
 from weir.runtime.tasks import TaskScope
 from weir.runtime.waiters import Waiters
@@ -58,16 +56,13 @@ class LedgerWriter:
         self._settings = context.settings.writer
         self._clock = context.runtime.clock
         self._loop = asyncio.get_running_loop()
-        #: The ledger as this writer last wrote it down.
-        self._record = record
         metadata = record.ledger
         self.ledger_id: LedgerId = metadata.ledger_id
         self._stripes = Stripes(metadata.quorum)
         self._window = Window(self._stripes)
-        self._slots = [
-            Slot(index, bookie_id, context.pool.get(bookie_id))
-            for index, bookie_id in enumerate(metadata.fragments[-1].bookies)
-        ]
+        self._tasks = TaskScope(f"writer-{metadata.ledger_id}", on_failure=self._task_failed)
+        self._ensemble = OpenEnsemble(context, record, self._window, self, self._tasks)
+        self._slots = self._ensemble.slots
         self._filling: Batch | None = None
         #: Batches of the window that wait for the end of a hold.
         self._held: list[Batch] = []
@@ -78,17 +73,12 @@ class LedgerWriter:
         self._lag_bytes = 0
         #: The last-add-confirmed that the bookies were told of.
         self._confirmed_to_bookies = self._window.last_confirmed
-        #: Bookies that failed at some time.
-        self._suspects: dict[BookieId, None] = {}
         self._refusal: WeirError | None = None
         self._failure: WeirError | None = None
-        self._tasks = TaskScope(f"writer-{metadata.ledger_id}", on_failure=self._task_failed)
-        self._change: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[LedgerMetadata] | None = None
         self._flush_due = False
         self._confirm_due = False
         self._watched = False  # for overdue answers
-        self._retry: Timer | None = None
         #: Tasks that wait until the window has capacity, or something is acknowledged.
         self._waiters = Waiters()
         context.hold.join(self)
@@ -98,7 +88,7 @@ class LedgerWriter:
     @property
     def metadata(self) -> LedgerMetadata:
         """The ledger as this writer last wrote it down."""
-        return self._record.ledger
+        return self._ensemble.record.ledger
 
     @property
     def last_confirmed(self) -> EntryId:
@@ -123,7 +113,7 @@ class LedgerWriter:
     @property
     def degraded(self) -> bool:
         """Whether some bookie of the ensemble has failed and no other could take its place yet."""
-        return any(slot.failure is not None for slot in self._slots)
+        return self._ensemble.degraded
 
     def append(self, payload: Buffer) -> "asyncio.Future[EntryId]":
         """Append one entry; done, with its id, when it is acknowledged. The payload is copied before this returns.
@@ -198,7 +188,7 @@ class LedgerWriter:
 
     async def abandon(self) -> None:
         """Stop without closing: the ledger stays open in the metadata until someone recovers it."""
-        self._die(LedgerClosedError(f"the writer of ledger {self.ledger_id} was abandoned"))
+        self.die(LedgerClosedError(f"the writer of ledger {self.ledger_id} was abandoned"))
         await self._tasks.close()
 
     # --- appending --------------------------------------------------------------------------------------
@@ -342,21 +332,21 @@ class LedgerWriter:
         failure = _failure_of(answer)
         if isinstance(failure, LedgerFencedError):
             # Even from a bookie that was replaced: somebody is recovering the ledger.
-            self._die(WriterFencedError(f"ledger {self.ledger_id} was fenced: {failure.what}"))
+            self.die(WriterFencedError(f"ledger {self.ledger_id} was fenced: {failure.what}"))
         elif self._failure is not None or batch.first not in slot.outstanding:
             return  # the slot's bookie failed or was replaced
         elif failure is None:
             slot.answered(batch)
             batch.held_by |= slot.bit
             self._lag_bytes = self._lag()
-            self._acknowledge()
+            self.acknowledge()
         elif isinstance(failure, BookieBusyError):
             # The batch stays outstanding: the bookie has the usual time to take it, then it has failed.
             self._clock.call_later(self._settings.busy_pause_s, partial(self._send_again, slot, batch))
         else:
             self._slot_failed(slot, failure)
 
-    def _acknowledge(self) -> None:
+    def acknowledge(self) -> None:
         """Tell callers, in entry order, of everything that an ack quorum holds."""
         for batch in self._window.pop_acknowledged():
             self._unacknowledged_bytes -= batch.size
@@ -404,77 +394,18 @@ class LedgerWriter:
             self._watched = True
             self._context.watching.ask(self._check_overdue)
 
-    # --- ensemble change --------------------------------------------------------------------------------
+    # --- its ensemble -----------------------------------------------------------------------------------
 
     def _slot_failed(self, slot: Slot, failure: BookieError) -> None:
-        if self._failure is not None or slot.failure is not None:
-            return
-        log.warning("ledger %s: bookie %s failed: %s", self.ledger_id, slot.bookie_id, failure)
-        slot.fail(failure)
-        self._suspects[slot.bookie_id] = None
-        self._lag_bytes = self._lag()
-        self._context.quarantine.put(slot.bookie_id)
-        self._start_change()
+        if self._failure is None and slot.failure is None:
+            self._ensemble.failed(slot, failure)
+            self._lag_bytes = self._lag()
 
-    def _start_change(self) -> None:
-        self._retry = None
-        if self._change is None and self._failure is None:
-            self._change = self._tasks.spawn(self._change_ensemble(), "ensemble-change")
-
-    async def _change_ensemble(self) -> None:
-        """Replace failed bookies, one change at a time, until none is left or nobody can take its place."""
-        try:
-            while self._failure is None and self.degraded:
-                plan = plan_change(self._slots, self.metadata.quorum, self._context)
-                if not plan:
-                    self._go_on_without()
-                    return
-                bookies = tuple(plan.get(slot.index, slot.bookie_id) for slot in self._slots)
-                await self._write_down(bookies)
-                self._adopt(bookies, plan)
-        except WeirError as failure:
-            self._die(failure)
-        finally:
-            self._change = None
-
-    async def _write_down(self, bookies: tuple[BookieId, ...]) -> None:
-        """Say in the metadata where entries live from the first unacknowledged one on."""
-        before = self.metadata.fragments[-1].bookies
-        if bookies == before:
-            return  # a bookie is taken back into its own place
-        self._window.frozen = True
-        fragment = Fragment(EntryId(self._window.last_confirmed + 1), bookies)
-        change = partial(replace_bookies, fragment=fragment, instead_of=before)
-        self._record = await self._context.records.change(self.ledger_id, change, self._record)
-
-    def _adopt(self, bookies: tuple[BookieId, ...], plan: dict[int, BookieId]) -> None:
-        """The metadata names the new bookies: send them what is unacknowledged, then acknowledge again."""
-        if self._failure is not None:
-            return
-        for index in plan:
-            slot = Slot(index, bookies[index], self._context.pool.get(bookies[index]))
-            self._slots[index] = slot
-            self._window.forget(slot)
-            for batch in self._window:
-                if not any(batch is held for held in self._held):
-                    self._send(slot, batch)
-        log.info("ledger %s: from entry %s on %s", self.ledger_id, self._window.last_confirmed + 1, bookies)
-        self._window.frozen = False
-        self._acknowledge()
-
-    def _go_on_without(self) -> None:
-        """No bookie can take a failed one's place: go on if every entry can still reach its ack quorum."""
-        alive = sum(slot.bit for slot in self._slots if slot.failure is None)
-        failed = {slot.bookie_id: slot.failure for slot in self._slots if slot.failure is not None}
-        if not self._stripes.suffices(alive):
-            said = "; ".join(f"{bookie_id}: {failure}" for bookie_id, failure in failed.items())
-            self._die(
-                NotEnoughBookiesError(f"ledger {self.ledger_id} lost bookies that none can replace ({said})")
-            )
-            return
-        log.warning("ledger %s: degraded, nobody can replace %s yet", self.ledger_id, sorted(failed))
-        self._retry = self._clock.call_later(self._settings.degraded_retry_s, self._start_change)
-        self._acknowledge()  # whoever waited for the failed one's answers need not any more
+    def send_window(self, slot: Slot) -> None:
+        """What is unacknowledged goes to the bookie that the slot has now."""
+        for batch in self._window:
+            if not any(batch is held for held in self._held):
+                self._send(slot, batch)
 
     # --- the end ----------------------------------------------------------------------------------------
 
@@ -485,21 +416,22 @@ class LedgerWriter:
                 await self._progress()
         # From here on nothing more is acknowledged, so the last confirmed entry is the end.
         failure = self._failure
-        self._die(LedgerClosedError(f"ledger {self.ledger_id} is closed"))
+        self.die(LedgerClosedError(f"ledger {self.ledger_id} is closed"))
         await self._tasks.close()
         if isinstance(failure, WriterFencedError | LedgerNotFoundError):
             raise failure
         end = partial(close_at, last_entry=self._window.last_confirmed, length=self._window.length)
-        self._record = await self._context.records.change(self.ledger_id, end, self._record)
+        records, ensemble = self._context.records, self._ensemble
+        ensemble.record = await records.change(self.ledger_id, end, ensemble.record)
         # Whoever failed may lack entries that others acknowledged.
-        await mark_if_suspect(self._context, self.metadata, self._suspects)
+        await mark_if_suspect(self._context, self.metadata, ensemble.suspects)
         return self.metadata
 
     async def _progress(self) -> None:
         """Wait until something is acknowledged or the writer failed."""
         await self._waiters.wait()
 
-    def _die(self, failure: WeirError) -> None:
+    def die(self, failure: WeirError) -> None:
         """Nothing is acknowledged from here on; everyone who waits is told."""
         if self._failure is not None:
             return
@@ -513,12 +445,11 @@ class LedgerWriter:
         for batch in unacknowledged:
             for future, _ in batch.waiters:
                 _fail(future, failure)
-        if self._retry is not None:
-            self._retry.cancel()
+        self._ensemble.close()
         self._waiters.wake()
 
     def _task_failed(self, failure: BaseException) -> None:
-        self._die(LedgerError(f"the writer of ledger {self.ledger_id} failed: {failure!r}"))
+        self.die(LedgerError(f"the writer of ledger {self.ledger_id} failed: {failure!r}"))
 
 
 def _fail(future: "asyncio.Future[EntryId]", failure: WeirError) -> None:

@@ -13,6 +13,7 @@ from weir.ledger import transforms
 from weir.ledger.copying import Copier
 from weir.ledger.fencing import Fencing
 from weir.ledger.losses import Losses
+from weir.ledger.open_ensemble import OpenEnsemble
 from weir.ledger.quorum import Stripes
 from weir.ledger.records import LedgerRecords
 from weir.ledger.recovery import Recovery
@@ -108,10 +109,10 @@ def _acks_out_of_order() -> Iterator[None]:
 def _unrecorded_ensemble_change() -> Iterator[None]:
     """The writer goes on with new bookies without writing the change down in the metadata."""
 
-    async def keep_to_oneself(self: LedgerWriter, bookies: Any) -> None:
+    async def keep_to_oneself(self: OpenEnsemble, bookies: Any) -> None:
         return
 
-    with patch.object(LedgerWriter, "_write_down", keep_to_oneself):
+    with patch.object(OpenEnsemble, "_write_down", keep_to_oneself):
         yield
 
 
