@@ -3,6 +3,7 @@
 from weir.model.bundles import Boundaries, BundleClaim
 from weir.model.errors import InvalidNameError, WireError
 from weir.wire.metadata import dump_fields, load_fields
+from weir.wire.stored_values import number, text
 
 
 def encode_boundaries(boundaries: Boundaries) -> bytes:
@@ -12,7 +13,7 @@ def encode_boundaries(boundaries: Boundaries) -> bytes:
 def decode_boundaries(data: bytes) -> Boundaries:
     found = load_fields(data, "a namespace's bundles")
     try:
-        return Boundaries(tuple(_number(point) for point in found["points"]))
+        return Boundaries(tuple(number(point) for point in found["points"]))
     except (KeyError, ValueError, TypeError, OverflowError, InvalidNameError) as bad:
         raise WireError(f"a namespace's bundles are malformed: {bad!r}") from bad
 
@@ -34,23 +35,11 @@ def decode_claim(data: bytes) -> BundleClaim:
     found = load_fields(data, "a bundle's claim")
     try:
         return BundleClaim(
-            _text(found["owner"]),
-            _text(found["instance"]),
-            _number(found["epoch"]),
-            _text(found.get("next", "")),
-            _number(found.get("split", 0)),
+            text(found["owner"]),
+            text(found["instance"]),
+            number(found["epoch"]),
+            text(found.get("next", "")),
+            number(found.get("split", 0)),
         )
     except (KeyError, ValueError, TypeError, OverflowError) as bad:
         raise WireError(f"a bundle's claim is malformed: {bad!r}") from bad
-
-
-def _text(item: object) -> str:
-    if not isinstance(item, str):
-        raise TypeError(f"{type(item).__name__} instead of text")
-    return item
-
-
-def _number(item: object) -> int:
-    if not isinstance(item, int) or isinstance(item, bool):
-        raise TypeError(f"{type(item).__name__} instead of a whole number")
-    return item

@@ -20,6 +20,7 @@ from weir.model.exchanges import (
     check_arguments,
 )
 from weir.wire.metadata import dump_fields, load_fields
+from weir.wire.stored_values import text
 
 _DIGEST_BYTES = 16
 
@@ -67,7 +68,7 @@ def binding_digest(binding: Binding) -> str:
 
 def _exchange(fields: dict[str, Any]) -> StoredExchange:
     exchange = Exchange(
-        _text(fields["exchange"]),
+        text(fields["exchange"]),
         ExchangeType(fields["type"]),
         durable=_truth(fields["durable"]),
         auto_delete=_truth(fields["auto_delete"]),
@@ -75,22 +76,20 @@ def _exchange(fields: dict[str, Any]) -> StoredExchange:
         arguments=load_table(fields["arguments"]),
     )
     check_arguments(exchange)
-    return StoredExchange(
-        exchange, _text(fields["id"]), _truth(fields["closing"]), _text(fields.get("holder", ""))
-    )
+    return StoredExchange(exchange, text(fields["id"]), _truth(fields["closing"]), text(fields.get("holder", "")))
 
 
 def _binding(fields: dict[str, Any]) -> StoredBinding:
     return StoredBinding(
         Binding(
-            _text(fields["source"]),
-            Destination(_text(fields["destination"]), _truth(fields["to_exchange"])),
-            _text(fields["routing_key"]),
+            text(fields["source"]),
+            Destination(text(fields["destination"]), _truth(fields["to_exchange"])),
+            text(fields["routing_key"]),
             load_table(fields["arguments"]),
         ),
-        _text(fields["source_id"]),
-        _text(fields["destination_id"]),
-        _text(fields.get("holder", "")),
+        text(fields["source_id"]),
+        text(fields["destination_id"]),
+        text(fields.get("holder", "")),
     )
 
 
@@ -138,11 +137,11 @@ def _load(value: Any) -> Any:
     ((kind, held),) = value.items()
     match kind:
         case "bytes":
-            return b64decode(_text(held), validate=True)
+            return b64decode(text(held), validate=True)
         case "decimal":
-            return _decimal(_text(held))
+            return _decimal(text(held))
         case "time":
-            return datetime.fromisoformat(_text(held))
+            return datetime.fromisoformat(text(held))
         case "table":
             return load_table(held)
     raise ValueError(f"a value of kind {kind[:40]!r}")
@@ -153,12 +152,6 @@ def _decimal(text: str) -> Decimal:
         return Decimal(text)
     except InvalidOperation as bad:
         raise ValueError(f"{text[:40]!r} is no decimal number") from bad
-
-
-def _text(item: Any) -> str:
-    if not isinstance(item, str):
-        raise TypeError(f"{type(item).__name__} instead of text")
-    return item
 
 
 def _truth(item: Any) -> bool:

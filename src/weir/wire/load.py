@@ -6,6 +6,7 @@ from typing import Any
 from weir.model.errors import WireError
 from weir.model.load import MAX_REPORTED_BUNDLES, BalanceLeader, BrokerLoad, BundleLoad
 from weir.wire.metadata import dump_fields, load_fields
+from weir.wire.stored_values import flag, text
 
 _BUNDLE_FIELDS = 6
 _RATES = 4
@@ -38,7 +39,7 @@ def decode_load(data: bytes) -> BrokerLoad:
         rates = _measures(found["rates"][:_RATES])
         messages_in, bytes_in, messages_out, bytes_out = rates
         return BrokerLoad(
-            _text(found["broker"]),
+            text(found["broker"]),
             tuple(_bundle(row) for row in rows),
             _measure(found["cpu"]),
             _measure(found["memory"]),
@@ -47,7 +48,7 @@ def decode_load(data: bytes) -> BrokerLoad:
             messages_out,
             bytes_out,
             _count(found["bundle_count"]),
-            _flag(found["draining"]),
+            flag(found["draining"]),
         )
     except (KeyError, ValueError, TypeError, OverflowError) as bad:
         raise WireError(f"a load report is malformed: {bad!r}") from bad
@@ -60,7 +61,7 @@ def encode_leader(leader: BalanceLeader) -> bytes:
 def decode_leader(data: bytes) -> BalanceLeader:
     found = load_fields(data, "a leader")
     try:
-        return BalanceLeader(_text(found["broker"]), _text(found["term"]))
+        return BalanceLeader(text(found["broker"]), text(found["term"]))
     except (KeyError, TypeError) as bad:
         raise WireError(f"a leader is malformed: {bad!r}") from bad
 
@@ -68,7 +69,7 @@ def decode_leader(data: bytes) -> BalanceLeader:
 def _bundle(row: Any) -> BundleLoad:
     name, *rates, topics = row[:_BUNDLE_FIELDS]
     messages_in, bytes_in, messages_out, bytes_out = _measures(rates)
-    return BundleLoad(_text(name), messages_in, bytes_in, messages_out, bytes_out, _count(topics))
+    return BundleLoad(text(name), messages_in, bytes_in, messages_out, bytes_out, _count(topics))
 
 
 def _measures(items: Any) -> list[float]:
@@ -84,16 +85,4 @@ def _measure(item: Any) -> float:
 def _count(item: Any) -> int:
     if not isinstance(item, int) or isinstance(item, bool) or item < 0:
         raise ValueError(f"{item!r} is no count")
-    return item
-
-
-def _text(item: Any) -> str:
-    if not isinstance(item, str):
-        raise TypeError(f"{type(item).__name__} instead of text")
-    return item
-
-
-def _flag(item: Any) -> bool:
-    if not isinstance(item, bool):
-        raise TypeError(f"{type(item).__name__} instead of a flag")
     return item

@@ -8,9 +8,8 @@ import base64
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
-from weir.model.errors import InvalidNameError, NotAllowedError, WireError
 from weir.model.policies import (
     AutoTopicCreation,
     BacklogAction,
@@ -41,65 +40,16 @@ from weir.model.registry import (
 from weir.model.retry import Backoff, FixedDelays, RetryPolicy, parse_schedule
 from weir.model.topics import NamespaceName, TopicName
 from weir.model.users import PasswordHashing, User
-from weir.wire.metadata import dump_fields, load_fields
-
-T = TypeVar("T")
-
-
-def _decode(data: bytes, what: str, build: Callable[[dict[str, Any]], T]) -> T:
-    found = load_fields(data, what)
-    try:
-        return build(found)
-    except (
-        KeyError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        InvalidNameError,
-        NotAllowedError,
-    ) as bad:
-        raise WireError(f"{what} is malformed: {bad!r}") from bad
+from weir.wire.metadata import dump_fields
+from weir.wire.stored_values import decode, each, flag, number, optional_number, optional_text, text
 
 
 def _texts(items: Any) -> tuple[str, ...]:
-    return tuple(_text(item) for item in _list(items))
-
-
-def _list(items: Any) -> list[Any]:
-    if not isinstance(items, list):
-        raise TypeError(f"{type(items).__name__} instead of a list")
-    return items
-
-
-def _text(item: Any) -> str:
-    if not isinstance(item, str):
-        raise TypeError(f"{type(item).__name__} instead of text")
-    return item
-
-
-def _optional_text(item: Any) -> str | None:
-    return None if item is None else _text(item)
-
-
-def _flag(item: Any) -> bool:
-    if not isinstance(item, bool):
-        raise TypeError(f"{type(item).__name__} instead of a flag")
-    return item
-
-
-def _number(item: Any) -> int:
-    if not isinstance(item, int) or isinstance(item, bool):
-        raise TypeError(f"{type(item).__name__} instead of a whole number")
-    return item
-
-
-def _optional_number(item: Any) -> int | None:
-    return None if item is None else _number(item)
+    return tuple(text(item) for item in each(items))
 
 
 def _pairs(items: Any) -> dict[str, str]:
-    return {_text(key): _text(value) for key, value in items.items()}
+    return {text(key): text(value) for key, value in items.items()}
 
 
 # --- clusters, tenants, namespaces, topics --------------------------------------------------------------------
@@ -110,14 +60,14 @@ def encode_cluster(cluster: Cluster) -> bytes:
 
 
 def decode_cluster(data: bytes) -> Cluster:
-    return _decode(
+    return decode(
         data,
         "a cluster",
         lambda f: Cluster(
-            _text(f["name"]),
-            _optional_text(f["service_url"]),
-            _optional_text(f["broker_service_url"]),
-            {_text(name): _isolation_policy(policy) for name, policy in f.get("isolation", {}).items()},
+            text(f["name"]),
+            optional_text(f["service_url"]),
+            optional_text(f["broker_service_url"]),
+            {text(name): _isolation_policy(policy) for name, policy in f.get("isolation", {}).items()},
         ),
     )
 
@@ -134,11 +84,11 @@ def encode_tenant(tenant: Tenant) -> bytes:
 
 
 def decode_tenant(data: bytes) -> Tenant:
-    return _decode(
+    return decode(
         data,
         "a tenant",
         lambda f: Tenant(
-            _text(f["name"]), _texts(f["admin_roles"]), _texts(f["allowed_clusters"]), _flag(f["deleting"])
+            text(f["name"]), _texts(f["admin_roles"]), _texts(f["allowed_clusters"]), flag(f["deleting"])
         ),
     )
 
@@ -155,14 +105,14 @@ def encode_namespace(namespace: Namespace) -> bytes:
 
 
 def decode_namespace(data: bytes) -> Namespace:
-    return _decode(
+    return decode(
         data,
         "a namespace",
         lambda f: Namespace(
-            NamespaceName.parse(_text(f["name"])),
+            NamespaceName.parse(text(f["name"])),
             policies_from_fields(f["policies"]),
             _pairs(f["properties"]),
-            _flag(f["deleting"]),
+            flag(f["deleting"]),
         ),
     )
 
@@ -182,17 +132,17 @@ def encode_topic(topic: TopicRecord) -> bytes:
 
 
 def decode_topic(data: bytes) -> TopicRecord:
-    return _decode(
+    return decode(
         data,
         "a topic",
         lambda f: TopicRecord(
-            TopicName.parse(_text(f["name"])),
-            _number(f["partitions"]),
+            TopicName.parse(text(f["name"])),
+            number(f["partitions"]),
             policies_from_fields(f["policies"]),
             _pairs(f["properties"]),
-            _number(f["created_ms"]),
-            _flag(f.get("deleting", False)),
-            _flag(f.get("ordered_id", False)),
+            number(f["created_ms"]),
+            flag(f.get("deleting", False)),
+            flag(f.get("ordered_id", False)),
         ),
     )
 
@@ -234,30 +184,30 @@ def _plain(value: Any) -> Any:
 
 def _retention(f: Any) -> Retention:
     return Retention(
-        _number(f["minutes"]),
-        _number(f["megabytes"]),
-        _optional_number(f.get("exact_ms")),
-        _optional_number(f.get("exact_bytes")),
+        number(f["minutes"]),
+        number(f["megabytes"]),
+        optional_number(f.get("exact_ms")),
+        optional_number(f.get("exact_bytes")),
     )
 
 
 def _log_compaction(f: Any) -> LogCompaction:
     return LogCompaction(
         Cleanup(f["cleanup"]),
-        _number(f["tombstone_ms"]),
-        _number(f["min_lag_ms"]),
-        _number(f["max_lag_ms"]),
-        _number(f["dirty_percent"]),
+        number(f["tombstone_ms"]),
+        number(f["min_lag_ms"]),
+        number(f["max_lag_ms"]),
+        number(f["dirty_percent"]),
     )
 
 
 def _roll(f: Any) -> Roll:
-    return Roll(_number(f["bytes"]), _number(f["ms"]))
+    return Roll(number(f["bytes"]), number(f["ms"]))
 
 
 def _isolation(f: Any) -> Isolation:
     return Isolation(
-        _texts(f["brokers"]), _texts(f["fallback"]), _number(f.get("least", 1)), _texts(f.get("excluded", []))
+        _texts(f["brokers"]), _texts(f["fallback"]), number(f.get("least", 1)), _texts(f.get("excluded", []))
     )
 
 
@@ -266,57 +216,57 @@ def _isolation_policy(f: Any) -> IsolationPolicy:
         _texts(f["namespaces"]),
         _texts(f["primary"]),
         _texts(f["secondary"]),
-        _number(f["min_limit"]),
-        _number(f["usage_threshold"]),
+        number(f["min_limit"]),
+        number(f["usage_threshold"]),
     )
 
 
 def _retry(f: Any) -> RetryPolicy:
-    schedule = _optional_text(f.get("schedule"))
+    schedule = optional_text(f.get("schedule"))
     return RetryPolicy(
         None if schedule is None else parse_schedule(schedule),
-        _optional_number(f.get("max_deliveries")),
-        _optional_text(f.get("dead_letter_topic")),
+        optional_number(f.get("max_deliveries")),
+        optional_text(f.get("dead_letter_topic")),
     )
 
 
 def _priority(f: Any) -> Priority:
-    return Priority(_number(f["levels"]), _number(f["passed"]), _number(f["longest_ms"]))
+    return Priority(number(f["levels"]), number(f["passed"]), number(f["longest_ms"]))
 
 
 def _backlog_quota(f: Any) -> BacklogQuota:
-    return BacklogQuota(_number(f["bytes"]), _number(f["seconds"]), BacklogAction(f["action"]))
+    return BacklogQuota(number(f["bytes"]), number(f["seconds"]), BacklogAction(f["action"]))
 
 
 def _rate(f: Any) -> Rate:
-    return Rate(_number(f["messages"]), _number(f["bytes"]))
+    return Rate(number(f["messages"]), number(f["bytes"]))
 
 
 def _auto_topic_creation(f: Any) -> AutoTopicCreation:
-    return AutoTopicCreation(_flag(f["allowed"]), _number(f["partitions"]))
+    return AutoTopicCreation(flag(f["allowed"]), number(f["partitions"]))
 
 
 #: How each policy is read; those not named here are whole numbers.
 _POLICIES: Mapping[str, Callable[[Any], Any]] = {
-    **{field.name: _number for field in fields(Policies)},
+    **{field.name: number for field in fields(Policies)},
     "retention": _retention,
     "backlog_quota": _backlog_quota,
     "publish_rate": _rate,
     "dispatch_rate": _rate,
     "subscription_dispatch_rate": _rate,
-    "deduplication": _flag,
-    "delayed_delivery": _flag,
+    "deduplication": flag,
+    "delayed_delivery": flag,
     "schema_compatibility": SchemaCompatibility,
-    "schema_required": _flag,
-    "allow_schema_auto_update": _flag,
+    "schema_required": flag,
+    "allow_schema_auto_update": flag,
     "auto_topic_creation": _auto_topic_creation,
-    "auto_subscription_creation": _flag,
+    "auto_subscription_creation": flag,
     "log_compaction": _log_compaction,
     "roll": _roll,
     "isolation": _isolation,
     "retry": _retry,
     "priority": _priority,
-    "key_index": _flag,
+    "key_index": flag,
 }
 
 
@@ -345,14 +295,14 @@ def encode_grants(grants: Grants) -> bytes:
 
 
 def decode_grants(data: bytes) -> Grants:
-    return _decode(
+    return decode(
         data,
         "grants",
         lambda f: Grants(
-            {_text(role): tuple(Action(a) for a in _list(actions)) for role, actions in f["roles"].items()},
-            {_text(role): NamePatterns(*_texts(said)) for role, said in f.get("patterns", {}).items()},
+            {text(role): tuple(Action(a) for a in each(actions)) for role, actions in f["roles"].items()},
+            {text(role): NamePatterns(*_texts(said)) for role, said in f.get("patterns", {}).items()},
             {
-                _text(role): {_text(one): KeyPatterns(*_texts(said)) for one, said in by_exchange.items()}
+                text(role): {text(one): KeyPatterns(*_texts(said)) for one, said in by_exchange.items()}
                 for role, by_exchange in f.get("keys", {}).items()
             },
         ),
@@ -374,11 +324,11 @@ def encode_user(user: User) -> bytes:
 
 
 def decode_user(data: bytes) -> User:
-    return _decode(
+    return decode(
         data,
         "a user",
         lambda f: User(
-            _text(f["name"]), _text(f["password_hash"]), PasswordHashing(f["hashing"]), _texts(f["tags"])
+            text(f["name"]), text(f["password_hash"]), PasswordHashing(f["hashing"]), _texts(f["tags"])
         ),
     )
 
@@ -391,17 +341,17 @@ def encode_broker(broker: BrokerInfo) -> bytes:
 
 
 def decode_broker(data: bytes) -> BrokerInfo:
-    return _decode(
+    return decode(
         data,
         "a broker's registration",
         lambda f: BrokerInfo(
-            _text(f["broker_id"]),
-            _text(f["instance"]),
+            text(f["broker_id"]),
+            text(f["instance"]),
             _listeners(f),
-            _number(f.get("node_id", 0)),
-            _text(f.get("rack", "")),
-            tuple(_text(name) for name in _list(f.get("features", []))),
-            _flag(f.get("draining", False)),
+            number(f.get("node_id", 0)),
+            text(f.get("rack", "")),
+            tuple(text(name) for name in each(f.get("features", []))),
+            flag(f.get("draining", False)),
         ),
     )
 
@@ -411,7 +361,7 @@ def _listeners(f: dict[str, Any]) -> dict[str, str]:
     found = f.get("listeners")
     if found is None:
         found = {"pulsar": f["pulsar_url"], "http": f["http_url"]}
-    return {_text(name): _text(url) for name, url in found.items() if url}
+    return {text(name): text(url) for name, url in found.items() if url}
 
 
 # --- schemas --------------------------------------------------------------------------------------------------
@@ -432,16 +382,16 @@ def encode_schema(schema: StoredSchema) -> bytes:
 
 
 def decode_schema(data: bytes) -> StoredSchema:
-    return _decode(
+    return decode(
         data,
         "a schema",
         lambda f: StoredSchema(
-            _number(f["version"]),
-            _text(f["type"]),
-            base64.b64decode(_text(f["data"]), validate=True),
+            number(f["version"]),
+            text(f["type"]),
+            base64.b64decode(text(f["data"]), validate=True),
             _pairs(f["properties"]),
-            _text(f["role"]),
-            _number(f["created_ms"]),
-            _flag(f["deleted"]),
+            text(f["role"]),
+            number(f["created_ms"]),
+            flag(f["deleted"]),
         ),
     )
