@@ -8,7 +8,8 @@ from weir.model.errors import ConfigError
 from weir.server.addresses import Address
 from weir.server.config import Config
 from weir.server.config_load import load
-from weir.server.functions_runner import WithFunctions, functions_spec, with_functions
+from weir.server.functions_runner import functions_spec, with_functions
+from weir.server.runner_beside import WithRunner
 
 HTTP = {"http": Address("0.0.0.0", 8080)}
 
@@ -39,4 +40,4 @@ def test_it_runs_if_the_command_or_the_configuration_says_so() -> None:
         with_functions(node, cast(Any, None), config(), functions=True),
         with_functions(node, cast(Any, None), config("functions.run=true"), functions=False),
     ):
-        assert isinstance(wanted, WithFunctions)
+        assert isinstance(wanted, WithRunner)

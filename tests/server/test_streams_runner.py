@@ -16,7 +16,8 @@ from weir.server import streams_runner
 from weir.server.addresses import Address
 from weir.server.config import Config
 from weir.server.config_load import load
-from weir.server.streams_runner import WithStreams, runner_spec, served
+from weir.server.runner_beside import WithRunner, runner_token
+from weir.server.streams_runner import runner_spec, with_streams
 from weir.server.supervisor import ChildSpec
 
 pytestmark = pytest.mark.process
@@ -62,9 +63,9 @@ def test_the_runner_is_told_where_the_broker_is_and_its_token_by_the_environment
 def test_a_setting_is_as_good_as_the_option() -> None:
     async def main(runtime: Runtime) -> None:
         node = Node([])
-        assert served(node, runtime, config(), streams=False) is node
-        assert isinstance(served(node, runtime, config(), streams=True), WithStreams)
-        assert isinstance(served(node, runtime, config("streams.run=true"), streams=False), WithStreams)
+        assert with_streams(node, runtime, config(), streams=False) is node
+        assert isinstance(with_streams(node, runtime, config(), streams=True), WithRunner)
+        assert isinstance(with_streams(node, runtime, config("streams.run=true"), streams=False), WithRunner)
 
     run(main)
 
@@ -73,7 +74,8 @@ def test_where_tokens_are_needed_the_runner_gets_one_of_a_superuser(monkeypatch:
     monkeypatch.delenv("WEIR_TOKEN", raising=False)
 
     async def token(runtime: Runtime, *assignments: str) -> str | None:
-        return await WithStreams(Node([]), runtime, config(*assignments))._token()
+        told = config(*assignments)
+        return await runner_token(told, told.streams.token, runtime, runs="streams", section="streams")
 
     async def main(runtime: Runtime) -> None:
         assert await token(runtime) is None
@@ -112,9 +114,10 @@ def test_a_runner_that_dies_is_started_again_and_ends_before_its_node(
 
     async def main(runtime: Runtime) -> None:
         node = Node(story)
-        both = WithStreams(node, runtime, config())
+        both = with_streams(node, runtime, config(), streams=True)
+        assert isinstance(both, WithRunner)
         await both.start()
-        child = both._child
+        child = both.child
         assert child is not None
         os.kill(child.pid, signal.SIGKILL)
         while not (child.restarts and await child.serves()):

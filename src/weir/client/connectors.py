@@ -6,10 +6,16 @@ from typing import Any
 
 from weir.client.admin import join
 from weir.client.blocking import Access, ask
-from weir.client.streams import RunnerState
+from weir.client.runners import RunnerLease
 from weir.model.connectors import Connector, ConnectorProgress, ConnectorWanted
-from weir.model.errors import ConnectorExistsError, NotAllowedError, RunnerBusyError, WireError
+from weir.model.errors import ConnectorExistsError, NotAllowedError, WireError
 from weir.model.topics import TopicName
+
+_RUNNER = RunnerLease("connector-runner")
+#: Where the connectors are run, if anywhere.
+runner = _RUNNER.state
+take_runner = _RUNNER.take
+release_runner = _RUNNER.release
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +63,6 @@ def report(access: Access, name: TopicName, progress: ConnectorProgress) -> None
     ask(access, "PUT", f"{_path(name)}/progress", body)
 
 
-def runner(access: Access) -> RunnerState:
-    """Where the connectors are run, if anywhere."""
-    found = ask(access, "GET", "connector-runner")
-    try:
-        return RunnerState(found["where"], bool(found["allowed"]))
-    except (KeyError, TypeError):
-        raise WireError("the server does not tell its runner as expected") from None
-
-
 def removed(access: Access) -> Sequence[Connector]:
     """Connectors that are no more, and may have left something."""
     return [_defined(one).connector for one in _list(ask(access, "GET", "connector-runner/removed"))]
@@ -74,18 +71,6 @@ def removed(access: Access) -> Sequence[Connector]:
 def forget_removed(access: Access, connector_id: str) -> None:
     """Nothing is left of it."""
     ask(access, "DELETE", join("connector-runner", "removed", connector_id))
-
-
-def take_runner(access: Access, me: str, where: str, ttl_ms: int) -> None:
-    """RunnerBusyError while another runs them."""
-    try:
-        ask(access, "PUT", "connector-runner", {"runner": me, "where": where, "ttlMs": ttl_ms})
-    except NotAllowedError as busy:
-        raise RunnerBusyError(busy.what) from None
-
-
-def release_runner(access: Access, me: str) -> None:
-    ask(access, "DELETE", join("connector-runner", me))
 
 
 def _path(name: TopicName) -> str:

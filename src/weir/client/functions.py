@@ -6,10 +6,16 @@ from typing import Any
 
 from weir.client.admin import join
 from weir.client.blocking import Access, ask
-from weir.client.streams import RunnerState
-from weir.model.errors import NotAllowedError, RunnerBusyError, WireError
+from weir.client.runners import RunnerLease
+from weir.model.errors import WireError
 from weir.model.functions import Function, FunctionStats, FunctionWanted
 from weir.model.topics import NamespaceName, TopicName
+
+_RUNNER = RunnerLease("function-runner")
+#: Where the functions are run, if anywhere.
+runner = _RUNNER.state
+take_runner = _RUNNER.take
+release_runner = _RUNNER.release
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,27 +85,6 @@ def report(access: Access, name: TopicName, stats: FunctionStats) -> None:
     told = {_camel(key): found for key, found in asdict(stats).items() if key != "reported_ms"}
     told["error"] = stats.error[:4_000]
     ask(access, "PUT", f"{_path(name)}/stats", told)
-
-
-def runner(access: Access) -> RunnerState:
-    """Where the functions are run, if anywhere."""
-    found = ask(access, "GET", "function-runner")
-    try:
-        return RunnerState(found["where"], bool(found["allowed"]))
-    except (KeyError, TypeError):
-        raise WireError("the server does not tell its runner as expected") from None
-
-
-def take_runner(access: Access, me: str, where: str, ttl_ms: int) -> None:
-    """RunnerBusyError while another runs them."""
-    try:
-        ask(access, "PUT", "function-runner", {"runner": me, "where": where, "ttlMs": ttl_ms})
-    except NotAllowedError as busy:
-        raise RunnerBusyError(busy.what) from None
-
-
-def release_runner(access: Access, me: str) -> None:
-    ask(access, "DELETE", join("function-runner", me))
 
 
 def _path(name: TopicName) -> str:

@@ -6,9 +6,16 @@ from typing import Any
 
 from weir.client.admin import join
 from weir.client.blocking import Access, ask
-from weir.model.errors import NotAllowedError, RunnerBusyError, SqlStreamNotFoundError, WireError
+from weir.client.runners import RunnerLease
+from weir.model.errors import SqlStreamNotFoundError, WireError
 from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
 from weir.model.topics import NamespaceName, TopicName
+
+_RUNNER = RunnerLease("stream-runner")
+#: Where the streams are run, if anywhere.
+runner = _RUNNER.state
+take_runner = _RUNNER.take
+release_runner = _RUNNER.release
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +36,6 @@ class Listeners:
     data: str
     http: str = ""
     https: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerState:
-    """Where the streams are run, if anywhere; and whether the one who asks may run them."""
-
-    where: str | None
-    allowed: bool
 
 
 def all_streams(access: Access) -> Sequence[Defined]:
@@ -102,15 +101,6 @@ def report(access: Access, name: TopicName, progress: StreamProgress) -> None:
     ask(access, "PUT", f"{_path(name)}/progress", body)
 
 
-def runner(access: Access) -> RunnerState:
-    """Where the streams are run, if anywhere."""
-    found = ask(access, "GET", "stream-runner")
-    try:
-        return RunnerState(found["where"], bool(found["allowed"]))
-    except (KeyError, TypeError):
-        raise WireError("the server does not tell its runner as expected") from None
-
-
 def dropped(access: Access) -> Sequence[SqlStream]:
     """Streams that are no more, and may have left something."""
     return [_defined(one).stream for one in _list(ask(access, "GET", "stream-runner/dropped"))]
@@ -119,18 +109,6 @@ def dropped(access: Access) -> Sequence[SqlStream]:
 def forget_dropped(access: Access, stream_id: str) -> None:
     """Nothing is left of it."""
     ask(access, "DELETE", join("stream-runner", "dropped", stream_id))
-
-
-def take_runner(access: Access, me: str, where: str, ttl_ms: int) -> None:
-    """RunnerBusyError while another runs them."""
-    try:
-        ask(access, "PUT", "stream-runner", {"runner": me, "where": where, "ttlMs": ttl_ms})
-    except NotAllowedError as busy:
-        raise RunnerBusyError(busy.what) from None
-
-
-def release_runner(access: Access, me: str) -> None:
-    ask(access, "DELETE", join("stream-runner", me))
 
 
 def listeners(access: Access) -> Listeners:

@@ -21,7 +21,7 @@ from weir.server.node_commands import config_source, load_config, ready_path, se
 from weir.server.open_listeners import warning
 from weir.server.reloading import ConfigSource, Reloading
 from weir.server.start_warnings import start_warnings, unknown_host
-from weir.server.streams_runner import served
+from weir.server.streams_runner import with_streams
 from weir.server.up import Served, say_gone, serve_until_signal
 from weir.server.usable_folder import check_kind, check_usable
 from weir.server.workers import WorkerOptions, Workers
@@ -113,7 +113,7 @@ class Beside(NamedTuple):
     connect: bool
 
     def of(self, node: Served, runtime: Runtime, config: Config) -> Served:
-        inner = served(node, runtime, config, streams=self.streams)
+        inner = with_streams(node, runtime, config, streams=self.streams)
         inner = with_functions(inner, runtime, config, functions=self.functions)
         return with_connectors(inner, runtime, config, connect=self.connect)
 
