@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, namespace_of, topic_of
 from weir.admin.routing import Call, Natural, RefusedError, Route
-from weir.admin.streams import RunnerAnswer, RunnerBody
+from weir.admin.runner_routes import RunnerRoutes
 from weir.broker.api import Connectors as KeptConnectors
 from weir.broker.api import DescribedConnector
 from weir.model.connectors import ConnectorProgress, ConnectorWanted
@@ -77,11 +77,11 @@ class ConnectorAnswer(Struct, rename="camel"):
 class Connectors:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
+        self._runners = RunnerRoutes(context, lambda: self._kept, _RUNNER, runs=_TAG, refusals=_NONE_HERE)
 
     def routes(self) -> list[Route]:
         about = {**ABOUT_TOPIC, **CONFLICT, **_NONE_HERE}
         within = {**ABOUT_NAMESPACE, **_NONE_HERE}
-        busy = {409: "another one runs the connectors", **_NONE_HERE}
         one, listed = ConnectorAnswer, list[ConnectorAnswer]
 
         def route(verb: str, path: str, what: str, work: object, **more: object) -> Route:
@@ -126,16 +126,7 @@ class Connectors:
                 self._cleaned,
                 refusals=_NONE_HERE,
             ),
-            route("GET", _RUNNER, "The runner of connectors.", self._runner, answer=RunnerAnswer, refusals=busy),
-            route(
-                "PUT",
-                _RUNNER,
-                "Be the runner for a while, or for a while longer.",
-                self._take,
-                body=RunnerBody,
-                refusals=busy,
-            ),
-            route("DELETE", f"{_RUNNER}/{{runner}}", "Run no more.", self._release, refusals=busy),
+            *self._runners.routes(),
         ]
 
     @property
@@ -201,12 +192,6 @@ class Connectors:
             ),
         )
 
-    async def _runner(self, call: Call) -> RunnerAnswer:
-        found, allowed = await self._kept.runner(), self._context.authoriser.is_superuser(call.role)
-        if found is None:
-            return RunnerAnswer(allowed=allowed)
-        return RunnerAnswer(found.runner, found.where, allowed)
-
     async def _removed(self, call: Call) -> list[ConnectorAnswer]:
         self._context.authoriser.check_superuser(call.role)
         return [_shown(DescribedConnector(one, None)) for one in await self._kept.removed()]
@@ -214,14 +199,6 @@ class Connectors:
     async def _cleaned(self, call: Call) -> None:
         self._context.authoriser.check_superuser(call.role)
         await self._kept.forget_removed(call.path["connector"])
-
-    async def _take(self, call: Call) -> None:
-        self._context.authoriser.check_superuser(call.role)
-        await self._kept.take_runner(call.body.runner, call.body.where, call.body.ttl_ms)
-
-    async def _release(self, call: Call) -> None:
-        self._context.authoriser.check_superuser(call.role)
-        await self._kept.release_runner(call.path["runner"])
 
 
 def _named(call: Call) -> TopicName:

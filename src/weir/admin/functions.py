@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field, structs
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, namespace_of, topic_of
 from weir.admin.routing import BadRequestError, Call, Natural, RefusedError, Route
-from weir.admin.streams import RunnerAnswer, RunnerBody
+from weir.admin.runner_routes import RunnerRoutes
 from weir.broker.api import Definition, Deployed, Functions
 from weir.model.errors import InvalidNameError
 from weir.model.functions import Function, FunctionStats, FunctionWanted
@@ -95,11 +95,11 @@ class FunctionAnswer(Struct, rename="camel"):
 class FunctionRoutes:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
+        self._runners = RunnerRoutes(context, lambda: self._functions, _RUNNER, runs=_TAG, refusals=_NONE_HERE)
 
     def routes(self) -> list[Route]:
         about = {**ABOUT_TOPIC, **CONFLICT, **_NONE_HERE}
         within = {**ABOUT_NAMESPACE, **_NONE_HERE}
-        busy = {409: "another one runs the functions", **_NONE_HERE}
 
         def route(method: str, path: str, text: str, work: Any, **more: Any) -> Route:
             more.setdefault("refusals", about)
@@ -116,11 +116,7 @@ class FunctionRoutes:
             route("PUT", f"{_ONE}/state", "Start or stop it.", self._want, body=WantedBody, **one),
             route("DELETE", _ONE, "Run it no more; its topics stay.", self._delete),
             route("PUT", f"{_ONE}/stats", "The runner says how it goes.", self._report, body=StatsBody),
-            route("GET", _RUNNER, "The runner.", self._runner, answer=RunnerAnswer, refusals=busy),
-            route(
-                "PUT", _RUNNER, "Be the runner for a while, or longer.", self._take, body=RunnerBody, refusals=busy
-            ),
-            route("DELETE", f"{_RUNNER}/{{runner}}", "Run no more.", self._release, refusals=busy),
+            *self._runners.routes(),
         ]
 
     @property
@@ -191,20 +187,6 @@ class FunctionRoutes:
     async def _report(self, call: Call) -> None:
         self._context.authoriser.check_superuser(call.role)
         await self._functions.report(topic_of(call.path), FunctionStats(**structs.asdict(call.body)))
-
-    async def _runner(self, call: Call) -> RunnerAnswer:
-        found, allowed = await self._functions.runner(), self._context.authoriser.is_superuser(call.role)
-        if found is None:
-            return RunnerAnswer(allowed=allowed)
-        return RunnerAnswer(found.runner, found.where, allowed)
-
-    async def _take(self, call: Call) -> None:
-        self._context.authoriser.check_superuser(call.role)
-        await self._functions.take_runner(call.body.runner, call.body.where, call.body.ttl_ms)
-
-    async def _release(self, call: Call) -> None:
-        self._context.authoriser.check_superuser(call.role)
-        await self._functions.release_runner(call.path["runner"])
 
 
 def _shown(found: Deployed) -> FunctionAnswer:

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct, field
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, namespace_of, topic_of
 from weir.admin.routing import Call, Natural, RefusedError, Route
+from weir.admin.runner_routes import RunnerRoutes
 from weir.broker.api import Described, SqlStreams
 from weir.model.errors import InvalidNameError
 from weir.model.registry import Action
@@ -74,30 +75,14 @@ class StreamAnswer(Struct, rename="camel"):
     progress: ProgressAnswer | None = None
 
 
-class RunnerBody(Struct, rename="camel"):
-    #: Unlike any other's.
-    runner: _Word
-    #: For people: machine and process.
-    where: Annotated[str, Meta(max_length=200)]
-    #: For how long it need not ask again.
-    ttl_ms: Annotated[int, Meta(ge=1_000, le=600_000)] = 15_000
-
-
-class RunnerAnswer(Struct):
-    runner: str | None = None
-    where: str | None = None
-    #: Whether the one who asks may be it.
-    allowed: bool = False
-
-
 class Streams:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
+        self._runners = RunnerRoutes(context, lambda: self._streams, _RUNNER, runs=_TAG, refusals=_NONE_HERE)
 
     def routes(self) -> list[Route]:
         about = {**ABOUT_TOPIC, **CONFLICT, **_NONE_HERE}
         within = {**ABOUT_NAMESPACE, **_NONE_HERE}
-        busy = {409: "another one runs the streams", **_NONE_HERE}
         listed = list[StreamAnswer]
         return [
             Route(
@@ -148,17 +133,7 @@ class Streams:
                 refusals=_NONE_HERE,
                 tag=_TAG,
             ),
-            Route("GET", _RUNNER, "The runner.", self._runner, answer=RunnerAnswer, refusals=busy, tag=_TAG),
-            Route(
-                "PUT",
-                _RUNNER,
-                "Be the runner for a while, or for a while longer.",
-                self._take,
-                body=RunnerBody,
-                refusals=busy,
-                tag=_TAG,
-            ),
-            Route("DELETE", f"{_RUNNER}/{{runner}}", "Run no more.", self._release, refusals=busy, tag=_TAG),
+            *self._runners.routes(),
         ]
 
     @property
@@ -234,12 +209,6 @@ class Streams:
             ),
         )
 
-    async def _runner(self, call: Call) -> RunnerAnswer:
-        found, allowed = await self._streams.runner(), self._context.authoriser.is_superuser(call.role)
-        if found is None:
-            return RunnerAnswer(allowed=allowed)
-        return RunnerAnswer(found.runner, found.where, allowed)
-
     async def _dropped(self, call: Call) -> list[StreamAnswer]:
         self._context.authoriser.check_superuser(call.role)
         return [_shown(Described(stream, None)) for stream in await self._streams.dropped()]
@@ -247,14 +216,6 @@ class Streams:
     async def _cleaned(self, call: Call) -> None:
         self._context.authoriser.check_superuser(call.role)
         await self._streams.forget_dropped(call.path["stream"])
-
-    async def _take(self, call: Call) -> None:
-        self._context.authoriser.check_superuser(call.role)
-        await self._streams.take_runner(call.body.runner, call.body.where, call.body.ttl_ms)
-
-    async def _release(self, call: Call) -> None:
-        self._context.authoriser.check_superuser(call.role)
-        await self._streams.release_runner(call.path["runner"])
 
 
 def _shown(found: Described) -> StreamAnswer:

@@ -57,6 +57,7 @@ from weir.broker.api.queues import (
 from weir.broker.api.registry import GrantRecords, Namespaces, Registry, Tenants, TopicRecords, Users
 from weir.broker.api.replays import Replays, ReplayStep
 from weir.broker.api.replies import DirectReplies, ReplyReceiver
+from weir.broker.api.runners import LeasedRunner
 from weir.broker.api.schemas import SchemaData, Schemas, SchemaVersions, version_bytes, version_number
 from weir.broker.api.stats import (
     BOUNDS_S,
@@ -161,6 +162,7 @@ __all__ = [
     "KeyShared",
     "LakeStats",
     "Latency",
+    "LeasedRunner",
     "LedgerStats",
     "LetterFilter",
     "LetterPage",

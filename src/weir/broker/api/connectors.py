@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from weir.broker.api.runners import LeasedRunner
 from weir.model.connectors import Connector, ConnectorProgress, ConnectorWanted
-from weir.model.sql_streams import RunnerLease
 from weir.model.topics import NamespaceName, TopicName
 
 
@@ -17,7 +17,7 @@ class DescribedConnector:
     progress: ConnectorProgress | None
 
 
-class Connectors(Protocol):
+class Connectors(LeasedRunner, Protocol):
     """What is carried between topics and other systems."""
 
     async def list(self, namespace: NamespaceName | None = None) -> Sequence[DescribedConnector]:
@@ -43,12 +43,3 @@ class Connectors(Protocol):
 
     async def report(self, name: TopicName, progress: ConnectorProgress) -> None:
         """ConnectorNotFoundError unless it is about the connector that has this name now."""
-
-    async def runner(self) -> RunnerLease | None:
-        """Who runs the connectors now."""
-
-    async def take_runner(self, runner: str, where: str, ttl_ms: int) -> RunnerLease:
-        """Be the runner for a while, or for a while longer; RunnerBusyError while another is."""
-
-    async def release_runner(self, runner: str) -> None:
-        """Not the runner any more; fine if it was not."""

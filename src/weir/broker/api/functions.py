@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from weir.broker.api.runners import LeasedRunner
 from weir.model.functions import Function, FunctionStats, FunctionWanted
-from weir.model.sql_streams import RunnerLease
 from weir.model.topics import NamespaceName, TopicName
 
 
@@ -29,7 +29,7 @@ class Definition:
     options: Mapping[str, str]
 
 
-class Functions(Protocol):
+class Functions(LeasedRunner, Protocol):
     """What is deployed."""
 
     async def list(self, namespace: NamespaceName | None = None) -> Sequence[Deployed]:
@@ -52,12 +52,3 @@ class Functions(Protocol):
 
     async def report(self, name: TopicName, stats: FunctionStats) -> None:
         """FunctionNotFoundError unless it is about the function that has this name now."""
-
-    async def runner(self) -> RunnerLease | None:
-        """Who runs the functions now."""
-
-    async def take_runner(self, runner: str, where: str, ttl_ms: int) -> RunnerLease:
-        """Be the runner for a while, or for a while longer; RunnerBusyError while another is."""
-
-    async def release_runner(self, runner: str) -> None:
-        """Not the runner any more; fine if it was not."""

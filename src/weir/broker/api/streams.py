@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from weir.model.sql_streams import RunnerLease, SqlStream, StreamProgress, Wanted
+from weir.broker.api.runners import LeasedRunner
+from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
 from weir.model.topics import NamespaceName, TopicName
 
 
@@ -16,7 +17,7 @@ class Described:
     progress: StreamProgress | None
 
 
-class SqlStreams(Protocol):
+class SqlStreams(LeasedRunner, Protocol):
     """What SQL has defined."""
 
     async def list(self, namespace: NamespaceName | None = None) -> Sequence[Described]:
@@ -49,12 +50,3 @@ class SqlStreams(Protocol):
 
     async def report(self, name: TopicName, progress: StreamProgress) -> None:
         """SqlStreamNotFoundError unless it is about the stream that has this name now."""
-
-    async def runner(self) -> RunnerLease | None:
-        """Who runs the streams now."""
-
-    async def take_runner(self, runner: str, where: str, ttl_ms: int) -> RunnerLease:
-        """Be the runner for a while, or for a while longer; RunnerBusyError while another is."""
-
-    async def release_runner(self, runner: str) -> None:
-        """Not the runner any more; fine if it was not."""

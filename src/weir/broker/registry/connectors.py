@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weir.broker.api import DescribedConnector
-from weir.broker.registry.sql_streams import RUNNER
+from weir.broker.registry.leased_runner import LeasedRunner
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
 from weir.meta.update import Codec, read, upsert
@@ -16,10 +16,8 @@ from weir.model.errors import (
     ConnectorExistsError,
     ConnectorNotFoundError,
     MetaConflictError,
-    RunnerBusyError,
     TooManyError,
 )
-from weir.model.sql_streams import RunnerLease
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime import Runtime
 from weir.wire.connectors import (
@@ -36,10 +34,9 @@ _MAX_CONNECTORS = 1_000
 _DELETE_ATTEMPTS = 20
 
 
-class Connectors:
+class Connectors(LeasedRunner):
     def __init__(self, meta: MetaStore, runtime: Runtime) -> None:
-        self._meta = meta
-        self._runtime = runtime
+        super().__init__(meta, runtime, keys.CONNECTOR_RUNNER, "connectors")
 
     # --- definitions --------------------------------------------------------------------------------------------
 
@@ -130,35 +127,6 @@ class Connectors:
             raise _none(name)
         stamped = replace(progress, reported_ms=self._runtime.clock.wall_ms())
         await self._meta.put(keys.connector_progress(name), encode_connector_progress(stamped))
-
-    async def runner(self) -> RunnerLease | None:
-        """Who runs the connectors now."""
-        found = await read(self._meta, keys.CONNECTOR_RUNNER, RUNNER)
-        return found.value if found is not None and self._alive(found.value) else None
-
-    async def take_runner(self, runner: str, where: str, ttl_ms: int) -> RunnerLease:
-        """Be the runner for a while, or for a while longer; RunnerBusyError while another is."""
-        expires_ms = self._runtime.clock.wall_ms() + ttl_ms
-
-        def taken(current: RunnerLease | None) -> RunnerLease:
-            if current is not None and current.runner != runner and self._alive(current):
-                raise RunnerBusyError(f"the connectors are run by {current.where}")
-            return RunnerLease(runner, where, expires_ms)
-
-        return (await upsert(self._meta, keys.CONNECTOR_RUNNER, RUNNER, taken, runtime=self._runtime)).value
-
-    async def release_runner(self, runner: str) -> None:
-        """Not the runner any more; fine if it was not."""
-
-        def released(current: RunnerLease | None) -> RunnerLease:
-            if current is None or current.runner != runner:
-                return current or RunnerLease(runner, "", 0)
-            return replace(current, expires_ms=0)
-
-        await upsert(self._meta, keys.CONNECTOR_RUNNER, RUNNER, released, runtime=self._runtime)
-
-    def _alive(self, lease: RunnerLease) -> bool:
-        return lease.expires_ms > self._runtime.clock.wall_ms()
 
 
 def _none(name: TopicName) -> ConnectorNotFoundError:

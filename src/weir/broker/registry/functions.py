@@ -7,28 +7,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weir.broker.api import Definition, Deployed
+from weir.broker.registry.leased_runner import LeasedRunner
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
 from weir.meta.update import Codec, read, upsert
-from weir.model.errors import FunctionExistsError, FunctionNotFoundError, RunnerBusyError, TooManyError
+from weir.model.errors import FunctionExistsError, FunctionNotFoundError, TooManyError
 from weir.model.functions import Function, FunctionStats, FunctionWanted
-from weir.model.sql_streams import RunnerLease
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime import Runtime
 from weir.wire.functions import decode_function, decode_stats, encode_function, encode_stats
-from weir.wire.sql_streams import decode_runner, encode_runner
 
 FUNCTION: Codec[Function] = Codec(encode_function, decode_function)
 STATS: Codec[FunctionStats] = Codec(encode_stats, decode_stats)
-RUNNER: Codec[RunnerLease] = Codec(encode_runner, decode_runner)
 
 _MAX_FUNCTIONS = 1_000
 
 
-class Functions:
+class Functions(LeasedRunner):
     def __init__(self, meta: MetaStore, runtime: Runtime) -> None:
-        self._meta = meta
-        self._runtime = runtime
+        super().__init__(meta, runtime, keys.FUNCTION_RUNNER, "functions")
 
     # --- definitions --------------------------------------------------------------------------------------------
 
@@ -128,35 +125,6 @@ class Functions:
             raise _none(name)
         stamped = replace(stats, reported_ms=self._runtime.clock.wall_ms())
         await self._meta.put(keys.function_stats(name), encode_stats(stamped))
-
-    async def runner(self) -> RunnerLease | None:
-        """Who runs the functions now."""
-        found = await read(self._meta, keys.FUNCTION_RUNNER, RUNNER)
-        return found.value if found is not None and self._alive(found.value) else None
-
-    async def take_runner(self, runner: str, where: str, ttl_ms: int) -> RunnerLease:
-        """Be the runner for a while, or for a while longer; RunnerBusyError while another is."""
-        expires_ms = self._runtime.clock.wall_ms() + ttl_ms
-
-        def taken(current: RunnerLease | None) -> RunnerLease:
-            if current is not None and current.runner != runner and self._alive(current):
-                raise RunnerBusyError(f"the functions are run by {current.where}")
-            return RunnerLease(runner, where, expires_ms)
-
-        return (await upsert(self._meta, keys.FUNCTION_RUNNER, RUNNER, taken, runtime=self._runtime)).value
-
-    async def release_runner(self, runner: str) -> None:
-        """Not the runner any more; fine if it was not."""
-
-        def released(current: RunnerLease | None) -> RunnerLease:
-            if current is None or current.runner != runner:
-                return current or RunnerLease(runner, "", 0)
-            return replace(current, expires_ms=0)
-
-        await upsert(self._meta, keys.FUNCTION_RUNNER, RUNNER, released, runtime=self._runtime)
-
-    def _alive(self, lease: RunnerLease) -> bool:
-        return lease.expires_ms > self._runtime.clock.wall_ms()
 
 
 def _definition(function: Function) -> tuple[object, ...]:

@@ -7,40 +7,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from weir.broker.api import Described
+from weir.broker.registry.leased_runner import LeasedRunner
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
 from weir.meta.update import Codec, read, upsert
 from weir.model.errors import (
     MetaConflictError,
-    RunnerBusyError,
     SqlStreamExistsError,
     SqlStreamNotFoundError,
     TooManyError,
 )
-from weir.model.sql_streams import RunnerLease, SqlStream, StreamProgress, Wanted
+from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime import Runtime
 from weir.wire.sql_streams import (
     decode_progress,
-    decode_runner,
     decode_stream,
     encode_progress,
-    encode_runner,
     encode_stream,
 )
 
 STREAM: Codec[SqlStream] = Codec(encode_stream, decode_stream)
 PROGRESS: Codec[StreamProgress] = Codec(encode_progress, decode_progress)
-RUNNER: Codec[RunnerLease] = Codec(encode_runner, decode_runner)
 
 _MAX_STREAMS = 1_000
 _DELETE_ATTEMPTS = 20
 
 
-class SqlStreams:
+class SqlStreams(LeasedRunner):
     def __init__(self, meta: MetaStore, runtime: Runtime) -> None:
-        self._meta = meta
-        self._runtime = runtime
+        super().__init__(meta, runtime, keys.SQL_RUNNER, "streams")
 
     # --- definitions --------------------------------------------------------------------------------------------
 
@@ -133,35 +129,6 @@ class SqlStreams:
             raise _none(name)
         stamped = replace(progress, reported_ms=self._runtime.clock.wall_ms())
         await self._meta.put(keys.sql_progress(name), encode_progress(stamped))
-
-    async def runner(self) -> RunnerLease | None:
-        """Who runs the streams now."""
-        found = await read(self._meta, keys.SQL_RUNNER, RUNNER)
-        return found.value if found is not None and self._alive(found.value) else None
-
-    async def take_runner(self, runner: str, where: str, ttl_ms: int) -> RunnerLease:
-        """Be the runner for a while, or for a while longer; RunnerBusyError while another is."""
-        expires_ms = self._runtime.clock.wall_ms() + ttl_ms
-
-        def taken(current: RunnerLease | None) -> RunnerLease:
-            if current is not None and current.runner != runner and self._alive(current):
-                raise RunnerBusyError(f"the streams are run by {current.where}")
-            return RunnerLease(runner, where, expires_ms)
-
-        return (await upsert(self._meta, keys.SQL_RUNNER, RUNNER, taken, runtime=self._runtime)).value
-
-    async def release_runner(self, runner: str) -> None:
-        """Not the runner any more; fine if it was not."""
-
-        def released(current: RunnerLease | None) -> RunnerLease:
-            if current is None or current.runner != runner:
-                return current or RunnerLease(runner, "", 0)
-            return replace(current, expires_ms=0)
-
-        await upsert(self._meta, keys.SQL_RUNNER, RUNNER, released, runtime=self._runtime)
-
-    def _alive(self, lease: RunnerLease) -> bool:
-        return lease.expires_ms > self._runtime.clock.wall_ms()
 
 
 def _none(name: TopicName) -> SqlStreamNotFoundError:
