@@ -11,7 +11,9 @@ end. What a test does very often, at random, it does a tenth as often in
 import gc
 import logging
 import os
+import re
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +30,10 @@ settings.load_profile("whole")
 _SPARK = frozenset({"spark", "sql", "read"})
 _PROCESS = frozenset({"bootstrap", "etcd_server", "own_etcd", "secured", "start_weir", "up", "weir", "weir_up"})
 
+#: What a module says of all of its tests, in a line.
+_WHOLE_MODULE = re.compile(r"^pytestmark = .*$", re.MULTILINE)
+_MARK = re.compile(r"pytest\.mark\.(\w+)")
+
 #: So many seeds of a test are for every edit.
 _QUICK_SEEDS = 2
 
@@ -35,6 +41,16 @@ _QUICK_SEEDS = 2
 def rounds(whole: int) -> int:
     """How often to do what `make test` does `whole` times: a tenth of it for every edit."""
     return max(whole // 10, 3) if settings.get_current_profile_name() == "quick" else whole
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A module that is, as a whole, of a kind that is not wanted now is not even imported."""
+    wanted = str(config.getoption("markexpr"))
+    if collection_path.suffix != ".py" or " or " in wanted:
+        return None
+    said = _WHOLE_MODULE.search(collection_path.read_text())
+    marks = () if said is None else _MARK.findall(said.group())
+    return True if any(f"not {mark}" in wanted.split(" and ") for mark in marks) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
