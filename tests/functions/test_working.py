@@ -1,6 +1,7 @@
 """A worker's loop against a real broker: output, retries, dead letters, state, order, and each message once."""
 
 import json
+from base64 import b64encode
 from dataclasses import replace
 from typing import Any
 
@@ -8,10 +9,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from weir.client.blocking import ask_v2
 from weir.functions.committing import Committer
 from weir.functions.working import Work
 from weir.model.errors import FunctionError, StaleEpochError
 from weir.model.topics import TopicName
+from weir.wire.key_values import joined, split
 
 from .conftest import Bench
 
@@ -212,3 +215,30 @@ def test_code_that_cannot_be_loaded_is_told_before_anything_is_taken(bench: Benc
     work: Work = bench.work(function, open_it=False)
     with pytest.raises(FunctionError, match="RuntimeError: no"):
         work.open()
+
+
+def test_keys_and_values_of_a_registered_schema_are_typed_both_ways(bench: Bench) -> None:
+    """INLINE, as Pulsar's clients write them: key and value lie in the value, and state is by that key."""
+    code = """
+def f(message, context):
+    context.state["sum"] = context.state.get("sum", 0) + message.value["n"]
+    return {"n": context.state["sum"]}
+"""
+    function = bench.deploy(code, stateful="true", parallelism="2")
+    (topic,) = function.inputs
+    record = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}
+    body = {
+        "type": "KEY_VALUE",
+        "schema": b64encode(joined(b"", json.dumps(record).encode())).decode(),
+        "properties": {"key.schema.type": "STRING", "value.schema.type": "JSON", "kv.encoding.type": "INLINE"},
+    }
+    assert function.output is not None
+    for name in (topic.local, function.output.local):
+        ask_v2(bench.access, "POST", f"schemas/public/default/{name}/schema", body)
+    given = [("a", 1), ("b", 10), ("a", 2)]
+    bench.produce(topic, [joined(key.encode(), b'{"n":%d}' % n) for key, n in given])
+    work = bench.work(function)
+    found = bench.read(function.output.local, 3, step=work.step)
+    sums = [(b"a", b'{"n":1}'), (b"a", b'{"n":3}'), (b"b", b'{"n":10}')]
+    assert sorted(split(one.value()) for one in found) == sums
+    assert work.counts.state_keys == 2

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+from weir.wire.key_values import PartSchema, split, split_schema
+from weir.wire.protobuf_schemas import native_class, numbered_class
+
 _SHOWN_HEX = 4096
 #: How Pulsar's clients write plain values: big-endian numbers.
 _NUMBERS = {"INT8": ">b", "INT16": ">h", "INT32": ">i", "INT64": ">q", "FLOAT": ">f", "DOUBLE": ">d"}
-_NUMBERS_OF_FIELDS = "__PARSING_INFO__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,8 @@ def encode(text: str, schema: ValueSchema | None) -> bytes:
         case "PROTOBUF_NATIVE" | "PROTOBUF" if schema is not None:
             from google.protobuf import json_format  # type: ignore[import-untyped]
 
-            data = schema.data if kind == "PROTOBUF_NATIVE" else _native_of_numbers(schema.properties)
-            found: bytes = json_format.Parse(text, _message_class(data)()).SerializeToString()
+            message = native_class(schema.data) if kind == "PROTOBUF_NATIVE" else numbered_class(schema.properties)
+            found: bytes = json_format.Parse(text, message()).SerializeToString()
             return found
         case "JSON":
             json.loads(text)
@@ -139,69 +141,26 @@ def _avro(value: bytes, definition: bytes) -> Any:
     return found
 
 
-def _protobuf(value: bytes, definition: bytes) -> Any:
+def _protobuf(value: bytes, message: Any) -> Any:
     from google.protobuf import json_format
 
-    return json_format.MessageToDict(
-        _message_class(definition).FromString(value), preserving_proto_field_name=True
-    )
-
-
-def _message_class(definition: bytes) -> Any:
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    given = json.loads(definition)
-    pool = descriptor_pool.DescriptorPool()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(b64decode(given["fileDescriptorSet"])).file:
-        pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(given["rootMessageTypeName"]))
-
-
-def _native_of_numbers(properties: Mapping[str, str]) -> bytes:
-    """Pulsar's PROTOBUF schemas are Avro's, and say the numbers of their fields in a property."""
-    from base64 import b64encode
-
-    from google.protobuf import descriptor_pb2
-
-    proto = descriptor_pb2.FileDescriptorProto(name="weir.proto", syntax="proto2")
-    message = proto.message_type.add(name="Value")
-    for one in json.loads(properties[_NUMBERS_OF_FIELDS]):
-        kind = one["type"].upper()
-        shown = {"ENUM": "TYPE_INT32", "MESSAGE": "TYPE_BYTES"}.get(kind, f"TYPE_{kind}")
-        label = one.get("label", "LABEL_OPTIONAL").replace("REQUIRED", "OPTIONAL")
-        message.field.add(name=one["name"], number=int(one["number"]), label=label, type=shown)
-    files = descriptor_pb2.FileDescriptorSet(file=[proto])
-    told = b64encode(files.SerializeToString()).decode()
-    return json.dumps({"fileDescriptorSet": told, "rootMessageTypeName": "Value"}).encode()
+    return json_format.MessageToDict(message.FromString(value), preserving_proto_field_name=True)
 
 
 def _key_value(value: bytes, schema: ValueSchema, key: bytes | None) -> Any:
-    parts, at = [], 0
-    for name in ("key", "value"):
-        definition, at = _sized(schema.data, at)
-        told = json.loads(schema.properties.get(f"{name}.schema.properties") or "{}") or {}
-        parts.append(ValueSchema(schema.properties.get(f"{name}.schema.type", "BYTES"), definition or b"", told))
+    both = split_schema(schema.data, schema.properties)
     said: bytes | None = value
-    if schema.properties.get("kv.encoding.type", "INLINE").upper() != "SEPARATED":
-        key, at = _sized(value, 0)
-        said, at = _sized(value, at)
-    return {"key": _part(key, parts[0]), "value": _part(said, parts[1])}
+    if both.inline:
+        key, said = split(value)
+    return {"key": _part(key, both.key), "value": _part(said, both.value)}
 
 
-def _part(data: bytes | None, schema: ValueSchema) -> Any:
+def _part(data: bytes | None, part: PartSchema) -> Any:
     if data is None:
         return None
-    return plain(data).text if schema.type in ("BYTES", "NONE") else decode(data, schema)
-
-
-def _sized(data: bytes, at: int) -> tuple[bytes | None, int]:
-    (length,) = struct.unpack_from(">i", data, at)
-    begin = at + 4
-    if length < 0:
-        return None, begin
-    if begin + length > len(data):
-        raise ValueError("a part is longer than the whole")
-    return data[begin : begin + length], begin + length
+    if part.kind in ("BYTES", "NONE"):
+        return plain(data).text
+    return decode(data, ValueSchema(part.kind, part.definition, part.properties))
 
 
 def _moment(micros: int) -> str:
@@ -233,8 +192,8 @@ _DECODERS: dict[str, Callable[[bytes, ValueSchema], Any]] = {
     "STRING": lambda value, schema: value.decode(),
     "JSON": lambda value, schema: json.loads(value),
     "AVRO": lambda value, schema: _avro(value, schema.data),
-    "PROTOBUF_NATIVE": lambda value, schema: _protobuf(value, schema.data),
-    "PROTOBUF": lambda value, schema: _protobuf(value, _native_of_numbers(schema.properties)),
+    "PROTOBUF_NATIVE": lambda value, schema: _protobuf(value, native_class(schema.data)),
+    "PROTOBUF": lambda value, schema: _protobuf(value, numbered_class(schema.properties)),
     "BOOLEAN": lambda value, schema: bool(struct.unpack(">?", value)[0]),
     "DATE": _millis,
     "TIME": _millis,

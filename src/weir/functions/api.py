@@ -23,7 +23,8 @@ class Message:
     """
 
     value: Any = None
-    key: str | bytes | None = None
+    #: Text, or what a KEY_VALUE schema says.
+    key: Any = None
     headers: Mapping[str, str | bytes] = field(default_factory=dict)
     topic: str | None = None
     timestamp_ms: int | None = None
@@ -98,7 +99,7 @@ class Context:
     log: logging.Logger
     #: Of the message's key; messages without a key share one.
     state: State = field(default_factory=lambda: _NoState(None))
-    key: str | None = None
+    key: Any = None
     #: For the how many-th time this message is delivered to the function.
     attempt: int = 1
     _more: list[Message] = field(default_factory=list)
@@ -108,7 +109,7 @@ class Context:
         value: Any,
         *,
         topic: str | None = None,
-        key: str | bytes | None = None,
+        key: Any = None,
         headers: Mapping[str, str | bytes] | None = None,
     ) -> None:
         """Send one more message, before what is returned: with it, or not at all."""

@@ -8,20 +8,20 @@ of the schema.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from weir.functions.api import ESCAPED, Message
+from weir.functions.api import Message
 from weir.functions.protocol import Item
 from weir.model.errors import FunctionError
 
 _ABOUT = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 
 
-def batch_of(items: Sequence[Item], typed: Callable[[Item], Any]) -> Any:
+def batch_of(items: Sequence[Item], typed: Callable[[Item], Any], key_of: Callable[[Item], bytes | None]) -> Any:
     """A `pyarrow.RecordBatch`. `typed`: the item's value by its topic's schema; None where that is no record."""
     import pyarrow as pa
 
     headers = [[(name, value) for name, value in item.headers] for item in items]
     columns = {
-        "key": pa.array([item.key for item in items], pa.binary()),
+        "key": pa.array([key_of(item) for item in items], pa.binary()),
         "value": pa.array([item.value for item in items], pa.binary()),
         "topic": pa.array([item.topic for item in items], pa.string()),
         "partition": pa.array([item.partition for item in items], pa.int32()),
@@ -57,13 +57,12 @@ def messages_of(returned: Any) -> Iterator[Message]:
     typed = sorted(names - set(_ABOUT))
     for row in rows:
         value = {name: row[name] for name in returned_order(typed, row)} if typed else row.get("value")
-        key = row.get("key")
         headers = row.get("headers") or []
         found = dict(headers.items() if isinstance(headers, dict) else headers)
         moment = row.get("timestamp")
         yield Message(
             value=value,
-            key=key.decode(errors=ESCAPED) if isinstance(key, bytes) else key,
+            key=row.get("key"),
             headers={name: b"" if value is None else value for name, value in found.items()},
             topic=row.get("topic"),
             timestamp_ms=None if moment is None else _ms(moment),

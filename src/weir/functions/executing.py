@@ -43,7 +43,7 @@ class Calls:
         changed: States = {}
         results = []
         for item in items:
-            key = item.key or b""
+            key = self._of(item.topic).own_key(item.key, item.value)
             before = changed[key] if key in changed else states.get(key)
             state = State(before) if self._setup.stateful else no_state()
             with self._talk.about(item):
@@ -61,10 +61,11 @@ class Calls:
 
     def _one(self, item: Item, state: State) -> list[Out]:
         message, context = self._message(item), self._context
-        context.state, context.key, context.attempt = state, _text(item.key), item.attempt
+        context.state, context.key, context.attempt = state, message.key, item.attempt
         context.taken()
+        key = message.key
         returned = self._call(message)
-        return [self._out(one, item) for one in [*context.taken(), *_messages(returned)]]
+        return [self._out(one, item, key) for one in [*context.taken(), *_messages(returned)]]
 
     def _call(self, given: Any) -> Any:
         call = self._loaded.call
@@ -77,10 +78,14 @@ class Calls:
             returned = list(returned)
         return returned
 
+    def _of(self, topic: str | None) -> Values:
+        return self._plain if topic is None else self._values.get(topic, self._plain)
+
     def _message(self, item: Item) -> Message:
+        key, value = self._of(item.topic).decode(item.key, item.value, item.headers)
         return Message(
-            value=self._values.get(item.topic, self._plain).decode(item.value, item.headers),
-            key=_text(item.key),
+            value=value,
+            key=key,
             headers={name: "" if value is None else value.decode(errors=ESCAPED) for name, value in item.headers},
             topic=item.topic,
             timestamp_ms=item.timestamp,
@@ -90,20 +95,19 @@ class Calls:
             attempt=item.attempt,
         )
 
-    def _out(self, one: Any, item: Item) -> Out:
+    def _out(self, one: Any, item: Item, key: Any = None) -> Out:
         """A message as it goes out. One that is only a value keeps key, headers and time of what it came of."""
         own = isinstance(one, Message)
-        message = one if own else Message(one, _text(item.key), _kept(item), timestamp_ms=item.timestamp)
+        message = one if own else Message(one, key, _kept(item), timestamp_ms=item.timestamp)
         back = message.offset >= 0 and message.topic == item.topic  # the message that came, maybe changed
         topic = None if back or message.topic is None else _full(message.topic)
-        target = topic or self._setup.output
-        values = self._plain if target is None else self._values.get(target, self._plain)
+        raw_key, value = self._of(topic or self._setup.output).encode(message.key, message.value)
         came = {name for name, _ in item.headers if name.startswith(_OURS)}
         moment = message.timestamp_ms
         return Out(
             topic,
-            message.key.encode(errors=ESCAPED) if isinstance(message.key, str) else message.key,
-            values.encode(message.value),
+            raw_key,
+            value,
             [(name, _bytes(text)) for name, text in message.headers.items() if name not in came],
             item.timestamp if moment is None else moment,
         )
@@ -116,7 +120,7 @@ class Calls:
             return []
         with self._talk.about(items[0]):
             try:
-                given = arrow.batch_of(items, self._typed)
+                given = arrow.batch_of(items, self._typed, self._key)
                 self._context.taken()
                 returned = self._call(given)
                 messages = [*self._context.taken(), *arrow.messages_of(returned)]
@@ -129,8 +133,12 @@ class Calls:
         return [*self._batches(items[:half]), *self._batches(items[half:])]
 
     def _typed(self, item: Item) -> Any:
-        values = self._values.get(item.topic, self._plain)
-        return values.decode(item.value, item.headers) if values.typed else None
+        values = self._of(item.topic)
+        return values.decode(item.key, item.value, item.headers)[1] if values.typed else None
+
+    def _key(self, item: Item) -> bytes | None:
+        values = self._of(item.topic)
+        return values.own_key(item.key, item.value) if values.inline else item.key
 
     def _from_input(self, message: Message, items: Sequence[Item]) -> Message:
         """Rows that kept the columns of where they came from go to the output."""
@@ -147,10 +155,6 @@ def _messages(returned: Any) -> Iterable[Any]:
     if returned is None:
         return ()
     return [one for one in returned if one is not None] if isinstance(returned, list | tuple) else (returned,)
-
-
-def _text(key: bytes | None) -> str | None:
-    return None if key is None else key.decode(errors=ESCAPED)
 
 
 def _bytes(text: str | bytes | None) -> bytes | None:

@@ -16,6 +16,7 @@ import msgspec
 from weir.functions.executing import States
 from weir.functions.executor import read_frame, write_frame
 from weir.functions.protocol import Done, Item, LogLine, Ready, Result, Setup, Work
+from weir.functions.values import all_values
 from weir.model.errors import FunctionError
 
 #: What a function may see of the environment is all but who the worker is.
@@ -107,7 +108,7 @@ class Executors:
     state, which they share."""
 
     def __init__(self, setup: Setup, count: int, *, timeout_s: float | None = None) -> None:
-        self._setup = setup
+        self._take(setup)
         self._count = count
         self._timeout_s = timeout_s
         self._processes: list[_Process | None] = [None] * count
@@ -124,8 +125,12 @@ class Executors:
     def renew(self, setup: Setup) -> None:
         """From now on this is run."""
         self.close()
-        self._setup = setup
+        self._take(setup)
         self.start()
+
+    def _take(self, setup: Setup) -> None:
+        self._setup = setup
+        self._values = all_values(setup.schemas)
 
     def close(self) -> None:
         for at, process in enumerate(self._processes):
@@ -168,7 +173,7 @@ class Executors:
         done = Done([], {}, [])
         states = dict(work.states)
         for item in work.items:
-            key = item.key or b""
+            key = self._key(item)
             single = Work([item], {key: states.get(key)} if key in states else {})
             try:
                 process = self._running(who)
@@ -186,16 +191,21 @@ class Executors:
     def _choose(self, item: Item) -> int:
         if self._count == 1:
             return 0
-        if item.key is not None or self._setup.stateful:
-            return zlib.crc32(item.key or b"") % self._count
+        key = self._key(item)
+        if key or item.key is not None or self._setup.stateful:
+            return zlib.crc32(key) % self._count
         self._turn = (self._turn + 1) % self._count
         return self._turn
 
     def _states(self, items: Sequence[Item], share: Sequence[int], states: Mapping[bytes, bytes | None]) -> States:
         if not self._setup.stateful:
             return {}
-        keys = {items[at].key or b"" for at in share}
+        keys = {self._key(items[at]) for at in share}
         return {key: states[key] for key in keys if key in states}
+
+    def _key(self, item: Item) -> bytes:
+        values = self._values.get(item.topic)
+        return item.key or b"" if values is None else values.own_key(item.key, item.value)
 
     def _send(self, who: int, work: Work) -> bool:
         try:

@@ -51,7 +51,7 @@ class Place:
             found = schemas_of(topic, access.url, token=access.token, ca=access.ca)
         except (SchemaNotFoundError, BrokerError):
             return []
-        return [SchemaVersion(one.version, one.kind, one.definition) for one in found]
+        return [SchemaVersion(one.version, one.kind, one.definition, dict(one.properties)) for one in found]
 
     def partitioned(self, topic: TopicName) -> bool:
         found = ask_v2(self.access, "GET", topic_path(topic, "partitions"))

@@ -51,6 +51,7 @@ class SchemaVersion(Struct, array_like=True):
     version: int
     kind: str
     definition: str
+    properties: dict[str, str] = field(default_factory=dict)
 
 
 class Setup(Struct, array_like=True):

@@ -1,91 +1,96 @@
-"""Values by the schemas of their topics: what a function gets for bytes, and the bytes for what it gives."""
+"""Keys and values by the schemas of their topics: what a function gets for bytes, and bytes for what it gives."""
 
-import io
-import json
-import struct
-from base64 import b64decode
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
+from weir.functions.api import ESCAPED
+from weir.functions.codecs import Encode, decoder, definition_of, encoder, plain
 from weir.functions.protocol import Headers, SchemaVersion
-from weir.model.errors import FunctionError
+from weir.model.errors import FunctionError, WireError
+from weir.wire.key_values import KIND as KEY_VALUE
+from weir.wire.key_values import PartSchema, joined, split, split_schema
 from weir.wire.pulsar.translation import SCHEMA_VERSION
 
-Decode = Callable[[bytes], Any]
-Encode = Callable[[Any], bytes]
+#: Key and value as they are stored, and as the function has them.
+Raw = tuple[bytes | None, bytes | None]
+_Read = Callable[[bytes | None, bytes | None], tuple[Any, Any]]
+_Write = Callable[[Any, Any], Raw]
 
-#: As Pulsar's clients write them.
-_NUMBERS = {
-    "INT8": ">b",
-    "INT16": ">h",
-    "INT32": ">i",
-    "INT64": ">q",
-    "FLOAT": ">f",
-    "DOUBLE": ">d",
-    "BOOLEAN": ">?",
-}
+_AS_THEY_ARE = ("BYTES", "NONE")
 
 
-def plain(value: Any) -> bytes | None:
-    """Without a schema: bytes and text as they are, and anything else as JSON."""
-    if value is None or isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+@dataclass(frozen=True, slots=True)
+class _Both:
+    """A version of a KEY_VALUE schema."""
+
+    key: SchemaVersion
+    value: SchemaVersion
+    inline: bool
 
 
 class Values:
-    """The values of one topic, by the versions of its schema; of one without a schema they are bytes."""
+    """The messages of one topic, by the versions of its schema; of one without a schema values are bytes.
+
+    Keys are text, unless a KEY_VALUE schema says what they are.
+    """
 
     def __init__(self, topic: str, versions: Sequence[SchemaVersion] = ()) -> None:
         self.topic = topic
         self._versions = {one.version: one for one in versions}
         self._latest = versions[-1] if versions else None
-        self._decoders: dict[int, Decode] = {}
-        self._encode: Encode | None = None
+        self._readers: dict[int, _Read] = {}
+        self._write: _Write | None = None
+        #: Whether keys lie in the values.
+        self.inline = self._latest is not None and self._latest.kind == KEY_VALUE and _both(self._latest).inline
 
     @property
     def typed(self) -> bool:
         return self._latest is not None
 
-    def decode(self, data: bytes | None, headers: Headers) -> Any:
-        """FunctionError for what does not fit."""
-        if data is None or self._latest is None:
-            return data
+    def decode(self, key: bytes | None, data: bytes | None, headers: Headers) -> tuple[Any, Any]:
+        """Key and value; FunctionError for what does not fit."""
+        if self._latest is None:
+            return _text(key), data
         version = self._latest.version
         for name, value in headers:
             if name == SCHEMA_VERSION and value is not None and value.isdigit():
                 version = int(value)
-        decode = self._decoders.get(version)
-        if decode is None:
-            writer = self._versions.get(version, self._latest)
-            decode = self._decoders[version] = _decoder(writer, self._latest)
         try:
-            return decode(data)
+            read = self._readers.get(version)
+            if read is None:
+                read = self._readers[version] = _reader(self._versions.get(version, self._latest), self._latest)
+            return read(key, data)
         except Exception as bad:
             raise FunctionError(
                 f"the value does not fit the {self._latest.kind} schema of {self.topic}: {bad}"
             ) from bad
 
-    def encode(self, value: Any) -> bytes | None:
+    def encode(self, key: Any, value: Any) -> Raw:
         """FunctionError for what does not fit."""
-        if value is None or isinstance(value, bytes) or self._latest is None:
-            return plain(value)
-        if self._encode is None:
-            self._encode = _encoder(self._latest)
+        if self._latest is None:
+            return _key(key), plain(value)
         try:
-            return self._encode(value)
+            if self._write is None:
+                self._write = _writer(self._latest)
+            return self._write(key, value)
         except Exception as bad:
             raise FunctionError(
                 f"what is returned does not fit the {self._latest.kind} schema of {self.topic}: {bad}"
             ) from bad
 
+    def own_key(self, key: bytes | None, data: bytes | None) -> bytes:
+        """By which there is state, and work is dealt: the message's, or that which lies in its value."""
+        if self.inline and data is not None:
+            with suppress(WireError):  # what is neither fails when it is decoded
+                key = split(data)[0]
+        return key or b""
+
     def knows(self, headers: Headers) -> bool:
         """Whether the version that a message was written by is known, if it says one and it matters."""
-        if self._latest is None or self._latest.kind != "AVRO":
+        if self._latest is None or self._latest.kind not in ("AVRO", KEY_VALUE):
             return True
         return all(
             name != SCHEMA_VERSION or value is None or not value.isdigit() or int(value) in self._versions
@@ -97,66 +102,59 @@ def all_values(schemas: Mapping[str, Sequence[SchemaVersion]]) -> dict[str, Valu
     return {topic: Values(topic, versions) for topic, versions in schemas.items()}
 
 
-def _decoder(writer: SchemaVersion, latest: SchemaVersion) -> Decode:
-    kind = latest.kind
-    if kind == "JSON":
-        return json.loads
-    if kind == "STRING":
-        return bytes.decode
-    if kind in _NUMBERS:
-        layout = struct.Struct(_NUMBERS[kind])
-        return lambda data: layout.unpack(data)[0]
-    if kind == "AVRO":
-        from fastavro import parse_schema, schemaless_reader
-
-        written, read = parse_schema(json.loads(writer.definition)), parse_schema(json.loads(latest.definition))
-        return lambda data: schemaless_reader(io.BytesIO(data), written, read)
-    if kind == "PROTOBUF_NATIVE":
-        from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
-
-        message = _message_class(latest.definition)
-        return lambda data: MessageToDict(message.FromString(data), preserving_proto_field_name=True)
-    return lambda data: data
+def _both(schema: SchemaVersion) -> _Both:
+    found = split_schema(definition_of(schema), schema.properties)
+    return _Both(_version(schema, found.key), _version(schema, found.value), found.inline)
 
 
-def _encoder(latest: SchemaVersion) -> Encode:
-    kind = latest.kind
-    if kind in _NUMBERS:
-        layout = struct.Struct(_NUMBERS[kind])
-        return layout.pack
-    if kind == "AVRO":
-        from fastavro import parse_schema, schemaless_writer
-
-        schema = parse_schema(json.loads(latest.definition))
-
-        def write(value: Any) -> bytes:
-            into = io.BytesIO()
-            schemaless_writer(into, schema, value)
-            return into.getvalue()
-
-        return write
-    if kind == "PROTOBUF_NATIVE":
-        from google.protobuf.json_format import ParseDict
-
-        message = _message_class(latest.definition)
-        return lambda value: ParseDict(value, message()).SerializeToString()
-    if kind == "JSON":
-        return lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    return lambda value: plain(value) or b""
+def _version(schema: SchemaVersion, part: PartSchema) -> SchemaVersion:
+    """As the REST tells it of a topic that has this schema alone."""
+    native = part.kind == "PROTOBUF_NATIVE"
+    text = b64encode(part.definition).decode() if native else part.definition.decode()
+    return SchemaVersion(schema.version, part.kind, text, dict(part.properties))
 
 
-def _message_class(definition: str) -> Any:
-    """The message that the definition of a PROTOBUF_NATIVE schema describes; the REST tells it in base64."""
-    from google.protobuf import (  # type: ignore[import-untyped]
-        descriptor_pb2,
-        descriptor_pool,
-        message_factory,
-    )
+def _reader(writer: SchemaVersion, latest: SchemaVersion) -> _Read:
+    if latest.kind != KEY_VALUE:
+        of_value = decoder(writer, latest)
+        return lambda key, data: (_text(key), None if data is None else of_value(data))
+    new = _both(latest)
+    old = _both(writer) if writer.kind == KEY_VALUE else new
+    of_key, of_value = decoder(old.key, new.key), decoder(old.value, new.value)
 
-    text = definition if definition.lstrip().startswith("{") else b64decode(definition).decode()
-    given = json.loads(text)
-    pool = descriptor_pool.DescriptorPool()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(b64decode(given["fileDescriptorSet"])).file:
-        pool.Add(file)
-    found = pool.FindMessageTypeByName(given["rootMessageTypeName"].lstrip("."))
-    return message_factory.GetMessageClass(found)
+    def read(key: bytes | None, data: bytes | None) -> tuple[Any, Any]:
+        if old.inline and data is not None:
+            key, data = split(data)
+        return None if key is None else of_key(key), None if data is None else of_value(data)
+
+    return read
+
+
+def _writer(latest: SchemaVersion) -> _Write:
+    if latest.kind != KEY_VALUE:
+        of_value = encoder(latest)
+        return lambda key, value: (_key(key), _raw(value, of_value))
+    both = _both(latest)
+    of_key, of_value = encoder(both.key), encoder(both.value)
+
+    def write(key: Any, value: Any) -> Raw:
+        raw_key = _raw(key, of_key)
+        if both.inline and isinstance(value, bytes) and both.value.kind not in _AS_THEY_ARE:
+            return raw_key, value  # the whole message, as it is
+        data = _raw(value, of_value)
+        # A key that lies in the value is the message's too, so that partitions keep the order of a key.
+        return raw_key, joined(raw_key, data) if both.inline else data
+
+    return write
+
+
+def _raw(value: Any, encode: Encode) -> bytes | None:
+    return value if value is None or isinstance(value, bytes) else encode(value)
+
+
+def _text(key: bytes | None) -> str | None:
+    return None if key is None else key.decode(errors=ESCAPED)
+
+
+def _key(key: Any) -> bytes | None:
+    return key.encode(errors=ESCAPED) if isinstance(key, str) else plain(key)

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from weir.functions.in_place import InPlace, OutRow
 from weir.functions.options import from_text
 from weir.functions.protocol import Item, SchemaVersion
+from weir.functions.values import Values
 from weir.model.functions import Function
 
 #: As the query gives them to tasks: times are milliseconds, which no time zone changes on the way.
@@ -37,6 +38,11 @@ class TaskFunction:
     schemas: Mapping[str, Sequence[SchemaVersion]]
     names: Mapping[str, str]
     partitioned: tuple[str, ...]
+
+    @property
+    def inline(self) -> list[str]:
+        """Inputs, by Kafka's names, whose keys lie in the values (KEY_VALUE, INLINE)."""
+        return [name for name, topic in self.names.items() if Values(topic, self.schemas.get(topic, ())).inline]
 
     def load(self) -> InPlace:
         """Once for each process and version."""
