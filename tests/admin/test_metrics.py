@@ -6,6 +6,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from weir.admin.function_metrics import connector_families, function_families
 from weir.admin.metrics import (
     LATENCY_FAMILIES,
     PROCESS_FAMILIES,
@@ -16,11 +17,24 @@ from weir.admin.metrics import (
 )
 from weir.admin.stream_metrics import stream_families
 from weir.bookie.damage import Damages
-from weir.broker.api import BOUNDS_S, Flow, Latency, QueryProgress, SubscriptionStats, SubscriptionType, TopicStats
+from weir.broker.api import (
+    BOUNDS_S,
+    Deployed,
+    DescribedConnector,
+    Flow,
+    Latency,
+    QueryProgress,
+    SubscriptionStats,
+    SubscriptionType,
+    TopicStats,
+)
 from weir.broker.balance.balancer import BalanceMetrics
 from weir.broker.peers.metrics import PeerMetrics
 from weir.gateway.amqp.metrics import AmqpMetrics
 from weir.gateway.rocketmq.metrics import RocketmqMetrics
+from weir.model.connectors import Connector, ConnectorProgress, ConnectorWanted
+from weir.model.functions import Function, FunctionStats
+from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import LoopHolds
 from weir.runtime.real import real_runtime
@@ -129,6 +143,8 @@ def test_the_documentation_names_every_family_as_it_is() -> None:
         *cluster_families(1, [], "b", draining=False),
         *balance_families(_Balance()),  # type: ignore[arg-type]
         *stream_families([], runner=False),
+        *function_families([], runner=False),
+        *connector_families([], runner=False),
     ]
     families = (*PROCESS_FAMILIES, *gateways, *TOPIC_FAMILIES, *SUBSCRIPTION_FAMILIES)
     kinds = [(f.name, f.kind, f.help) for f in families]
@@ -137,3 +153,32 @@ def test_the_documentation_names_every_family_as_it_is() -> None:
 
 def test_an_empty_broker_has_metrics_too() -> None:
     assert list(text_string_to_metric_families("".join(render([]))))
+
+
+def test_functions_and_connectors_say_what_their_runners_told() -> None:
+    name = TopicName.parse("clean")
+    function = Function(name, "1", 1, "", "f.py", "f", (TopicName.parse("orders"),))
+    stats = FunctionStats(
+        "1", 1, "running", received=9, sent=8, failed=3, retried=2, dead=1, lag=4, latency_p50_ms=2.5, instances=2
+    )
+    connector = Connector(name, "2", "{}", ConnectorWanted.PAUSED)
+    progress = ConnectorProgress("2", "paused", records=7, dead_letters=1, restarts=3, batch_ms=250)
+    asked = [
+        *function_families([Deployed(function, stats)], runner=True),
+        *connector_families([DescribedConnector(connector, progress)], runner=True),
+    ]
+    found = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families("".join(render([], {}, asked)))
+        for sample in family.samples
+        if sample.labels.get("quantile", "0.5") == "0.5"
+    }
+    said = {"received_messages_total": 9, "sent_messages_total": 8, "failures_total": 3, "retries_total": 2}
+    said |= {"dead_letters_total": 1, "lag_messages": 4, "latency_seconds": 0.0025, "instances": 2, "running": 1}
+    assert {key: found[f"weir_function_{key}"] for key in said} == said
+    told = {"wanted": 0, "running": 0, "records_total": 7, "dead_letters_total": 1, "restarts_total": 3}
+    assert {key: found[f"weir_connector_{key}"] for key in told} == told
+    assert (found["weir_connector_batch_seconds"], "weir_connector_lag_messages" in found) == (0.25, False)
+    nobody = function_families([Deployed(function, stats)], runner=False)
+    gone = {family.name: family.values[0][1] for family in nobody}
+    assert (gone["weir_function_running"], gone["weir_function_instances"]) == (0, 0)

@@ -70,8 +70,16 @@ def scraped(weir: Any, client: pulsar.Client, unique: str) -> dict[str, set[str]
     consumer.acknowledge(consumer.receive(TIMEOUT_MS))
     sql = {"sql": f"SELECT * FROM `{unique}`", "sources": [name]}
     weir.do("PUT", f"/admin/weir/v1/streams/public/default/{unique}-out", sql)
+    function, connector = (
+        f"/admin/weir/v1/{kind}/public/default/{unique}" for kind in ("functions", "connectors")
+    )
+    weir.do("POST", function, {"code": "def f(message): ...", "entry": "f", "inputs": [name]})
+    told = {"state": "running", "lag": 3}
+    weir.do("PUT", f"{connector}", {"config": "{}"})
+    weir.do("PUT", f"{connector}/progress", told | {"id": weir.do("GET", connector)["id"]})
     text = weir.ask("GET", "/metrics").body.decode()
-    weir.do("DELETE", f"/admin/weir/v1/streams/public/default/{unique}-out")
+    for path in (f"/admin/weir/v1/streams/public/default/{unique}-out", function, connector):
+        weir.do("DELETE", path)
     assert f'weir_topic_held_messages{{topic="{name}"}} 1' in text
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):

@@ -206,7 +206,7 @@ VALUES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callable
         function_codec.decode_function,
     ),
     "stats": (
-        st.builds(FunctionStats, texts, numbers, texts, *[numbers] * 4, st.floats(allow_nan=False)),
+        st.builds(FunctionStats, texts, numbers, texts, *[numbers] * 5, st.floats(allow_nan=False)),
         function_codec.encode_stats,
         function_codec.decode_stats,
     ),
@@ -232,7 +232,7 @@ SAMPLES = [
 
 #: What brokers of before do not say of themselves, and what of a claim is mostly left out.
 ADDED_LATER = ("isolation", "node_id", "rack", "features", "draining", "next", "split")
-ADDED_LATER += ("failures", "failed_ms", "next_try_ms")
+ADDED_LATER += ("failures", "failed_ms", "next_try_ms", "retried", "instances", "restarts")
 
 
 @settings(max_examples=rounds(40), deadline=None)

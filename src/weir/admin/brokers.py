@@ -4,6 +4,7 @@ from weir import __version__
 from weir.admin import metrics
 from weir.admin.bodies import BrokerInfoBody, OwnershipStatus
 from weir.admin.context import AdminContext
+from weir.admin.function_metrics import connector_families, function_families
 from weir.admin.http import Response
 from weir.admin.names import BAD_NAME, V2
 from weir.admin.routing import TEXT, Call, RefusedError, Route
@@ -123,20 +124,30 @@ class Brokers:
             metrics.TOPICS_WITHOUT_SERIES: len(topics) - len(shown),
         }
         parts: list[str] = []
-        families = [*self._context.gateways(), *await self._streams()]
+        families = [*self._context.gateways(), *await self._pipelines()]
         for part in metrics.render(found, process, families):
             parts.append(part)
             await self._context.clock.sleep(0)
         return "".join(parts)
 
-    async def _streams(self) -> list[metrics.GatewayFamily]:
-        streams = self._context.sql_streams
-        if streams is None:
-            return []
+    async def _pipelines(self) -> list[metrics.GatewayFamily]:
+        """What runners have told of streams, functions and connectors."""
+        found: list[metrics.GatewayFamily] = []
+        streams, functions, connectors = (
+            self._context.sql_streams,
+            self._context.functions,
+            self._context.connectors,
+        )
         try:
-            return stream_families(await streams.list(), runner=await streams.runner() is not None)
+            if streams is not None:
+                found += stream_families(await streams.list(), runner=await streams.runner() is not None)
+            if functions is not None:
+                found += function_families(await functions.list(), runner=await functions.runner() is not None)
+            if connectors is not None:
+                found += connector_families(await connectors.list(), runner=await connectors.runner() is not None)
         except MetaError:  # all else is told without it
-            return []
+            pass
+        return found
 
 
 def broker_named(context: AdminContext, name: str) -> BrokerInfo:

@@ -50,6 +50,8 @@ class ConnectorProgressBody(Struct, rename="camel"):
     #: -1: not known.
     lag: Annotated[int, Meta(ge=-1, le=2**63 - 1)] = -1
     dead_letters: Natural = 0
+    restarts: Natural = 0
+    batch_ms: Natural = 0
     position: _Text = ""
     #: What it last died of, how often in a row, when, and when it is tried again (ms since 1970; 0: now, or not).
     error: _Text = ""
@@ -184,6 +186,8 @@ class Connectors:
                 records_per_second=body.records_per_second,
                 lag=body.lag,
                 dead_letters=body.dead_letters,
+                restarts=body.restarts,
+                batch_ms=body.batch_ms,
                 position=body.position,
                 error=body.error,
                 failures=body.failures,
@@ -226,6 +230,8 @@ def _shown(found: DescribedConnector) -> ConnectorAnswer:
             records_per_second=told.records_per_second,
             lag=told.lag,
             dead_letters=told.dead_letters,
+            restarts=told.restarts,
+            batch_ms=told.batch_ms,
             position=told.position,
             error=told.error,
             failures=told.failures,

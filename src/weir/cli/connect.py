@@ -352,6 +352,8 @@ def _status(access: "Access", one: "DefinedConnector") -> list[tuple[str, object
             ("lag", None if told.lag < 0 else told.lag),
             ("position", told.position),
             ("dead letters", told.dead_letters),
+            ("last batch ms", told.batch_ms),
+            ("restarts", told.restarts),
             ("failures", told.failures),
             ("last failure", _moment(told.failed_ms)),
             ("next try", _moment(told.next_try_ms)),

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -175,6 +176,7 @@ def _stats_rows(told: FunctionStats | None) -> list[tuple[str, object]]:
         ("received", told.received),
         ("sent", told.sent),
         ("failed", told.failed),
+        ("tried again", told.retried),
         ("dead letters", told.dead),
         ("received per second", told.received_per_second),
         ("lag", told.lag),
@@ -183,8 +185,10 @@ def _stats_rows(told: FunctionStats | None) -> list[tuple[str, object]]:
         ("state keys", told.state_keys),
         ("state bytes", told.state_bytes),
         ("last error", told.error),
+        ("instances", told.instances),
+        ("restarts", told.restarts),
         ("failures in a row", told.failures),
-        ("tried again", _moment(told.next_try_ms)),
+        ("started again", _moment(told.next_try_ms)),
         ("runs at", told.where),
         ("runs since", _moment(told.started_ms)),
     ]
@@ -218,12 +222,14 @@ def run(*, kafka: str | None, checkpoints: str | None, standby: bool, remote: Re
     access = access_of(remote, patience_s=_RUNNER_PATIENCE_S)
     if not rest.runner(access).allowed:
         raise ConfigError("functions are run by a superuser", hint="give a superuser's --token")
-    folder = None if checkpoints is None else str(Path(checkpoints).absolute())
+    options = WorkerOptions(kafka, verbose=verbose)
+    if checkpoints is not None:
+        options = replace(options, checkpoints=Path(checkpoints).absolute())
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda found, _frame: stopped.append(found))
     while not stopped:
-        runner = Runner(access, WorkerOptions(kafka, folder, verbose))
+        runner = Runner(access, options)
         try:
             _take(runner.take, stopped, standby=standby)
             if stopped:

@@ -121,7 +121,8 @@ def _deployed(found: Any) -> Deployed:
             updated_ms=found["updatedMs"],
         )
         names = [one.name for one in fields(FunctionStats)]
-        stats = None if told is None else FunctionStats(**{name: told[_camel(name)] for name in names})
+        known = {name: told[_camel(name)] for name in names if _camel(name) in told} if told is not None else {}
+        stats = None if told is None else FunctionStats(**known)
         return Deployed(function, stats)
     except (KeyError, TypeError, ValueError, AttributeError) as bad:
         raise WireError(f"the server does not tell functions as expected: {bad!r}") from None

@@ -48,7 +48,7 @@ class Worker:
         self._wake = threading.Event()
         self.paused = False
         self.state = "starting"
-        self.records = 0
+        self.records = self.restarts = self.batch_ms = 0
         self.status = Status()
         self.error = ""
         self.failures = self.failed_ms = self.next_try_ms = 0
@@ -80,6 +80,7 @@ class Worker:
                     pause_s = _FIRST_PAUSE_S
                 self._failed(failure, pause_s)
             self._wait(pause_s)
+            self.restarts += not self._stop.is_set()
             pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
 
     def _carry(self, worked: list[bool]) -> None:
@@ -93,12 +94,15 @@ class Worker:
                     self.state = "paused"
                     self._wait(_LONGEST_PAUSE_S)
                     continue
+                began = time.monotonic()
                 count = task.step()
                 if not worked:
                     worked.append(True)
                 self.state, self.error, self.failures, self.failed_ms, self.next_try_ms = "running", "", 0, 0, 0
                 self.records += count
-                if not count:
+                if count:
+                    self.batch_ms = round(1000 * (time.monotonic() - began))
+                else:
                     self._wait(task.status.idle_s)
         finally:
             task.close()
@@ -258,6 +262,8 @@ class Runner:
             records=worker.records,
             lag=worker.status.lag,
             dead_letters=worker.status.dead_letters,
+            restarts=worker.restarts,
+            batch_ms=worker.batch_ms,
             position=worker.status.position,
             error=worker.error,
             failures=worker.failures,

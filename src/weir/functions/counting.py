@@ -1,10 +1,13 @@
 """What a worker counts, and says of its function every other second."""
 
 import logging
+import os
+import platform
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from weir.client import functions as rest
 from weir.client.blocking import Access
@@ -19,11 +22,27 @@ _WINDOW_S = 30.0
 _SAMPLES = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The worker that counts: machine and process, since when, how many call the function, and how often it was
+    started again."""
+
+    where: str
+    started_ms: int
+    instances: int
+    restarts: int
+
+    @classmethod
+    def here(cls, instances: int, restarts: int) -> "Origin":
+        where = f"{platform.node()}, process {os.getpid()}"
+        return cls(where, time.time_ns() // 1_000_000, instances, restarts)
+
+
 class Counts:
     """Written by the worker alone, and read by the thread that reports."""
 
     def __init__(self) -> None:
-        self.received = self.sent = self.failed = self.dead = self.lag = 0
+        self.received = self.sent = self.failed = self.retried = self.dead = self.lag = 0
         self.state_keys = self.state_bytes = 0
         self.error = ""
         self._latencies: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
@@ -32,7 +51,7 @@ class Counts:
     def took(self, seconds: float) -> None:
         self._latencies.append((time.monotonic(), seconds))
 
-    def stats(self, function: Function, state: str, where: str, started_ms: int) -> FunctionStats:
+    def stats(self, function: Function, state: str, origin: Origin) -> FunctionStats:
         now = time.monotonic()
         latencies = sorted(took for at, took in list(self._latencies) if now - at < _WINDOW_S)
         self._marks.append((now, self.received))
@@ -44,6 +63,7 @@ class Counts:
             received=self.received,
             sent=self.sent,
             failed=self.failed,
+            retried=self.retried,
             dead=self.dead,
             received_per_second=round((self.received - count) / max(0.1, now - before), 1),
             lag=max(0, self.lag),
@@ -51,9 +71,11 @@ class Counts:
             latency_p99_ms=_part(latencies, 0.99),
             state_keys=self.state_keys,
             state_bytes=self.state_bytes,
+            instances=origin.instances if state == "running" else 0,
+            restarts=origin.restarts,
             error=self.error,
-            where=where,
-            started_ms=started_ms,
+            where=origin.where,
+            started_ms=origin.started_ms,
         )
 
 
@@ -86,9 +108,11 @@ class Reports:
         self._now.set()
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
+        ended = False
+        while not ended:
             self._now.wait(_EVERY_S)
             self._now.clear()
+            ended = self._stopped.is_set()
             try:
                 rest.report(self._access, self._function.name, self._stats())
             except WeirError as failure:

@@ -18,8 +18,9 @@ from weir.model.functions import Function
 from weir.model.topics import TopicName
 from weir.wire.kafka.records_build import Record
 
-#: What a row is: sent by the function, a dead letter, or a line of its log.
-SENT, DEAD, LINE = "sent", "dead", "line"
+#: What a row is: sent by the function, a dead letter, or a line of its log; or an attempt that failed, which is
+#: counted and not written.
+SENT, DEAD, LINE, FAILED = "sent", "dead", "line", "failed"
 
 
 class OutRow(NamedTuple):
@@ -104,6 +105,7 @@ class InPlace:
                     rows += [row for out in result.outs if (row := self._sent(out)) is not None]
                     continue
                 lines.append(_failure(item, result))
+                rows.append(OutRow(FAILED, "", None, None, [], item.timestamp))
                 if self._policy.is_over(attempt):
                     rows.append(self._dead(item, result.error))
                 else:

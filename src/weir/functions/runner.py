@@ -13,7 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shutil import rmtree
 from typing import IO
 from uuid import uuid4
 
@@ -39,7 +41,7 @@ class WorkerOptions:
     """How workers reach the broker, and where those on Spark keep their checkpoints."""
 
     kafka: str | None = None
-    checkpoints: str | None = None
+    checkpoints: Path = field(default_factory=lambda: Path.home() / ".local" / "state" / "weir" / "functions")
     verbose: bool = False
 
 
@@ -101,6 +103,8 @@ class _Trouble:
 
     failures: int = 0
     next_try: float = 0.0
+    #: How often it was started anew, since the runner began.
+    restarts: int = 0
 
 
 class Runner:
@@ -166,13 +170,15 @@ class Runner:
         code = worker.code()
         if code is not None:
             del self._workers[function_id]
-            if worker.stopping_since is None and wanted is not None:
+            if wanted is None:  # deleted, and its state with it
+                rmtree(self._options.checkpoints / function_id, ignore_errors=True)
+            elif worker.stopping_since is None:
                 self._failed(worker)
             return
         if wanted is None or wanted.wanted is FunctionWanted.STOPPED or wanted.version != worker.function.version:
             worker.stop()
         elif time.monotonic() - worker.began > _SETTLED_S:
-            self._trouble[function_id] = _Trouble()
+            self._trouble[function_id] = _Trouble(restarts=self._trouble[function_id].restarts)
 
     def _start(self, function: Function) -> None:
         self._told.pop(function.id, None)
@@ -186,8 +192,9 @@ class Runner:
         command += [] if self._access.ca is None else ["--ca", self._access.ca]
         command += [] if options.kafka is None else ["--kafka", options.kafka]
         command += ["--level", "INFO"] if options.verbose else []
-        if on == "spark" and options.checkpoints is not None:
-            command += ["--checkpoints", options.checkpoints]
+        command += ["--restarts", str(self._trouble[function.id].restarts)]
+        if on == "spark":
+            command += ["--checkpoints", str(options.checkpoints)]
         # The token goes by the environment: a command line can be seen by everybody on the machine.
         environment = {} if self._access.token is None else {"WEIR_TOKEN": self._access.token}
         self._workers[function.id] = _Worker(function, command, environment)
@@ -199,6 +206,7 @@ class Runner:
     def _fail(self, function: Function, why: str) -> None:
         trouble = self._trouble.setdefault(function.id, _Trouble())
         trouble.failures += 1
+        trouble.restarts += 1
         pause_s = min(_FIRST_PAUSE_S * 2 ** min(trouble.failures - 1, 10), _LONGEST_PAUSE_S)
         trouble.next_try = time.monotonic() + pause_s
         log.warning("%s has failed, and is tried again in %.0f s: %s", function.name.local, pause_s, why)
@@ -211,6 +219,7 @@ class Runner:
                 "failed",
                 error=why,
                 failures=trouble.failures,
+                restarts=trouble.restarts,
                 next_try_ms=next_ms,
                 where=self._where,
             ),
@@ -233,9 +242,9 @@ class Runner:
 
 
 def _with_counts(stats: FunctionStats, last: FunctionStats) -> FunctionStats:
-    names = ("received", "sent", "failed", "dead", "lag", "state_keys", "state_bytes")
+    names = ("received", "sent", "failed", "retried", "dead", "lag", "state_keys", "state_bytes")
     kept = {name: getattr(last, name) for name in names}
-    return replace(stats, **kept, error=stats.error or last.error)
+    return replace(stats, **kept, restarts=stats.restarts or last.restarts, error=stats.error or last.error)
 
 
 def _sleep(seconds: float, stopped: Callable[[], bool]) -> None:

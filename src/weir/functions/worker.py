@@ -2,16 +2,14 @@
 
 import logging
 import os
-import platform
 import signal
 import sys
-import time
 
 import click
 
 from weir.client import functions as rest
 from weir.client.blocking import Access
-from weir.functions.counting import Reports
+from weir.functions.counting import Origin, Reports
 from weir.functions.options import from_text
 from weir.functions.parent import end_with_parent
 from weir.functions.place import Place
@@ -30,8 +28,9 @@ _PATIENCE_S = 60.0
 @click.option("--url", required=True)
 @click.option("--ca")
 @click.option("--kafka")
+@click.option("--restarts", default=0)
 @click.option("--level", default="WARNING")
-def main(name: str, url: str, ca: str | None, kafka: str | None, level: str) -> None:
+def main(*, name: str, url: str, ca: str | None, kafka: str | None, restarts: int, level: str) -> None:
     """Run a function until a signal comes; then what is under way is finished."""
     logging.basicConfig(level=level, format="%(levelname)s %(message)s")
     stopped: list[int] = []
@@ -40,19 +39,19 @@ def main(name: str, url: str, ca: str | None, kafka: str | None, level: str) -> 
     end_with_parent()
     access = Access(url, os.environ.get("WEIR_TOKEN"), ca, _PATIENCE_S)
     try:
-        serve(access, TopicName.parse(name), kafka, stopped)
+        serve(access, TopicName.parse(name), kafka, restarts, stopped)
     except WeirError as failure:
         click.echo(str(failure), err=True)
         sys.exit(1)
 
 
-def serve(access: Access, name: TopicName, kafka: str | None, stopped: list[int]) -> None:
+def serve(access: Access, name: TopicName, kafka: str | None, restarts: int, stopped: list[int]) -> None:
     place = Place.find(access, kafka)
     function = rest.get_function(access, name).function
-    work = Work(place, function, from_text(function.options), lambda: bool(stopped))
-    where = f"{platform.node()}, process {os.getpid()}"
-    started_ms, state = time.time_ns() // 1_000_000, ["starting"]
-    reports = Reports(access, function, lambda: work.counts.stats(function, state[0], where, started_ms))
+    options, state = from_text(function.options), ["starting"]
+    work = Work(place, function, options, lambda: bool(stopped))
+    origin = Origin.here(options.parallelism, restarts)
+    reports = Reports(access, function, lambda: work.counts.stats(function, state[0], origin))
     try:
         work.open()
         state[0] = "running"

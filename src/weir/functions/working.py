@@ -285,6 +285,7 @@ class Work:
         self.counts.failed += 1
         self.counts.error = error
         if not self._policy.is_over(item.attempt):
+            self.counts.retried += 1
             return Partition(kafka_name(self._function.retry_topic), 0), failing.again(item, self._policy)
         self.counts.dead += 1
         topic = failing.dead_letter_topic(item, self._function, self._policy)
@@ -299,6 +300,7 @@ class Work:
     def _say_failed(self, item: Item, outcome: Outcome) -> None:
         error = outcome.results[0].error or ""
         self.counts.failed += 1
+        self.counts.retried += 1
         self.counts.error = error
         self._logs.say([*outcome.logs, _failure(item, error)])
 

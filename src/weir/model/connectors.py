@@ -43,6 +43,9 @@ class ConnectorProgress:
     lag: int = -1
     #: How many could not be carried, and are dead letters.
     dead_letters: int = 0
+    #: How often it was opened again after a failure, since its runner began; and how long its last batch took.
+    restarts: int = 0
+    batch_ms: int = 0
     #: Where it is, in its own words.
     position: str = ""
     #: What it last died of; kept until it is seen to work again.

@@ -64,10 +64,11 @@ class FunctionStats:
     version: int
     #: starting, running, failed or stopped.
     state: str
-    #: Messages taken, returned, failed (each time), and given up.
+    #: Messages taken, returned, failed (each time), to be tried again (each time), and given up.
     received: int = 0
     sent: int = 0
     failed: int = 0
+    retried: int = 0
     dead: int = 0
     received_per_second: float = 0.0
     #: Messages that wait for it.
@@ -80,6 +81,10 @@ class FunctionStats:
     state_bytes: int = 0
     #: What its worker, or a message, last failed of.
     error: str = ""
+    #: Processes that call it now.
+    instances: int = 0
+    #: How often its worker was started anew after it had died, since its runner began.
+    restarts: int = 0
     #: How often its worker died since it last worked, and when it is started again (ms since 1970; 0: it runs).
     failures: int = 0
     next_try_ms: int = 0

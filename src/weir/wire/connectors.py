@@ -12,6 +12,9 @@ _BAD = (KeyError, ValueError, TypeError, AttributeError, OverflowError, InvalidN
 _TEXTS = ("id", "state", "position", "error")
 _COUNTS = ("records", "lag", "dead_letters", "failures", "failed_ms", "next_try_ms", "reported_ms")
 
+#: Not in what an older Weir has stored.
+_LATER = ("restarts", "batch_ms")
+
 
 def _text(item: Any) -> str:
     if not isinstance(item, str):
@@ -62,6 +65,7 @@ def decode_connector_progress(data: bytes) -> ConnectorProgress:
     try:
         said: dict[str, Any] = {name: _text(found[name]) for name in _TEXTS}
         said |= {name: _number(found[name]) for name in _COUNTS}
+        said |= {name: _number(found.get(name, 0)) for name in _LATER}
         return ConnectorProgress(records_per_second=float(found["records_per_second"]), **said)
     except _BAD as bad:
         raise WireError(f"a connector's progress is malformed: {bad!r}") from bad

@@ -28,6 +28,9 @@ _COUNTS = (
     "reported_ms",
 )
 
+#: Not in stats that an older Weir has stored.
+_LATER = ("retried", "instances", "restarts")
+
 
 def _decode(data: bytes, what: str, build: Callable[[dict[str, Any]], T]) -> T:
     found = load_fields(data, what)
@@ -100,7 +103,8 @@ def decode_function(data: bytes) -> Function:
 def _fields(found: dict[str, Any]) -> dict[str, Any]:
     texts = {name: _text(found[name]) for name in _TEXTS}
     rates = {name: float(found[name]) for name in _RATES}
-    return texts | rates | {name: _number(found[name]) for name in _COUNTS}
+    later = {name: _number(found.get(name, 0)) for name in _LATER}
+    return texts | rates | later | {name: _number(found[name]) for name in _COUNTS}
 
 
 def encode_stats(stats: FunctionStats) -> bytes:

@@ -1,8 +1,9 @@
 """A function as a streaming query: inputs, the tasks that call it, and what they give, each micro-batch once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from weir.functions.in_place import DEAD, FAILED, SENT
 from weir.functions.options import from_text
 from weir.functions.place import Place, kafka_name
 from weir.model.functions import Function
@@ -10,7 +11,7 @@ from weir.spark.functions.tasks import READ, WRITTEN, KeyedFunction, TaskFunctio
 from weir.spark.sql.cluster import WeirCluster
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 #: What a micro-batch counted, in its progress.
@@ -52,6 +53,17 @@ def start(spark: "SparkSession", cluster: WeirCluster, task: TaskFunction, check
     )
 
 
+def _whose(inline: Sequence[str]) -> "Column":
+    """Whose state a message changes: its key, or that which lies in its value, behind its length (-1: none)."""
+    from pyspark.sql import functions as f
+
+    own = f.coalesce("key", f.lit(b""))
+    length = "cast(conv(hex(substring(value, 1, 4)), 16, 10) as bigint)"
+    within = f"CASE WHEN {length} < 2147483648 THEN substring(value, 5, cast({length} as int)) ELSE X'' END"
+    lies_within = f.col("topic").isin(*inline) & f.col("value").isNotNull()
+    return f.when(lies_within, f.expr(within)).otherwise(own) if inline else own
+
+
 def sink_options(cluster: WeirCluster, function: Function) -> Mapping[str, str]:
     return {**cluster.options, "sinkId": f"fn-{function.id}"}
 
@@ -62,13 +74,11 @@ def called(source: "DataFrame", task: TaskFunction, *, stateful: bool, paralleli
 
     messages = source.withColumn("ms", f.unix_millis("timestamp")).select(*READ)
     if stateful:
-        grouped = messages.withColumn("whose", f.coalesce("key", f.lit(b""))).groupBy("whose")
+        grouped = messages.withColumn("whose", _whose(task.inline)).groupBy("whose")
         rows = grouped.transformWithState(KeyedFunction(task), WRITTEN, "append", "none")
     else:
         spread = messages.repartition(parallelism) if parallelism > 1 else messages
         rows = spread.mapInArrow(mapper(task), WRITTEN)
-    counts = [f.sum(f.when(f.col("kind") == kind, 1).otherwise(0)).alias(kind) for kind in ("sent", "dead")]
-    written: DataFrame = rows.observe(COUNTED, *counts).select(
-        "topic", "key", "value", f.timestamp_millis("ms").alias("timestamp"), "headers"
-    )
-    return written
+    counts = [f.sum(f.when(f.col("kind") == kind, 1).otherwise(0)).alias(kind) for kind in (SENT, FAILED, DEAD)]
+    counted: DataFrame = rows.observe(COUNTED, *counts).where(f.col("kind") != FAILED)
+    return counted.select("topic", "key", "value", f.timestamp_millis("ms").alias("timestamp"), "headers")

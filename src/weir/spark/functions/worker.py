@@ -2,23 +2,25 @@
 
 import logging
 import os
-import platform
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import click
 
 from weir.client import functions as rest
 from weir.client.blocking import Access
-from weir.functions.counting import Counts, Reports
+from weir.functions.counting import Counts, Origin, Reports
 from weir.functions.loading import look
 from weir.functions.options import from_text
 from weir.functions.parent import end_with_parent
 from weir.functions.place import Place
 from weir.model.errors import FunctionError, SparkSetupError, WeirError
+from weir.model.functions import FunctionStats
 from weir.model.topics import TopicName
 
 #: How long a broker may be away.
@@ -31,9 +33,19 @@ _LOOK_S = 0.2
 @click.option("--url", required=True)
 @click.option("--ca")
 @click.option("--kafka")
-@click.option("--checkpoints")
+@click.option("--checkpoints", required=True)
+@click.option("--restarts", default=0)
 @click.option("--level", default="WARNING")
-def main(*, name: str, url: str, ca: str | None, kafka: str | None, checkpoints: str | None, level: str) -> None:
+def main(
+    *,
+    name: str,
+    url: str,
+    ca: str | None,
+    kafka: str | None,
+    checkpoints: str,
+    restarts: int,
+    level: str,
+) -> None:
     """Run a function on Spark until a signal comes."""
     logging.basicConfig(level=level, format="%(levelname)s %(message)s")
     stopped: list[int] = []
@@ -42,35 +54,53 @@ def main(*, name: str, url: str, ca: str | None, kafka: str | None, checkpoints:
         signal.signal(number, lambda found, _frame: stopped.append(found))
     end_with_parent()
     access = Access(url, os.environ.get("WEIR_TOKEN"), ca, _PATIENCE_S)
-    folder = Path(checkpoints) if checkpoints else Path.home() / ".local" / "state" / "weir" / "functions"
     try:
-        serve(access, TopicName.parse(name), kafka, folder, stopped)
+        serve(
+            access,
+            TopicName.parse(name),
+            kafka=kafka,
+            folder=Path(checkpoints),
+            restarts=restarts,
+            stopped=stopped,
+        )
     except WeirError as failure:
         click.echo(str(failure), err=True)
         sys.exit(1)
 
 
-def serve(access: Access, name: TopicName, kafka: str | None, folder: Path, stopped: list[int]) -> None:
+def serve(
+    access: Access, name: TopicName, *, kafka: str | None, folder: Path, restarts: int, stopped: list[int]
+) -> None:
     try:
+        from py4j.protocol import Py4JError
+
         from weir.spark.functions.query import start, task_of
         from weir.spark.sessions import session
         from weir.spark.sql.cluster import WeirCluster
+        from weir.spark.sql.waiting import unread
     except ImportError as missing:
         raise SparkSetupError(f"the function runs on Spark, and {missing.name} is not installed") from None
     place, cluster = Place.find(access, kafka), WeirCluster.find(access, kafka)
     function = rest.get_function(access, name).function
-    options, counts = from_text(function.options), Counts()
+    options, counts, state = from_text(function.options), Counts(), ["starting"]
     look(function.code, function.file, function.entry)
-    where = f"{platform.node()}, process {os.getpid()}"
-    started_ms, state = time.time_ns() // 1_000_000, ["starting"]
-    reports = Reports(access, function, lambda: counts.stats(function, state[0], where, started_ms))
+    origin = Origin.here(options.parallelism, restarts)
+    checkpoint, scratch = folder / function.id, folder / f"{function.id}-scratch"
+
+    def stats() -> FunctionStats:
+        with suppress(WeirError, OSError):  # as last known, if that cannot be said now
+            counts.lag = unread(cluster, function.inputs, checkpoint, latest_first=options.start == "latest")
+        return counts.stats(function, state[0], origin)
+
+    reports = Reports(access, function, stats)
     spark = None
     try:
         task = task_of(place, function)
-        spark = session(
-            f"weir-function-{name.local}", master=options.master, config={"spark.driver.memory": options.memory}
-        )
-        query = start(spark, cluster, task, str(folder / function.id))
+        rmtree(scratch, ignore_errors=True)  # of one that was killed
+        config = {"spark.driver.memory": options.memory}
+        config |= {"spark.local.dir": str(scratch)} if options.master.startswith("local") else {}
+        spark = session(f"weir-function-{name.local}", master=options.master, config=config)
+        query = start(spark, cluster, task, str(checkpoint))
         state[0] = "running"
         reports.tell()
         _follow(query, counts, stopped)
@@ -80,7 +110,9 @@ def serve(access: Access, name: TopicName, kafka: str | None, folder: Path, stop
         raise
     finally:
         if spark is not None:
-            spark.stop()
+            with suppress(OSError, Py4JError):  # the JVM may be what has died
+                spark.stop()
+            rmtree(scratch, ignore_errors=True)
         reports.close()
 
 
@@ -109,7 +141,9 @@ def count(counts: Counts, progress: Any) -> None:
     found = progress.observedMetrics.get(COUNTED)
     if found is not None:
         counts.sent += found["sent"] or 0
+        counts.failed += found["failed"] or 0
         counts.dead += found["dead"] or 0
+        counts.retried = counts.failed - counts.dead
     counts.took(progress.durationMs.get("triggerExecution", 0) / 1000)
     counts.state_keys = sum(one.numRowsTotal for one in progress.stateOperators)
     counts.state_bytes = sum(one.memoryUsedBytes for one in progress.stateOperators)

@@ -8,6 +8,7 @@ from typing import Any
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import ends, starts
 from weir.model.sql_streams import SqlStream
+from weir.model.topics import TopicName
 from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster, kafka_name
 
@@ -21,15 +22,21 @@ def last_batch(checkpoint: Path) -> int:
 
 def waiting(place: WeirCluster, stream: SqlStream, checkpoint: Path) -> int:
     """Messages that it has not processed yet."""
+    return unread(place, stream.sources, checkpoint, latest_first=stream.options.get("start") == "latest")
+
+
+def unread(place: WeirCluster, topics: Sequence[TopicName], checkpoint: Path, *, latest_first: bool) -> int:
+    """Messages of these topics that the query of this checkpoint has not processed yet. `latest_first`: a new one
+    begins where the topics end."""
     batch = last_batch(checkpoint)
     read = _read_up_to(checkpoint / "offsets" / str(batch)) if batch >= 0 else []
-    names = list(dict.fromkeys(kafka_name(source) for source in stream.sources))
+    names = list(dict.fromkeys(kafka_name(topic) for topic in topics))
     with Cluster(connection(place.options)) as cluster:
         partitions = cluster.partitions(names)
         latest = ends(cluster, partitions, committed=True)
         oldest = starts(cluster, partitions)
-    if not read and stream.options.get("start") == "latest":
-        return 0  # it begins where the topics end when it first comes to run
+    if not read and latest_first:
+        return 0
     return behind(read, oldest, latest)
 
 
