@@ -1,5 +1,6 @@
 """One `weir up` for all of these tests; every test has topics and functions of its own."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -21,6 +22,7 @@ from weir.testing.processes.up import UpProcess
 
 _NAMES = count()
 _PATIENCE_S = 60.0
+_READ_S = 240.0
 
 
 class Bench:
@@ -66,8 +68,12 @@ class Bench:
             self._producer.produce(name, value, key=key)
         assert self._producer.flush(_PATIENCE_S) == 0
 
-    def read(self, topic: str, many: int, *, step: Callable[[], Any] | None = None) -> list[Any]:
-        """So many committed messages from the beginning; `step` is done while they are waited for."""
+    def read(
+        self, topic: str, many: int, *, step: Callable[[], Any] | None = None, more: bool = False
+    ) -> list[Any]:
+        """So many committed messages from the beginning; `step` is done while they are waited for. `more`: and
+        what there is behind them."""
+        deadline = time.monotonic() + _READ_S
         consumer = Consumer(
             {
                 "bootstrap.servers": self.up.kafka,
@@ -82,12 +88,15 @@ class Bench:
         consumer.assign([TopicPartition(topic, 0, 0)])
         found: list[Any] = []
         try:
-            while len(found) < many:
+            while len(found) < many or more:
+                assert time.monotonic() < deadline, f"{len(found)} of {many} messages came to {topic}"
                 if step is not None:
                     step()
                 message = consumer.poll(0.02 if step is not None else 1.0)
                 if message is not None and message.error() is None:
                     found.append(message)
+                elif more and len(found) >= many:
+                    break
         finally:
             consumer.close()
         return found
@@ -96,8 +105,12 @@ class Bench:
         for work in self._works:
             work.close()
         self._works = []
-        for function in self._deployed:  # or a runner of another test would run them
-            rest.delete(self.access, function.name)
+        for function in list(self._deployed):  # or a runner of another test would run them
+            self.delete(function)
+
+    def delete(self, function: Function) -> None:
+        rest.delete(self.access, function.name)
+        self._deployed.remove(function)
 
 
 def _definition(code: str, entry: str, inputs: Sequence[str], name: str, options: Mapping[str, str]) -> Definition:
