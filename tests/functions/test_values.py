@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from weir.functions.executing import Calls
 from weir.functions.executors import Executors
 from weir.functions.protocol import Item, Out, SchemaVersion, Setup
-from weir.functions.values import Values
+from weir.functions.values import LaterVersions, Values
 from weir.model.errors import FunctionError, WireError
 from weir.wire.key_values import joined, split
 
@@ -140,8 +140,24 @@ def test_each_version_of_a_key_value_schema_reads_what_it_wrote() -> None:
     old = values.decode(b"k", avro({"n": 1}), [("weir-schema-version", b"0")])
     new = values.decode(b"k", avro({"n": 1, "m": 2}, GROWN), [("weir-schema-version", b"1")])
     assert (old, new) == (("k", {"n": 1, "m": 7}), ("k", {"n": 1, "m": 2}))
-    assert values.knows([("weir-schema-version", b"1")])
-    assert not values.knows([("weir-schema-version", b"2")])
+    assert values.unknown([("weir-schema-version", b"1")]) is None
+    assert values.unknown([("weir-schema-version", b"2")]) == 2
+
+
+def test_a_version_that_is_not_known_is_asked_for_and_not_with_every_message() -> None:
+    now_s = [100.0]
+    later = LaterVersions(lambda: now_s[0])
+    values = {IN: Values(IN, [key_value(("STRING", ""), ("AVRO", RECORD))])}
+    known, new, newer = (item(b"x", headers=[("weir-schema-version", b"%d" % at)]) for at in range(3))
+    assert not later.wanted([known], values)
+    assert later.wanted([known, new], values)
+    assert not later.wanted([new], values)
+    assert later.wanted([new, newer], values)
+    now_s[0] += 60
+    assert later.wanted([new], values)
+    now_s[0] += 60
+    assert not later.wanted([new], {IN: Values(IN, [SchemaVersion(0, "JSON", "{}")])})
+    assert later.wanted([known], {IN: Values(IN)})  # the first one was registered meanwhile
 
 
 def test_what_is_no_key_and_value_fails_alone() -> None:

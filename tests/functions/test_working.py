@@ -242,3 +242,23 @@ def f(message, context):
     sums = [(b"a", b'{"n":1}'), (b"a", b'{"n":3}'), (b"b", b'{"n":10}')]
     assert sorted(split(one.value()) for one in found) == sums
     assert work.counts.state_keys == 2
+
+
+def test_a_schema_that_is_registered_while_it_runs_is_read_by(bench: Bench) -> None:
+    function = bench.deploy("def f(message): return str(message.value)")
+    (topic,) = function.inputs
+    work = bench.work(function)
+    bench.produce(topic, ["plain"])
+    assert values(bench.read(f"{function.name.local}-out", 1, step=work.step)) == ["b'plain'"]
+    fields = [{"name": "n", "type": "int"}]
+    producer = Producer({"bootstrap.servers": bench.up.kafka, "log_level": 0})
+    written = [b"\x02", b"\x02\x04"]
+    for version, value in enumerate(written):
+        schema = json.dumps({"type": "record", "name": "R", "fields": fields})
+        body = {"type": "AVRO", "schema": schema, "properties": {}}
+        ask_v2(bench.access, "POST", f"schemas/public/default/{topic.local}/schema", body)
+        producer.produce(topic.local, value, headers=[("weir-schema-version", str(version).encode())])
+        assert producer.flush(30) == 0
+        fields.append({"name": "m", "type": "int", "default": 7})
+        found = values(bench.read(f"{function.name.local}-out", 2 + version, step=work.step))
+        assert found[1 + version] == ("{'n': 1}", "{'n': 1, 'm': 2}")[version]

@@ -123,7 +123,9 @@ class Executors:
             self._wait_ready(process)
 
     def renew(self, setup: Setup) -> None:
-        """From now on this is run."""
+        """From now on this is run, if it is anything new."""
+        if setup == self._setup:
+            return
         self.close()
         self._take(setup)
         self.start()

@@ -14,6 +14,7 @@ from weir.functions.options import FunctionOptions
 from weir.functions.place import kafka_name
 from weir.functions.protocol import Headers, Item, LogLine, Out, Result, SchemaVersion, Setup
 from weir.functions.talk import Talk
+from weir.functions.values import all_values
 from weir.model.functions import Function
 from weir.model.topics import TopicName
 from weir.wire.kafka.records_build import Record
@@ -72,6 +73,7 @@ class InPlace:
         self._partitioned = frozenset(partitioned)
         self._sleep = sleep
         self._talk = Talk()
+        self.values = all_values(schemas)
         self._calls = Calls(setup_of(function, options, schemas), self._talk)
         self._log_topic = log_topic_of(function, options)
 

@@ -7,7 +7,7 @@ from weir.client.addresses import split_urls
 from weir.client.admin import join, topic_path
 from weir.client.blocking import Access, ask_v2
 from weir.client.kafka.settings import KafkaSettings, Login, TlsFiles, parse_servers
-from weir.client.registry import schemas_of
+from weir.client.registry import schemas_by
 from weir.client.streams import listeners
 from weir.functions.protocol import SchemaVersion
 from weir.model.errors import BrokerError, ConfigError, NotAllowedError, SchemaNotFoundError
@@ -45,13 +45,8 @@ class Place:
         )
 
     def schemas(self, topic: TopicName) -> list[SchemaVersion]:
-        """The versions of a topic's schema, the latest last; none if it has no schema."""
-        access = self.access
-        try:
-            found = schemas_of(topic, access.url, token=access.token, ca=access.ca)
-        except (SchemaNotFoundError, BrokerError):
-            return []
-        return [SchemaVersion(one.version, one.kind, one.definition, dict(one.properties)) for one in found]
+        """As the function below."""
+        return schemas_of_topic(self.access, topic)
 
     def partitioned(self, topic: TopicName) -> bool:
         found = ask_v2(self.access, "GET", topic_path(topic, "partitions"))
@@ -60,6 +55,15 @@ class Place:
     def ensure_subscription(self, topic: TopicName, subscription: str, *, earliest: bool) -> None:
         """As the function below."""
         ensure_subscription(self.access, topic, subscription, earliest=earliest)
+
+
+def schemas_of_topic(access: Access, topic: TopicName) -> list[SchemaVersion]:
+    """The versions of a topic's schema, the latest last; none if it has no schema."""
+    try:
+        found = schemas_by(access, topic)
+    except (SchemaNotFoundError, BrokerError):
+        return []
+    return [SchemaVersion(one.version, one.kind, one.definition, dict(one.properties)) for one in found]
 
 
 def ensure_subscription(access: Access, topic: TopicName, subscription: str, *, earliest: bool) -> None:

@@ -1,14 +1,16 @@
 """Keys and values by the schemas of their topics: what a function gets for bytes, and bytes for what it gives."""
 
+import math
+import time
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from weir.functions.api import ESCAPED
 from weir.functions.codecs import Encode, decoder, definition_of, encoder, plain
-from weir.functions.protocol import Headers, SchemaVersion
+from weir.functions.protocol import Headers, Item, SchemaVersion
 from weir.model.errors import FunctionError, WireError
 from weir.wire.key_values import KIND as KEY_VALUE
 from weir.wire.key_values import PartSchema, joined, split, split_schema
@@ -20,6 +22,8 @@ _Read = Callable[[bytes | None, bytes | None], tuple[Any, Any]]
 _Write = Callable[[Any, Any], Raw]
 
 _AS_THEY_ARE = ("BYTES", "NONE")
+_ASK_AGAIN_S = 10.0
+_ASKED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +92,42 @@ class Values:
                 key = split(data)[0]
         return key or b""
 
-    def knows(self, headers: Headers) -> bool:
-        """Whether the version that a message was written by is known, if it says one and it matters."""
-        if self._latest is None or self._latest.kind not in ("AVRO", KEY_VALUE):
-            return True
-        return all(
-            name != SCHEMA_VERSION or value is None or not value.isdigit() or int(value) in self._versions
-            for name, value in headers
-        )
+    def unknown(self, headers: Headers) -> int | None:
+        """The version that a message was written by, if it says one that is not known, and that matters."""
+        if self._latest is not None and self._latest.kind not in ("AVRO", KEY_VALUE):
+            return None
+        for name, value in headers:
+            if (
+                name == SCHEMA_VERSION
+                and value is not None
+                and value.isdigit()
+                and int(value) not in self._versions
+            ):
+                return int(value)
+        return None
+
+
+class LaterVersions:
+    """Versions that were registered since the schemas were asked for. Headers are the producer's and may name what
+    there is not: that is not asked for again with every message."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._asked_s: dict[tuple[str, int], float] = {}
+
+    def wanted(self, items: Iterable[Item], values: Mapping[str, Values]) -> bool:
+        """Whether the registry has to be asked before these are read."""
+        found = {
+            (item.topic, version)
+            for item in items
+            if (mine := values.get(item.topic)) is not None and (version := mine.unknown(item.headers)) is not None
+        }
+        now_s = self._now_s()
+        new = [one for one in found if now_s - self._asked_s.get(one, -math.inf) > _ASK_AGAIN_S]
+        if len(self._asked_s) > _ASKED:
+            self._asked_s.clear()
+        self._asked_s |= dict.fromkeys(new, now_s)
+        return bool(new)
 
 
 def all_values(schemas: Mapping[str, Sequence[SchemaVersion]]) -> dict[str, Values]:

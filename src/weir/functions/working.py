@@ -23,7 +23,7 @@ from weir.functions.place import Place, kafka_name
 from weir.functions.protocol import Item, LogLine, Result, Setup
 from weir.functions.reading import Read, Reader
 from weir.functions.routing import Routes
-from weir.functions.values import Values
+from weir.functions.values import LaterVersions, Values
 from weir.model.errors import OffsetTrimmedError
 from weir.model.functions import Function
 from weir.model.topics import TopicName
@@ -66,6 +66,7 @@ class Work:
         self._state = KeyedState()
         self._logs = LogTopic(place.kafka, function, log_topic_of(function, options))
         self._values: dict[str, Values] = {}
+        self._later = LaterVersions()
         self._executors = Executors(self._setup(), options.parallelism, timeout_s=options.timeout_s or None)
         self._positions: dict[Partition, int] = {}
         self._ends: dict[Partition, int] = {}
@@ -205,11 +206,8 @@ class Work:
 
     def _know_schemas(self, entries: Sequence[Entry]) -> None:
         """A version that was registered while it ran is learnt before its first message is read."""
-        for entry in entries:
-            values = self._values.get(entry.item.topic)
-            if values is not None and not values.knows(entry.item.headers):
-                self._executors.renew(self._setup())
-                return
+        if self._later.wanted((entry.item for entry in entries), self._values):
+            self._executors.renew(self._setup())
 
     def _process(self, entries: Sequence[Entry], positions: Mapping[Partition, int]) -> None:
         while entries:

@@ -26,6 +26,7 @@ def task_of(place: Place, function: Function) -> TaskFunction:
         {str(topic): place.schemas(topic) for topic in topics},
         {kafka_name(topic): str(topic) for topic in function.inputs},
         tuple(str(topic) for topic in function.inputs if place.partitioned(topic)),
+        place.access,
     )
 
 

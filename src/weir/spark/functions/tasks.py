@@ -8,11 +8,15 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from weir.client.blocking import Access
+from weir.functions.executing import States
 from weir.functions.in_place import InPlace, OutRow
 from weir.functions.options import from_text
+from weir.functions.place import schemas_of_topic
 from weir.functions.protocol import Item, SchemaVersion
-from weir.functions.values import Values
+from weir.functions.values import LaterVersions, Values
 from weir.model.functions import Function
+from weir.model.topics import TopicName
 
 #: As the query gives them to tasks: times are milliseconds, which no time zone changes on the way.
 READ = ("key", "value", "topic", "partition", "offset", "ms", "headers")
@@ -32,26 +36,33 @@ _ARROW = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class TaskFunction:
-    """A function as it travels to tasks. `names`: the full names of its inputs, by those of Kafka."""
+    """A function as it travels to tasks. `names`: the full names of its inputs, by those of Kafka. `access`: whom
+    to ask for versions of schemas that come later."""
 
     function: Function
     schemas: Mapping[str, Sequence[SchemaVersion]]
     names: Mapping[str, str]
     partitioned: tuple[str, ...]
+    access: Access
 
     @property
     def inline(self) -> list[str]:
         """Inputs, by Kafka's names, whose keys lie in the values (KEY_VALUE, INLINE)."""
         return [name for name, topic in self.names.items() if Values(topic, self.schemas.get(topic, ())).inline]
 
-    def load(self) -> InPlace:
-        """Once for each process and version."""
+    def run(self, items: Sequence[Item], states: States) -> tuple[list[OutRow], States]:
+        """All rows that come of them, and the states that have changed."""
         key = (self.function.id, self.function.version)
         if key not in _LOADED:
             _LOADED.clear()
-            options = from_text(self.function.options)
-            _LOADED[key] = InPlace(self.function, options, self.schemas, self.partitioned)
-        return _LOADED[key]
+            _LOADED[key] = self._load(self.schemas)
+        if _LATER.wanted(items, _LOADED[key].values):
+            found = {topic: schemas_of_topic(self.access, TopicName.parse(topic)) for topic in self.schemas}
+            _LOADED[key] = self._load(found)
+        return _LOADED[key].run(items, states)
+
+    def _load(self, schemas: Mapping[str, Sequence[SchemaVersion]]) -> InPlace:
+        return InPlace(self.function, from_text(self.function.options), schemas, self.partitioned)
 
     def item(self, row: Mapping[str, Any]) -> Item:
         headers = [
@@ -68,16 +79,17 @@ class TaskFunction:
         )
 
 
+#: One for each process, function and version.
 _LOADED: dict[tuple[str, int], InPlace] = {}
+_LATER = LaterVersions()
 
 
 def mapper(task: TaskFunction) -> Any:
     """For `mapInArrow`."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
-        function = task.load()
         for batch in batches:
-            rows, _ = function.run([task.item(row) for row in batch.to_pylist()], {})
+            rows, _ = task.run([task.item(row) for row in batch.to_pylist()], {})
             if rows:
                 yield _batch(rows)
 
@@ -114,7 +126,7 @@ class KeyedFunction(StatefulProcessor):
         items.sort(key=lambda item: (item.topic, item.partition, item.offset))
         whose = bytes(key[0])
         before = bytes(self._state.get()[0]) if self._state.exists() else None
-        found, changed = self._task.load().run(items, {whose: before})
+        found, changed = self._task.run(items, {whose: before})
         if whose in changed:
             after = changed[whose]
             if after is None:
