@@ -57,7 +57,7 @@ def test_a_function_is_listed_counted_heard_stopped_and_goes_on_where_it_was(
 
     def state() -> str:
         (row,) = [one for one in json.loads(run("functions", "list", "--json")) if name in one.values()]
-        found: str = row["state"]
+        found: str = row["STATE"]
         return found
 
     assert state() == "waiting"

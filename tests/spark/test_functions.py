@@ -89,7 +89,6 @@ def test_state_by_key_outlives_the_micro_batch_and_what_fails_is_a_dead_letter(
     assert counted == {"sent": 3, "failed": 2, "dead": 1}
 
 
-@pytest.mark.soak
 def test_functions_of_batches_run_within_tasks_and_go_on_after_a_restart(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:

@@ -34,7 +34,7 @@ def numbered_class(properties: Mapping[str, str]) -> Any:
 
 
 def _class(files: Any, name: str) -> Any:
-    from google.protobuf import descriptor_pool, message_factory  # type: ignore[import-untyped]
+    from google.protobuf import descriptor_pool, message_factory
 
     pool = descriptor_pool.DescriptorPool()
     for file in files:
