@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
+from uuid import uuid4
 
 import pulsar
 import pytest
@@ -13,6 +14,7 @@ from weir.client.blocking import Access, ask_v2
 from weir.spark.sql.parsing import parse
 from weir.spark.sql.results import Rows
 from weir.spark.sql.statements import SelectStream
+from weir.testing.processes.up import UpProcess
 
 from .sql_session import Sql, patiently
 
@@ -44,12 +46,13 @@ COLUMNS = {
 }
 
 
-@pytest.fixture
-def traced(sql: Sql) -> str:
+@pytest.fixture(scope="module")
+def traced(up: UpProcess) -> str:
     """A topic with two messages of `paula`: `carl` fails at the first, and acknowledges both then; for the
     subscription `eu` a filter leaves the first out."""
-    up, name = sql.topics.up, sql.topics.create()
+    name = f"traced-{uuid4().hex}"
     place = f"persistent/public/default/{name}"
+    ask_v2(Access(up.http_url), "PUT", place)
     ask_v2(Access(up.http_url), "POST", f"{place}/traceRate", 1)
     patiently(lambda: ask_v2(Access(up.http_url), "GET", f"{place}/traceRate?applied=true") == 1)
     client = pulsar.Client(up.pulsar_url)
