@@ -353,7 +353,7 @@ def test_a_key_shared_consumer_with_credit_gets_its_keys_past_one_that_takes_not
             model.log.add([b"k%d" % model.dice.randrange(50)])
         while await model.receive(quick, 5):
             model.ack(quick, list(model.held[quick]))
-        ring = model.subscription._dispatcher._map
+        ring = model.subscription._served.dispatcher._map
         from weir.broker.dispatch.key_ranges import hash_of
 
         left = [o for o in range(model.log.end_offset) if not model.acked(o)]

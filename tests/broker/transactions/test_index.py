@@ -239,7 +239,7 @@ def test_backlogs_of_those_who_are_away_count_what_they_will_see(run: Callable) 
         await writer.plain("d")
         assert topic.end_offset == 8
         assert subscription.backlog == 4
-        batch, index = await subscription.peek(4)
+        batch, index = (await subscription.waiting(4))[3]
         assert (bytes(batch.payload), index) == (b"d", 0)
         assert subscription.skip(3) == 3
         assert subscription.backlog == 1

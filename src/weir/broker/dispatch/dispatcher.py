@@ -156,3 +156,13 @@ def count_again(desk: DispatchParts, consumer: BrokerConsumer, pieces: list[Piec
         desk.counts[base] = desk.counts.get(base, 0) + 1
     consumer.redelivered += sum(piece.cost for piece in pieces)
     return pieces
+
+
+def forget_counts(counts: dict[int, int], first: int, end: int) -> None:
+    """Of batches that begin in [first, end): they are acknowledged."""
+    if end - first <= len(counts):
+        for base in range(first, end):
+            counts.pop(base, None)
+    else:
+        for base in [base for base in counts if first <= base < end]:
+            del counts[base]

@@ -13,6 +13,7 @@ from weir.broker.dispatch.per_message import PerMessage
 from weir.broker.dispatch.redeliveries import Redeliveries
 from weir.broker.dispatch.retries import Retries
 from weir.broker.dispatch.subscription_parts import SubscriptionParts, retries_key
+from weir.broker.trace.words import given_up_words
 from weir.model.bits import Run
 from weir.model.errors import NotAllowedError, WeirError
 from weir.model.fifo import FIFO_RETRY, is_fifo
@@ -82,7 +83,7 @@ class FailureSide:
         return policy
 
     def mark(self) -> None:
-        """What failed is written down, if that has not been done yet."""
+        """The topic is about to be closed: what failed is written down, if that has not been done yet."""
         if self._retries is not None and self._retries.unsaved:
             self.retries_changed()
 
@@ -110,6 +111,7 @@ class FailureSide:
     # --- what its waits ask for ---------------------------------------------------------------------------------
 
     def again(self, offsets: BitMap64) -> None:
+        """What was aside is ready."""
         dispatcher = self._served_by()
         if dispatcher is not None:
             dispatcher.put_back(offsets)
@@ -120,8 +122,13 @@ class FailureSide:
             dispatcher.lease_over(offsets)
 
     def give_up(self, offsets: BitMap64, reason: Reason) -> None:
-        self._subscription.tell_given_up(offsets, reason)
+        self.tell_given_up(offsets, reason)
         self._around.given_up.take(self._subscription, offsets, reason)
+
+    def tell_given_up(self, offsets: BitMap64, reason: Reason, *, letters: bool = True) -> None:
+        """Whoever traces messages hears why these are delivered no more. `letters`: they become dead letters."""
+        if (trace := self._around.trace) is not None and trace.on:
+            trace.passed_by(self._subscription.name, offsets, given_up_words(reason, letters=letters))
 
     def retries_changed(self) -> None:
         subscription = self._subscription

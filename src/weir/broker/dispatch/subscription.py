@@ -3,17 +3,15 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from pyroaring import BitMap64
 
 from weir.broker.api import Delivery, QueryProgress, SubscribeRequest, SubscriptionType
 from weir.broker.dispatch.agreeing import agreed, stored_filter
-from weir.broker.dispatch.choosing import dispatcher_of
 from weir.broker.dispatch.consumer import BrokerConsumer
-from weir.broker.dispatch.dispatcher import Dispatcher, DispatchParts, UnackedLimits
+from weir.broker.dispatch.consumer_side import ConsumerSide
+from weir.broker.dispatch.dispatcher import UnackedLimits, forget_counts
 from weir.broker.dispatch.failing import FailureSide
-from weir.broker.dispatch.key_owners import KeyOwners
 from weir.broker.dispatch.per_message import PerMessage
 from weir.broker.dispatch.redeliveries import Redeliveries
 from weir.broker.dispatch.retries import Retries
@@ -25,32 +23,29 @@ from weir.broker.dispatch.subscription_parts import (
     keys_of_subscription,
     record_key,
 )
-from weir.broker.dispatch.waiting import batch_at, is_deliverable, waiting_batch, waiting_messages
+from weir.broker.dispatch.waiting import batch_for, oldest_unacked, waiting_batch, waiting_messages
 from weir.broker.filters.compiled import compiled
-from weir.broker.filters.screen import Screen, ScreenedFeed
+from weir.broker.filters.screen import Screen
 from weir.broker.groups.query_progress import progress_of_commit
-from weir.broker.publish.limits import Brake, RateLimit
+from weir.broker.publish.limits import RateLimit
 from weir.broker.topic.meters import Meter
-from weir.broker.trace.message_trace import MessageTrace
-from weir.broker.trace.words import given_up_words
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.batch import Batch
 from weir.model.bits import Run
-from weir.model.errors import NotAllowedError, ReadStuckError, SubscriptionBusyError
+from weir.model.errors import NotAllowedError, SubscriptionBusyError
 from weir.model.fifo import is_fifo
 from weir.model.filters import filter_in
 from weir.model.policies import Rate
-from weir.model.queues import QUEUE_SUBSCRIPTION
 from weir.model.retry import RetryPolicy, retry_of
 from weir.model.trace import TraceKind
 from weir.runtime.byte_budget import ByteShare
 from weir.stream.cursor import Cursor
-from weir.stream.state import StateLog
-from weir.wire.amqp.death import Reason
-from weir.wire.snapshots.subscriptions import decode_subscription, encode_subscription
+from weir.wire.snapshots.subscriptions import encode_subscription
 
 log = logging.getLogger(__name__)
 
+#: How long a subscription that is not durable waits for its consumers after a seek.
+_SEEK_GRACE_S = 30.0
 _INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
 
 
@@ -70,8 +65,6 @@ class Subscription:
         self.durable = durable
         self.cursor = cursor
         self.properties: dict[str, str] = dict(properties or {})
-        self.type: SubscriptionType | None = None
-        self.compacted = False
         self.limits = UnackedLimits()
         self.rate = RateLimit(around.clock, Rate(), around.settings.rate_burst_s)
         self.meter = Meter(around.clock) if around.given is None else around.given()
@@ -86,9 +79,9 @@ class Subscription:
         self._counts: dict[int, int] = {}
         self._screen = Screen(around.masks, cursor, around.source.visible, self._left_out, name)
         self._screen.filter = stored_filter(name, self.properties)
-        self._failing = FailureSide(self, around, self._dealing)
-        self._dispatcher: Dispatcher | None = None
-        self._consumer_count = 0
+        #: Messages that fail.
+        self.failing = FailureSide(self, around, self._dealing)
+        self._served = ConsumerSide(self, around, self._screen, self.failing, self._counts)
         self._moved_at = 0  # consumers up to this number had their messages before the last seek
         self._moving: asyncio.Future[None] | None = None  # a seek under way
         self._gone = False
@@ -96,8 +89,13 @@ class Subscription:
     # --- what it is -------------------------------------------------------------------------------------
 
     @property
+    def type(self) -> SubscriptionType | None:
+        """Of its consumers; None before the first."""
+        return self._served.type
+
+    @property
     def consumers(self) -> Sequence[BrokerConsumer]:
-        return () if self._dispatcher is None else self._dispatcher.consumers
+        return self._served.consumers
 
     @property
     def retains(self) -> bool:
@@ -121,17 +119,17 @@ class Subscription:
     @property
     def retry(self) -> RetryPolicy:
         """What becomes of messages that fail: its own words, and where these are silent the topic's."""
-        return self._failing.policy
+        return self.failing.policy
 
     @property
     def retries(self) -> Retries:
         """Those that failed."""
-        return self._failing.retries
+        return self.failing.retries
 
     @property
     def deliveries(self) -> Redeliveries:
         """How often messages were delivered in vain, where they are dealt one by one."""
-        return self._failing.counts
+        return self.failing.counts
 
     @property
     def backlog(self) -> int:
@@ -148,21 +146,17 @@ class Subscription:
         """Messages delivered and not acknowledged."""
         if self.type in _INDIVIDUAL:
             return sum(consumer.unacked for consumer in self.consumers)
-        return 0 if self._dispatcher is None else self.cursor.backlog(self._dispatcher.read_at)
+        return 0 if self._served.dispatcher is None else self.cursor.backlog(self._served.dispatcher.read_at)
 
     @property
     def read_at(self) -> int:
         """The next offset that was never looked at."""
-        return self.cursor.mark_delete + 1 if self._dispatcher is None else self._dispatcher.read_at
+        dispatcher = self._served.dispatcher
+        return self.cursor.mark_delete + 1 if dispatcher is None else dispatcher.read_at
 
     async def oldest_unacked(self) -> tuple[int, int] | None:
         """The first offset that is not acknowledged and when it was appended; None if all are."""
-        first = max(self.cursor.next_unacked(0), self._source.start_offset)
-        if first >= self._source.end_offset or not self.backlog:
-            self.oldest = None
-        elif self.oldest is None or self.oldest[0] != first:
-            batches = await self._source.read(first, 1)
-            self.oldest = (first, batches[0].append_ms) if batches else None
+        self.oldest = await oldest_unacked(self._source, self.cursor, self.oldest)
         return self.oldest
 
     # --- consumers --------------------------------------------------------------------------------------
@@ -184,105 +178,30 @@ class Subscription:
         properties = agreed(request, self.properties, self._screen.filter, busy=bool(self.consumers))
         if properties is not None:
             self.set_properties(properties)
-        per_message = self._is_per_message(request)
-        same = (
-            self.type is request.type
-            and self.compacted == request.read_compacted
-            and per_message == isinstance(self._dispatcher, PerMessage)
-        )
-        if self._dispatcher is None or (not same and not self._dispatcher.consumers):
-            if self._dispatcher is not None:
-                self._dispatcher.close()
-            self.compacted = request.read_compacted
-            self._dispatcher = self._make_dispatcher(request.type, per_message)
-            self.type = request.type
-        elif not same:
-            kind = self.type.value if self.type is not None else ""
-            raise SubscriptionBusyError(f"subscription {self.name!r} has consumers of type {kind}")
-        self._consumer_count += 1
-        around = self._around
-        consumer = BrokerConsumer(
-            self,
-            request,
-            self._consumer_count,
-            clock=around.clock,
-            batch_bytes=around.settings.delivery_bytes,
-            latency=around.latency,
-            delivery_share=delivery_share,
-            trace=around.trace,
-        )
-        if self.name == QUEUE_SUBSCRIPTION:
-            consumer.filter = compiled(request.filter)
-        self._dispatcher.join(consumer)
-        return consumer
-
-    def _is_per_message(self, request: SubscribeRequest) -> bool:
-        """Shared ones of queues, of topics that have levels, and for those who ask for it; and what retries."""
-        if request.type is SubscriptionType.KEY_SHARED:
-            return self.retry.active
-        if request.type is not SubscriptionType.SHARED:
-            return False
-        exact = self.name == QUEUE_SUBSCRIPTION or request.per_message or self._around.side.levels > 0
-        return exact or self.retry.active
+        return self._served.let_in(request, delivery_share)
 
     def per_message(self) -> PerMessage | None:
         """The dispatcher of a subscription that is a queue; None if its consumers are of another type."""
-        if self._dispatcher is None:
-            self._dispatcher = self._make_dispatcher(SubscriptionType.SHARED, True)
-            self.type = SubscriptionType.SHARED
-        return self._dispatcher if isinstance(self._dispatcher, PerMessage) else None
-
-    def _make_dispatcher(self, kind: SubscriptionType, per_message: bool) -> Dispatcher:
-        around = self._around
-        source = around.view if self.compacted else around.source
-        screen = self._screen = self._screen.over(source.visible)
-        parts = DispatchParts(
-            self.cursor,
-            around.settings,
-            lambda wake: ScreenedFeed(
-                source, around.clock, around.settings, around.tasks, wake, screen=screen, stuck=self._stuck
-            ),
-            lambda wake: Brake(around.clock, (around.topic_rate, self.rate), wake),
-            screen.visible,
-            self._counts,
-            self.limits,
-            around.partition,
-            screen,
-            around.clock.wall_ms,
-        )
-        if not per_message:
-            return dispatcher_of(kind, parts, around.keys_of)
-        by_key = kind is SubscriptionType.KEY_SHARED
-        return PerMessage(
-            parts,
-            around.side,
-            self._failing.counts,
-            around.levels_of,
-            queue=self.name == QUEUE_SUBSCRIPTION,
-            retries=self._failing.retries,
-            dead=partial(around.given_up.dead, self),
-            groups_of=around.keys_of if by_key or is_fifo(self.properties) else None,
-            owners=KeyOwners(around.keys_of) if by_key else None,
-        )
-
-    def _stuck(self, failure: ReadStuckError) -> None:
-        for consumer in list(self.consumers):
-            consumer.fail(failure)
+        dispatcher = self._served.dispatcher
+        if dispatcher is None:
+            dispatcher = self._served.serve_queue()
+        return dispatcher if isinstance(dispatcher, PerMessage) else None
 
     async def leave(self, consumer: BrokerConsumer, *, failed: bool = False) -> None:
         """The consumer closes itself. `failed`: no, its client is gone without a word."""
         self.expel(consumer, "closed by the client", failed=failed)
 
     def expel(self, consumer: BrokerConsumer, reason: str, *, failed: bool = False) -> None:
-        if self._dispatcher is None or not consumer.open:
+        dispatcher = self._served.dispatcher
+        if dispatcher is None or not consumer.open:
             return
         if (trace := self._around.trace) is not None and trace.on:
             trace.returned(self.name, consumer, None, reason)
-        self._dispatcher.leave(consumer, failed=failed)
+        dispatcher.leave(consumer, failed=failed)
         self.redelivered += consumer.redelivered
         consumer.shut(reason)
         self.last_active_ms = self._around.clock.wall_ms()
-        if not self.durable and not self._dispatcher.consumers and self._moving is None:
+        if not self.durable and not dispatcher.consumers and self._moving is None:
             self.end("its last consumer has gone")
 
     def disconnect(self, reason: str) -> None:
@@ -293,9 +212,8 @@ class Subscription:
     def renew(self, reason: str) -> None:
         """Close every consumer: those that come back have another dispatcher."""
         self.disconnect(reason)
-        if self._dispatcher is not None and not self._gone:
-            self._dispatcher.close()
-            self._dispatcher, self.type = None, None
+        if not self._gone:
+            self._served.stop()
 
     def end(self, reason: str) -> None:
         """It is no more: forget it."""
@@ -303,8 +221,8 @@ class Subscription:
             return
         self._gone = True
         self.disconnect(reason)
-        if self._dispatcher is not None:
-            self._dispatcher.close()
+        if self._served.dispatcher is not None:
+            self._served.dispatcher.close()
         self.close()
         self._around.given_up.forget(self)
         if self.durable:
@@ -312,13 +230,9 @@ class Subscription:
                 self._around.state.delete(key)
         self._around.dropped(self)
 
-    def mark_retries(self) -> None:
-        """The topic is about to be closed: what failed is written down, if that has not been done yet."""
-        self._failing.mark()
-
     def close(self) -> None:
         """Nothing happens by itself any more."""
-        self._failing.close()
+        self.failing.close()
 
     async def unsubscribe(self, consumer: BrokerConsumer, *, force: bool) -> None:
         if len(self.consumers) > 1 and not force:
@@ -330,15 +244,17 @@ class Subscription:
 
     def pump(self) -> None:
         """Deliver what can be delivered: the stream has grown, or something else has changed."""
-        if self._dispatcher is not None and self._moving is None:
-            self._dispatcher.pump()
+        dispatcher = self._served.dispatcher
+        if dispatcher is not None and self._moving is None:
+            dispatcher.pump()
 
     def demanded(self) -> None:
         self.pump()
 
     def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
-        if self._dispatcher is not None and consumer.open:
-            self._dispatcher.give_back(consumer, deliveries)
+        dispatcher = self._served.dispatcher
+        if dispatcher is not None and consumer.open:
+            dispatcher.give_back(consumer, deliveries)
 
     def ack(self, consumer: BrokerConsumer | None, ranges: Sequence[tuple[int, int]]) -> None:
         if consumer is not None and consumer.number <= self._moved_at:
@@ -349,16 +265,17 @@ class Subscription:
             return
         if self._counts:
             for first, end in new:
-                self._forget_counts(first, end)
+                forget_counts(self._counts, first, end)
         self._note(new)
         if (trace := self._around.trace) is not None and trace.on:
-            self._tell_settled(trace, consumer, new)
-        if self._dispatcher is not None and self._dispatcher.settled(consumer, new):
+            trace.settled(self.name, new, *_became(consumer, "given up"))
+        dispatcher = self._served.dispatcher
+        if dispatcher is not None and dispatcher.settled(consumer, new):
             self.pump()
 
     def ack_up_to(self, consumer: BrokerConsumer | None, offset: int, why: str = "skipped") -> None:
         """`why`: of what no consumer acknowledges, for traces."""
-        if consumer is not None and self.type in _INDIVIDUAL:
+        if consumer is not None and self._served.type in _INDIVIDUAL:
             raise NotAllowedError("messages of a shared subscription are acknowledged one by one")
         offset = min(offset, self._log.end_offset - 1)
         if offset <= self.cursor.mark_delete or (consumer is not None and consumer.number <= self._moved_at):
@@ -372,29 +289,13 @@ class Subscription:
         else:
             self.cursor.ack_up_to(offset)
         if self._counts:
-            self._forget_counts(first, offset + 1)
+            forget_counts(self._counts, first, offset + 1)
         self._note()
         if trace is not None and trace.on:
-            self._tell_settled(trace, consumer, [(first, offset + 1)], why)
-        if self._dispatcher is not None and self._dispatcher.settled(consumer, [(first, offset + 1)]):
+            trace.settled(self.name, [(first, offset + 1)], *_became(consumer, why))
+        dispatcher = self._served.dispatcher
+        if dispatcher is not None and dispatcher.settled(consumer, [(first, offset + 1)]):
             self.pump()
-
-    def _tell_settled(
-        self,
-        trace: MessageTrace,
-        consumer: BrokerConsumer | None,
-        runs: Sequence[Run],
-        why: str = "given up",
-    ) -> None:
-        if consumer is None:
-            trace.settled(self.name, runs, TraceKind.DROPPED, why)
-        else:
-            trace.settled(self.name, runs, TraceKind.ACKNOWLEDGED)
-
-    def tell_given_up(self, offsets: BitMap64, reason: Reason, *, letters: bool = True) -> None:
-        """Whoever traces messages hears why these are delivered no more. `letters`: they become dead letters."""
-        if (trace := self._around.trace) is not None and trace.on:
-            trace.passed_by(self.name, offsets, given_up_words(reason, letters=letters))
 
     def _left_out(self, batch: Batch, runs: Sequence[Run]) -> None:
         """By the filter."""
@@ -407,56 +308,40 @@ class Subscription:
         self.cursor.ack(first, end)
         self._note([(first, end)])
 
-    def _forget_counts(self, first: int, end: int) -> None:
-        counts = self._counts
-        if end - first <= len(counts):
-            for base in range(first, end):
-                counts.pop(base, None)
-        else:
-            for base in [base for base in counts if first <= base < end]:
-                del counts[base]
-
     def redeliver(
         self, consumer: BrokerConsumer, ranges: Sequence[Run] | None, *, delay_ms: int | None = None
     ) -> None:
         if (trace := self._around.trace) is not None and trace.on:
             trace.returned(self.name, consumer, ranges)
-        if self._dispatcher is not None:
-            self._dispatcher.redeliver(consumer, ranges, delay_ms=delay_ms)
+        if self._served.dispatcher is not None:
+            self._served.dispatcher.redeliver(consumer, ranges, delay_ms=delay_ms)
 
     # --- what fails -------------------------------------------------------------------------------------
 
     def apply_retry(self, below: RetryPolicy | None) -> None:
         """The topic's policies say this of retries, from now on. Shared consumers may come back to a dispatcher
         that counts."""
-        self._failing.below = below
+        self.failing.below = below
         self._retry_changed()
 
     def _retry_changed(self) -> None:
-        active = self._failing.apply().active
+        active = self.failing.apply().active
         if active and self.type in _INDIVIDUAL and self._dealing() is None:
             self.renew("the subscription retries messages by a policy now")
 
     @property
     def deals_parts(self) -> bool:
-        return self._dealing() is not None or self._screen.filter is not None
+        return isinstance(self._served.dispatcher, PerMessage) or self._screen.filter is not None
 
     def _dealing(self) -> PerMessage | None:
-        return self._dispatcher if isinstance(self._dispatcher, PerMessage) else None
+        return self._served.dealing()
 
     def lease(self, consumer: BrokerConsumer, ranges: Sequence[Run], span_ms: int) -> None:
-        self._failing.lease(consumer, ranges, span_ms)
+        self.failing.lease(consumer, ranges, span_ms)
 
     def reject(self, consumer: BrokerConsumer, ranges: Sequence[Run]) -> None:
         """Dead letters, from now on."""
-        self._failing.reject(consumer, ranges)
-
-    def again(self, offsets: BitMap64) -> None:
-        """What was aside is ready."""
-        self._failing.again(offsets)
-
-    def ack_soon(self, offsets: BitMap64) -> None:
-        self._failing.ack_soon(offsets)
+        self.failing.reject(consumer, ranges)
 
     def drop_ready(self) -> int:
         """Acknowledge all that no consumer has; answers how many messages that were."""
@@ -479,7 +364,9 @@ class Subscription:
         """Acknowledge the oldest messages; answers how many."""
         messages = min(messages, self.backlog)
         if messages > 0:
-            self._skip_lost()
+            # What was trimmed away, and what nobody will see, counts as acknowledged.
+            self.ack_up_to(None, self._source.start_offset - 1, "retention")
+            self._source.skip_hidden(self.cursor)
             self.ack_up_to(None, self.cursor.nth_unacked(messages))
         return messages
 
@@ -506,14 +393,8 @@ class Subscription:
                 " about single messages",
                 hint="move it to the message, or send a copy of the message to the topic",
             )
-        source = self._around.view if self.compacted else self._source
-        batch = await batch_at(source, offset)
-        if not is_deliverable(batch, self._screen.visible(batch), offset):
-            raise NotAllowedError(
-                f"the message at offset {offset} is not for subscription {self.name!r}: its filter leaves it out,"
-                " or its transaction was aborted",
-                hint="change the filter, or send a copy of the message to the topic",
-            )
+        source = self._around.view if self._served.compacted else self._source
+        batch = await batch_for(self.name, source, self._screen.visible, offset)
         if self._moving is not None or self._gone:
             raise SubscriptionBusyError(f"subscription {self.name!r} is being moved")
         done = self._bring_back(batch, offset)
@@ -524,11 +405,11 @@ class Subscription:
         acked = self.cursor.unack(offset)
         if acked:
             self._note()
-        if self._dispatcher is None:
+        if self._served.dispatcher is None:
             return acked
-        done = self._dispatcher.deliver_again(batch, offset, acked=acked)
+        done = self._served.dispatcher.deliver_again(batch, offset, acked=acked)
         if done is None:
-            self._moved_at = self._consumer_count
+            self._moved_at = self._served.last_number
             self.renew(f"the message at offset {offset} is delivered again")
         return done is not False
 
@@ -541,20 +422,6 @@ class Subscription:
         levels_of = self._around.levels_of if self._around.side.levels else None
         return await waiting_messages(self._source, self.cursor, count, levels_of)
 
-    async def peek(self, number: int) -> tuple[Batch, int] | None:
-        """The `number`th (from 1) unacknowledged message: its batch, and its index there."""
-        if number > self.backlog:
-            return None
-        self._skip_lost()
-        offset = self.cursor.nth_unacked(number)
-        batches = await self._source.read(offset, 1)
-        return (batches[0], offset - batches[0].base_offset) if batches else None
-
-    def _skip_lost(self) -> None:
-        """What was trimmed away, and what nobody will see, counts as acknowledged."""
-        self.ack_up_to(None, self._source.start_offset - 1, "retention")
-        self._source.skip_hidden(self.cursor)
-
     # --- moving and persisting --------------------------------------------------------------------------
 
     async def seek(self, offset: int) -> None:
@@ -565,13 +432,10 @@ class Subscription:
         self._moving = asyncio.get_running_loop().create_future()
         try:
             self.disconnect("the subscription is moved")
-            self._moved_at = self._consumer_count
-            start = (self._around.view if self.compacted else self._source).start_offset
+            self._moved_at = self._served.last_number
+            start = (self._around.view if self._served.compacted else self._source).start_offset
             end = self._log.end_offset
-            self.cursor.reset(max(start, min(offset, end)))
-            self._counts.clear()
-            if self._dispatcher is not None:
-                self._dispatcher.rewind()
+            self._reset(max(start, min(offset, end)))
             self._note()
             await self.persisted()
         finally:
@@ -587,12 +451,15 @@ class Subscription:
         if self.consumers and offset > self.cursor.mark_delete:
             self.ack_up_to(None, offset - 1, "the subscription was moved")
         else:
-            self.cursor.reset(offset)
-            self._counts.clear()
-            if self._dispatcher is not None:
-                self._dispatcher.rewind()
+            self._reset(offset)
         self.last_active_ms = self._around.clock.wall_ms()
         self._note()
+
+    def _reset(self, offset: int) -> None:
+        self.cursor.reset(offset)
+        self._counts.clear()
+        if self._served.dispatcher is not None:
+            self._served.dispatcher.rewind()
 
     def _drop_if_idle(self) -> None:
         """One that is not durable waits a while for its consumers to come back after a seek."""
@@ -615,7 +482,7 @@ class Subscription:
         reordered = is_fifo(properties) != is_fifo(self.properties)
         self.properties = dict(properties)
         self.save()
-        if reordered and isinstance(self._dispatcher, PerMessage):
+        if reordered and self._dealing() is not None:
             self.renew("the subscription gets messages in another order now")
         self._retry_changed()
 
@@ -626,17 +493,6 @@ class Subscription:
             self._note()
 
 
-_SEEK_GRACE_S = 30.0
-
-
-def load_subscriptions(around: SubscriptionParts, state: StateLog) -> dict[str, Subscription]:
-    """Every durable subscription that the state knows."""
-    found: dict[str, Subscription] = {}
-    for key in state.keys(record_key("")):
-        name = key.removeprefix(record_key(""))
-        cursor_bytes = state.get(cursor_key(name))
-        cursor = Cursor() if cursor_bytes is None else Cursor.from_bytes(cursor_bytes)
-        found[name] = Subscription(
-            around, name, cursor, durable=True, properties=decode_subscription(state.get(key) or b"{}")
-        )
-    return found
+def _became(consumer: BrokerConsumer | None, why: str) -> tuple[TraceKind, str]:
+    """Of messages that are acknowledged, for traces; `why`: of those that no consumer acknowledges."""
+    return (TraceKind.DROPPED, why) if consumer is None else (TraceKind.ACKNOWLEDGED, "")

@@ -62,7 +62,7 @@ class NothingGivenUp:
         return BitMap64()
 
     def take(self, subscription: "Subscription", offsets: BitMap64, reason: Reason) -> None:
-        subscription.ack_soon(offsets)
+        subscription.failing.ack_soon(offsets)
 
     def forget(self, subscription: "Subscription") -> None:
         pass

@@ -1,11 +1,11 @@
 """What a subscription has not acknowledged, looked at and left there, in the order of its delivery."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from weir.broker.dispatch.queue_side import LevelsOf
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.model.batch import Batch, BatchFlags
-from weir.model.errors import OffsetTrimmedError
+from weir.model.errors import NotAllowedError, OffsetTrimmedError
 from weir.stream.cursor import Cursor
 
 _LOOK_BYTES = 1 << 20
@@ -52,16 +52,25 @@ def _levelled(found: list[Place], levels_of: LevelsOf) -> Iterator[tuple[int, Pl
         yield (0 if levels is None else levels[index]), (batch, index)
 
 
-async def batch_at(source: DecidedLog, offset: int) -> Batch:
-    """The batch that holds this offset; OffsetTrimmedError if there is none, any more or yet."""
+async def batch_for(
+    subscription: str, source: DecidedLog, visible: Callable[[Batch], int | None], offset: int
+) -> Batch:
+    """The batch that holds this offset; OffsetTrimmedError if there is none, any more or yet. `visible`: which
+    messages may be seen, as bits; NotAllowedError if this one may not."""
     found = await source.read(offset, 1) if source.start_offset <= offset < source.end_offset else []
     if not found or not found[0].base_offset <= offset < found[0].end_offset:
         raise OffsetTrimmedError(f"there is no message at offset {offset}")
-    return found[0]
+    batch = found[0]
+    if not _is_seen(batch, visible(batch), offset):
+        raise NotAllowedError(
+            f"the message at offset {offset} is not for subscription {subscription!r}: its filter leaves it out,"
+            " or its transaction was aborted",
+            hint="change the filter, or send a copy of the message to the topic",
+        )
+    return batch
 
 
-def is_deliverable(batch: Batch, visible: int | None, offset: int) -> bool:
-    """`visible`: which of its messages may be seen, as bits."""
+def _is_seen(batch: Batch, visible: int | None, offset: int) -> bool:
     if batch.flags is not BatchFlags.NONE and batch.flags & BatchFlags.UNSEEN:
         return False
     return visible is None or bool(visible >> (offset - batch.base_offset) & 1)
@@ -82,3 +91,17 @@ async def waiting_batch(source: DecidedLog, cursor: Cursor, number: int) -> Batc
             if number == 0:
                 return batch
         offset = batches[-1].end_offset
+
+
+async def oldest_unacked(
+    source: DecidedLog, cursor: Cursor, known: tuple[int, int] | None
+) -> tuple[int, int] | None:
+    """The first offset that is not acknowledged and when it was appended; None if all are. `known`: the last
+    answer, which may still hold."""
+    first = max(cursor.next_unacked(0), source.start_offset)
+    if first >= source.end_offset or not source.backlog(cursor):
+        return None
+    if known is not None and known[0] == first:
+        return known
+    batches = await source.read(first, 1)
+    return (first, batches[0].append_ms) if batches else None

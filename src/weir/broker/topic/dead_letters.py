@@ -59,7 +59,7 @@ class TopicLetters:
 
             def give_back(offsets: BitMap64) -> None:
                 if (known := self._subscriptions().get(subscription)) is not None:
-                    known.again(offsets)
+                    known.failing.again(offsets)
 
             def deliveries_of(offset: int) -> int:
                 known = self._subscriptions().get(subscription)

@@ -112,7 +112,7 @@ class LetterBox:
             )
         outbox = self._outbox()
         taken = dispatcher.set_aside(None, list(runs_in(meant))) - outbox.offsets
-        subscription.tell_given_up(taken, Reason.REDRIVEN)
+        subscription.failing.tell_given_up(taken, Reason.REDRIVEN)
         outbox.take(taken, Reason.REDRIVEN, Destination())
         while taken & outbox.offsets:
             if not self._alive():

@@ -14,8 +14,8 @@ from weir.broker.dispatch.agreeing import wanted_filter, wanted_retry
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.levels import levels_in
 from weir.broker.dispatch.queue_side import QueueSide
-from weir.broker.dispatch.subscription import Subscription, load_subscriptions
-from weir.broker.dispatch.subscription_parts import SubscriptionParts
+from weir.broker.dispatch.subscription import Subscription
+from weir.broker.dispatch.subscription_parts import SubscriptionParts, cursor_key, record_key
 from weir.broker.filters.compiled import compiled
 from weir.broker.publish.limits import RateLimit
 from weir.broker.topic.dead_letters import TopicLetters
@@ -37,6 +37,7 @@ from weir.stream.compaction import CompactedView
 from weir.stream.cursor import Cursor
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
+from weir.wire.snapshots.subscriptions import decode_subscription
 
 
 class Subscriptions:
@@ -103,7 +104,7 @@ class Subscriptions:
         self.unread: tuple[UnreadWarning, ...] = ()
         #: Consumers that are no queue's own.
         self._others: list[BrokerConsumer] = []
-        self.by_name.update(load_subscriptions(self._around, state))
+        self.by_name.update(_load_subscriptions(self._around, state))
 
     def get(self, name: str) -> Subscription:
         found = self.by_name.get(name)
@@ -323,7 +324,7 @@ class Subscriptions:
     def mark(self) -> None:
         """What must be in the state before it is closed."""
         for subscription in self.by_name.values():
-            subscription.mark_retries()
+            subscription.failing.mark()
 
     def close(self) -> None:
         """Nothing happens by itself any more."""
@@ -333,3 +334,16 @@ class Subscriptions:
     def _dropped(self, subscription: Subscription) -> None:
         if self.by_name.get(subscription.name) is subscription:
             del self.by_name[subscription.name]
+
+
+def _load_subscriptions(around: SubscriptionParts, state: StateLog) -> dict[str, Subscription]:
+    """Every durable subscription that the state knows."""
+    found: dict[str, Subscription] = {}
+    for key in state.keys(record_key("")):
+        name = key.removeprefix(record_key(""))
+        cursor_bytes = state.get(cursor_key(name))
+        cursor = Cursor() if cursor_bytes is None else Cursor.from_bytes(cursor_bytes)
+        found[name] = Subscription(
+            around, name, cursor, durable=True, properties=decode_subscription(state.get(key) or b"{}")
+        )
+    return found

@@ -168,7 +168,7 @@ class QueueKeeper:
             self.too_many += len(offsets)
         to = _destination(self._queue.rules)
         if reason is not Reason.DUE and (subscription := self._queue.subscription) is not None:
-            subscription.tell_given_up(offsets - self.letters.offsets, reason, letters=to is not None)
+            subscription.failing.tell_given_up(offsets - self.letters.offsets, reason, letters=to is not None)
         self.letters.take(offsets, reason, to)
 
 
