@@ -150,7 +150,7 @@ def test_no_producer_passes_for_the_broker_itself_whatever_it_is_called(
             moment = clock.wall_ms() + (100 if number % 2 else 30_000)
             await outsider.publish(bench.out(f"x{number}", sequence=number, deliver_at_ms=moment))
         await clock.sleep(1)
-        topic._moves.wake = lambda: None  # it dies before it can hold what is committed
+        topic.writing.moves.wake = lambda: None  # it dies before it can hold what is committed
         await topic.end_transaction(7, 0, commit=True)
         if graceful:
             await topic.close()

@@ -254,13 +254,13 @@ class DurableQueue(LocalQueue):
                 self._settling = True
                 self._tasks.spawn(self._settle(), "settle")
             return ProducerClosedError("what was published before could not be stored", hint="publish it again")
-        self._producer = producer = topic.produce_as_broker("weir-queue")
+        self._producer = producer = topic.writing.produce_as_broker("weir-queue")
         return producer
 
     async def _settle(self) -> None:
         try:
             with suppress(WeirError):  # the topic is gone, then
-                await self.topic.settled()
+                await self.topic.writing.settled()
         finally:
             self._settling = False
 

@@ -28,6 +28,7 @@ from weir.broker.filters.compiled import CompiledFilter, compiled
 from weir.broker.filters.masks import Masks
 from weir.broker.publish.limits import RateLimit
 from weir.broker.publish.producers import BrokerProducer, Producers
+from weir.broker.topic.life import Life
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.topic.readable import WholeLog
 from weir.broker.topic.stats_of import flow_of, producer_stats, subscription_stats
@@ -245,7 +246,7 @@ class NonPersistentTopic:
         self._growth = Waiters()
         #: What passes which filter.
         self.masks = Masks()
-        self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._life = Life(name)
 
     @property
     def name(self) -> TopicName:
@@ -263,10 +264,10 @@ class NonPersistentTopic:
 
     @property
     def alive(self) -> bool:
-        return not self._dead.done()
+        return self._life.alive
 
     def on_death(self, callback: Callable[[], None]) -> None:
-        self._dead.add_done_callback(lambda _: callback())
+        self._life.on_death(callback)
 
     async def apply(self, policies: Policies) -> None:
         self.policies = policies
@@ -282,10 +283,10 @@ class NonPersistentTopic:
     # --- producing --------------------------------------------------------------------------------------
 
     async def produce(self, request: ProducerRequest) -> BrokerProducer:
-        self._check_alive()
+        self._life.check()
         self._context.guard.check(request.role, self._name, Action.PRODUCE)
         version = await self._context.schemas.for_producer(self._name, request.schema, role=request.role)
-        self._check_alive()
+        self._life.check()
         self._context.guard.check(request.role, self._name, Action.PRODUCE)  # it may be taken back meanwhile
         if 0 < (self.policies.max_producers or 0) <= len(self.producers):
             raise TooManyError(f"{self._name} has as many producers as it may have")
@@ -337,10 +338,10 @@ class NonPersistentTopic:
     async def subscribe(
         self, request: SubscribeRequest, *, delivery_share: ByteShare | None = None
     ) -> BrokerConsumer:
-        self._check_alive()
+        self._life.check()
         self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
         await self._context.schemas.for_consumer(self._name, request.schema, role=request.role)
-        self._check_alive()
+        self._life.check()
         self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
         if 0 < (self.policies.max_consumers or 0) <= sum(len(s.consumers) for s in self._subscriptions.values()):
             raise TooManyError(f"{self._name} has as many consumers as it may have")
@@ -394,7 +395,7 @@ class NonPersistentTopic:
 
     async def wait_beyond(self, offset: int) -> None:
         while self._end <= offset:
-            self._check_alive()
+            self._life.check()
             await self._growth.wait()
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
@@ -418,19 +419,15 @@ class NonPersistentTopic:
 
     # --- ending -----------------------------------------------------------------------------------------
 
-    def _check_alive(self) -> None:
-        if self._dead.done():
-            raise TopicClosedError(f"{self._name} is not served here any more: {self._dead.result()}")
-
     def check_unused(self) -> None:
         """NotAllowedError while someone is connected."""
         if len(self.producers) or self._subscriptions:
             raise NotAllowedError(f"{self._name} has producers or consumers")
 
     async def close(self, reason: str = "the topic is unloaded") -> None:
-        if self._dead.done():
+        if self._life.dead:
             return
-        self._dead.set_result(reason)
+        self._life.die(reason)
         self.producers.close(reason)
         for subscription in list(self._subscriptions.values()):
             for consumer in subscription.consumers:

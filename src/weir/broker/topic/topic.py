@@ -1,6 +1,5 @@
 """A persistent topic: one stream with its state, producers, subscriptions and policies."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -21,20 +20,17 @@ from weir.broker.context import BrokerContext
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.queue_side import QueueSide
 from weir.broker.dispatch.subscription import Subscription
-from weir.broker.half.messages import TopicHalfMessages
-from weir.broker.publish.lazy_holding import open_lazily
-from weir.broker.publish.producers import BrokerProducer, Producers
-from weir.broker.publish.publishing import Publisher
-from weir.broker.publish.topic_epoch import TopicEpoch
+from weir.broker.publish.producers import BrokerProducer
 from weir.broker.tiered.topic import TopicTiering
 from weir.broker.topic import positions
 from weir.broker.topic.compaction import Compaction, compaction_rules
 from weir.broker.topic.dead_letters import TopicLetters
 from weir.broker.topic.growth import GrowthListeners
 from weir.broker.topic.key_index import TopicKeyIndex
+from weir.broker.topic.life import Life
+from weir.broker.topic.log_ends import end_logs
 from weir.broker.topic.meters import Meter
 from weir.broker.topic.passing import PassOn
-from weir.broker.topic.producer_state_manager import ProducerStateManager
 from weir.broker.topic.readable import Reads, reader_of
 from weir.broker.topic.stats import topic_stats
 from weir.broker.topic.stored import BrokerStoredTopic
@@ -42,21 +38,18 @@ from weir.broker.topic.subscriptions import Subscriptions
 from weir.broker.topic.traffic import Traffic, traffic_of
 from weir.broker.topic.transient import TransientMessages
 from weir.broker.topic.trimming import Trimming
+from weir.broker.topic.write_side import WriteSide
 from weir.broker.trace.of_topic import trace_of
 from weir.broker.tracing import note_fetched
 from weir.broker.transactions.decided_log import DecidedLog
-from weir.broker.transactions.delayed_moves import DelayedMoves
-from weir.broker.transactions.lost_markers import LostMarkers
 from weir.ledger.writer import LedgerWriter
-from weir.model.batch import Batch, Stamp
+from weir.model.batch import Batch
 from weir.model.bits import Run
 from weir.model.errors import (
     NotAllowedError,
-    TooManyError,
-    TopicClosedError,
     WeirError,
 )
-from weir.model.policies import Policies, Rate, Roll
+from weir.model.policies import Policies, Roll
 from weir.model.queues import QueueRules
 from weir.model.registry import Action
 from weir.model.tiering import LAKE_SUBSCRIPTION
@@ -64,7 +57,6 @@ from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
 from weir.stream.compaction import CompactedView
-from weir.stream.holding.area import HoldingArea
 from weir.stream.key_index.index import KeyIndex
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
@@ -100,48 +92,26 @@ class BrokerTopic:
         self.state = state
         self.view = view
         self._tasks = TaskScope(f"topic {name}")
-        self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._closing = False
-        self.producers = Producers(TopicEpoch(state))
-        self.producer_state = ProducerStateManager(
+        self._life = Life(name)
+        self.trace = trace_of(context, name, stream)
+        self.writing = WriteSide(
             context,
             name,
+            policies,
             stream=stream,
             state=state,
             tasks=self._tasks,
-            changed=self._stream_changed,
-            committed=self._delays_committed,
-            lost=self._messages_lost,
-        )
-        self.half = TopicHalfMessages(context, name, state, self._tasks, self._area)
-        self.trace = trace_of(context, name, stream)
-        self.publisher = Publisher(
-            context,
-            stream,
-            self.producer_state,
-            state=state,
-            tasks=self._tasks,
-            policies=policies,
-            shut_all=self.producers.close,
-            topic=name,
-            half=self.half,
+            life=self._life,
             trace=self.trace,
-            addressees=lambda: self._subscriptions,
+            subscriptions=lambda: self._subscriptions,
+            changed=self._stream_changed,
+            area=lambda: self.stored.area,
         )
-        self._moves = DelayedMoves(
-            stream,
-            self.producer_state,
-            holding=lambda: self.publisher.holding,
-            landed=self.publisher.moved,
-            tasks=self._tasks,
-            clock=self._clock,
-            pause_s=context.settings.read_pause_s,
-        )
-        self._lost_markers = LostMarkers(
-            context, name, stream, self.publisher, self.producer_state, tasks=self._tasks, settled=self._settled
-        )
+        self.producers = self.writing.producers
+        self.producer_state = self.writing.producer_state
+        self.half = self.writing.half
+        self.publisher = self.writing.publisher
         self._policies = policies
-        self._dedup = self.publisher.dedup_switch
         self._subscriptions = Subscriptions(
             context,
             name,
@@ -171,7 +141,7 @@ class BrokerTopic:
             state,
             publisher=self.publisher,
             producer_state=self.producer_state,
-            moves=self._moves,
+            moves=self.writing.moves,
             trimmed=trimmed,
         )
         self.tiering = TopicTiering(
@@ -207,7 +177,6 @@ class BrokerTopic:
             key_index=self.key_index,
         )
         self._queue_rules = QueueRules()
-        self._name_count = 0
         tracing = context.tracing
         self._reads = Reads(
             Meter(self._clock, context.flows.given, name),
@@ -234,12 +203,7 @@ class BrokerTopic:
             view = await CompactedView.open(context.streams, stream, state)
             topic = cls(context, name, policies, stream=stream, state=state, view=view)
             await topic.transient.open()
-            await topic.producer_state.open()
-            await topic._open_holding()
-            await topic.publisher.split.open()
-            topic.half.open()
-            topic._moves.open()
-            topic._lost_markers.open()
+            await topic.writing.open()
             await topic.apply(policies)
             topic.letters.open()
         except BaseException:
@@ -248,14 +212,6 @@ class BrokerTopic:
             await stream.close()
             raise
         return topic
-
-    async def _open_holding(self) -> None:
-        self.publisher.holding = await open_lazily(
-            self._context, str(self._name), self.stream, self.state, before_cancel=self.producer_state.save_moves
-        )
-
-    def _area(self) -> HoldingArea | None:
-        return self.stored.area
 
     # --- what it is -------------------------------------------------------------------------------------
 
@@ -297,25 +253,24 @@ class BrokerTopic:
 
     @property
     def alive(self) -> bool:
-        return not self._dead.done() and not self._closing
+        return self._life.alive
 
     def on_death(self, callback: Callable[[], None]) -> None:
         """Call a plain function, soon, once the topic is of no more use."""
-        self._dead.add_done_callback(lambda _: callback())
+        self._life.on_death(callback)
 
     async def apply(self, policies: Policies) -> None:
         """These policies hold from now on."""
         self._policies = policies
         self.transient.apply(policies)
-        self.publisher.policies = policies
-        self.publisher.rate.set(policies.publish_rate or Rate())
+        self.writing.limit(policies)
         self._subscriptions.apply(policies)
         roll = policies.roll or Roll()
         self.stream.roll_when(roll.bytes, roll.ms / 1000)
         self.key_index.apply(policies)
         if self.trace is not None:
             self.trace.apply(policies)
-        await self._dedup.turn(bool(policies.deduplication))
+        await self.writing.apply_dedup(policies)
 
     @property
     def queue_side(self) -> QueueSide:
@@ -340,57 +295,7 @@ class BrokerTopic:
     # --- producing --------------------------------------------------------------------------------------
 
     async def produce(self, request: ProducerRequest) -> BrokerProducer:
-        self._check_alive()
-        self._context.guard.check(request.role, self._name, Action.PRODUCE)
-        version = await self._context.schemas.for_producer(self._name, request.schema, role=request.role)
-        first = request.initial_subscription
-        if first is not None:  # a subscription is for who may consume, whether there is one or not
-            self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=first)
-            if first not in self.subscriptions:
-                await self._subscriptions.create(first, StartAt(latest=False))
-        await self._settled()
-        self._check_alive()
-        self._context.guard.check(request.role, self._name, Action.PRODUCE)  # it may be taken back meanwhile
-        if self.producers.over_quota is not None:
-            raise self.producers.over_quota
-        full = self._context.streams.ledgers.full(self._context.streams.settings.quorum)
-        if full is not None:
-            raise full
-        limit = self._policies.max_producers or 0
-        if 0 < limit <= len(self.producers):
-            raise TooManyError(f"{self._name} has {limit} producers, as many as it may have")
-        producer = BrokerProducer(
-            self.publisher, self.producers, request.name or self._new_name(), request, version, clock=self._clock
-        )
-        producer.failures_seen = self.stream.failures
-        self.producers.join(producer)
-        if producer.admitted and producer.epoch is not None:
-            await self.producers.epoch_persisted()
-        return producer
-
-    def produce_as_broker(self, name: str) -> BrokerProducer:
-        """One that is the broker's own, is counted nowhere and stands in nobody's way; once it fails, there shall
-        be another after `settled`."""
-        producer = BrokerProducer(
-            self.publisher, self.producers, name, ProducerRequest("", name=name), b"", clock=self._clock
-        )
-        producer.failures_seen = self.stream.failures
-        producer.admit(None)
-        return producer
-
-    async def settled(self) -> None:
-        """Wait until it is known what failed appends left behind."""
-        await self._settled()
-
-    async def _settled(self) -> None:
-        """Wait until it is known what failed appends left behind: that counts as stored."""
-        while self.publisher.failed:
-            failures = self.stream.failures
-            await self.stream.settled()
-            await self._dedup.catch_up()
-            await self.producer_state.catch_up()
-            await self.publisher.split.catch_up()
-            self.publisher.failed = self.stream.failures != failures
+        return await self.writing.produce(request)
 
     async def end_transaction(
         self,
@@ -400,48 +305,23 @@ class BrokerTopic:
         commit: bool,
         round: int | None = None,  # noqa: A002
     ) -> None:
-        """Store the marker that decides the producer's open transaction; nothing if it has none here. Fine to ask
-        again, after an error too. `round`: which transaction is meant (`TransactionEnd`); whichever is open if it
-        is not said."""
-        while True:
-            self._check_alive()
-            await self._settled()
-            await self.producer_state.rounds.answered(producer_id)
-            self._check_alive()
-            if not self.producer_state.is_open(producer_id):
-                return
-            late = False if round is None else self.producer_state.rounds.is_late(producer_id, round)
-            if late:
-                log.info("%s: a marker of producer %d came late, and is left out", self._name, producer_id)
-                return
-            if late is not None:
-                break
-            since = self.producer_state.index.open_since(producer_id)
-            await self._context.transactions.confirm_end(producer_id, self._name, commit=commit)
-            if self.producer_state.index.open_since(producer_id) == since and self.alive:
-                break
-        stamp = Stamp(producer_id, epoch)
-        await self.publisher.stamped.mark(stamp, abort=not commit, decided_ms=self._clock.wall_ms())
-
-    def _new_name(self) -> str:
-        self._name_count += 1
-        return f"weir-{self._context.runtime.rng.getrandbits(48):012x}-{self._name_count}"
+        await self.writing.end_transaction(producer_id, epoch, commit=commit, nth=round)
 
     # --- consuming --------------------------------------------------------------------------------------
 
     async def subscribe(
         self, request: SubscribeRequest, *, delivery_share: ByteShare | None = None
     ) -> BrokerConsumer:
-        self._check_alive()
+        self._life.check()
         self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
         await self._context.schemas.for_consumer(self._name, request.schema, role=request.role)
-        self._check_alive()
+        self._life.check()
         self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
         return await self._subscriptions.subscribe(request, delivery_share)
 
     def ensure_subscription(self, name: str, start: StartAt, properties: Mapping[str, str]) -> Subscription:
         """A durable one, made now if there is none and policies allow; durable with the state's next flush."""
-        self._check_alive()
+        self._life.check()
         return self._subscriptions.ensure(name, start, properties=properties)
 
     def keep_for_queue(self) -> None:
@@ -526,19 +406,8 @@ class BrokerTopic:
 
     # --- living and ending ------------------------------------------------------------------------------
 
-    def _check_alive(self) -> None:
-        if not self.alive:
-            why = self._dead.result() if self._dead.done() else "it is being closed"
-            raise TopicClosedError(f"{self._name} is not served here any more: {why}")
-
-    def _messages_lost(self) -> None:
-        self._lost_markers.look_soon()
-
     def _cursor_moved(self, subscription: Subscription, runs: Sequence[Run] | None) -> bool:
         return self.transient.moved(subscription, runs)
-
-    def _delays_committed(self) -> None:
-        self._moves.wake()
 
     def _stream_changed(self) -> None:
         """The stream has grown, or it has died."""
@@ -554,11 +423,11 @@ class BrokerTopic:
         self._growth.tell()
 
     def _die(self, failure: WeirError) -> None:
-        if self._dead.done():
+        if self._life.dead:
             return
-        if not self._closing:
+        if self._life.alive:
             log.info("%s is no longer served here: %s", self._name, failure)
-        self._dead.set_result(failure.what)
+        self._life.die(failure.what)
         self._disconnect(failure.what)
         self._subscriptions.close()
         self.letters.close()
@@ -570,7 +439,7 @@ class BrokerTopic:
     async def close(self, reason: str = "the topic is unloaded", pass_on: PassOn | None = None) -> None:
         """Let go of the topic: everyone is disconnected, what is under way is stored. Closing twice is fine.
         `pass_on` may tell the next broker how it was left: `left_open` are to be closed then."""
-        self._closing = True
+        self._life.closing()
         self._disconnect(reason)
         # From the last step to the first; each is taken whatever the others say.
         async with AsyncExitStack() as last:
@@ -593,36 +462,9 @@ class BrokerTopic:
             await self.state.flush()
 
     async def _end_logs(self, pass_on: PassOn | None) -> None:
-        if pass_on is not None:
-            if await self._passed_on(pass_on):
-                return
-            self._mark_all()
-        await self._close_logs()
-
-    async def _passed_on(self, pass_on: PassOn) -> bool:
-        """Whether the next broker knows all that it needs: nothing is left to write but the ends of ledgers."""
-        _, ended = await asyncio.gather(self.state.leave(), self.stream.end())
-        if not ended or self.state.damaged or self.state.failure is not None:
-            return False
-        self._mark_all()  # with all that was acknowledged: the log is not read for it
-        values, unsaved = self.state.contents()
-        if not await pass_on(self.stream.leave(values, unsaved=unsaved)):
-            return False
-        writers = await asyncio.gather(self.state.release(), self.stream.release())
-        self.left_open = [writer for writer in writers if writer is not None]
-        return True
-
-    async def _close_logs(self) -> None:
-        """Both at once: who comes next waits for them. What is acknowledged after the state was written is read
-        from the log when the topic is opened."""
-        ended = await asyncio.gather(self.state.close(), self.stream.close(), return_exceptions=True)
-        for failure in ended:
-            if failure is not None:
-                raise failure
+        self.left_open = await end_logs(self.stream, self.state, self._mark_all, pass_on)
 
     def _mark_all(self) -> None:
         """What must be in the state before it is closed."""
-        self._dedup.mark()
+        self.writing.save()
         self._subscriptions.mark()
-        self.producer_state.save()
-        self.publisher.split.save()
