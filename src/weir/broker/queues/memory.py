@@ -110,7 +110,7 @@ class MemoryQueue(LocalQueue):
             owner,
             outlets=Outlets(
                 lambda ranges: self._subscription.ack(None, ranges),
-                self._subscription.again,
+                self._subscription.failing.again,
                 self._subscription.deliveries.of,
             ),
             store=None,

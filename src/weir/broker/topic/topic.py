@@ -57,6 +57,7 @@ from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
 from weir.stream.compaction import CompactedView
+from weir.stream.holding.area import HoldingArea
 from weir.stream.key_index.index import KeyIndex
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
@@ -105,7 +106,7 @@ class BrokerTopic:
             trace=self.trace,
             subscriptions=lambda: self._subscriptions,
             changed=self._stream_changed,
-            area=lambda: self.stored.area,
+            area=self._area,
         )
         self.producers = self.writing.producers
         self.producer_state = self.writing.producer_state
@@ -212,6 +213,9 @@ class BrokerTopic:
             await stream.close()
             raise
         return topic
+
+    def _area(self) -> HoldingArea | None:
+        return self.stored.area
 
     # --- what it is -------------------------------------------------------------------------------------
 
