@@ -144,8 +144,9 @@ def test_whoever_consumes_through_another_broker_is_told_that_a_read_is_stuck(
         waiting = asyncio.ensure_future(consumer.next(10))
         served = await brokers[owner].broker.topic(topic, role=ANN)
         subscription = served.stored.subscription(QUEUE_SUBSCRIPTION)
+        stuck = ReadStuckError("q cannot be read from offset 7 on: bookie-1 does not answer")
         while not waiting.done():
-            subscription._served._stuck(ReadStuckError("q cannot be read from offset 7 on: bookie-1 does not answer"))
+            subscription._served._stuck(stuck)
             await asyncio.sleep(0.01)
         with pytest.raises(ReadStuckError, match="from offset 7 on: bookie-1 does not answer"):
             await waiting
