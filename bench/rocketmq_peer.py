@@ -101,16 +101,20 @@ class RocketmqPeer:
         self._admin("updateSubGroup", "-g", name, *(("-o", "true") if fifo else ()))
 
     def _admin(self, command: str, *words: str) -> None:
-        """By RocketMQ's own tool."""
+        """By RocketMQ's own tool; again for as long as the name server has not heard of the broker."""
         where = ["-n", f"127.0.0.1:{self._names}", "-c", "DefaultCluster"]
-        done = subprocess.run(
-            [*self._java("256m"), "org.apache.rocketmq.tools.command.MQAdminStartup", command, *where, *words],
-            env=self._environment(),
-            capture_output=True,
-            check=True,
-        )
-        if b"success" not in done.stdout:
-            raise RuntimeError(done.stdout.decode())
+        deadline = time.monotonic() + _START_S
+        while True:
+            done = subprocess.run(
+                [*self._java("256m"), "org.apache.rocketmq.tools.command.MQAdminStartup", command, *where, *words],
+                env=self._environment(),
+                capture_output=True,
+                check=True,
+            )
+            if b"success" in done.stdout:
+                return
+            if b"clusterName exists" not in done.stdout or time.monotonic() > deadline:
+                raise RuntimeError(done.stdout.decode())
 
     def _java(self, heap: str) -> list[str]:
         opened = [f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED]
