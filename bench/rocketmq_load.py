@@ -3,7 +3,8 @@
 Both flush before they acknowledge. Three rounds, each of both one after the other; the median of a row counts.
 Sending with 64 calls at once at 128 B and 4 KiB, FIFO, delayed and in transactions; receiving and acknowledging by
 8 threads; p99 from send to listener at 200 messages a second; the time to start and the memory after all that.
-`--quick`: one round of a tenth of the messages. Ends with 77 if something is not to be had.
+`--quick`: one round of a tenth of the messages. `--only delay`: only what is sent or received under that name.
+Ends with 77 if something is not to be had.
 """
 
 import json
@@ -26,7 +27,7 @@ _LOADS: tuple[tuple[str, str, str, int, int], ...] = (
     ("send, 128 B", "send", "NORMAL", 20_000, 128),
     ("send, 4 KiB", "send", "NORMAL", 10_000, 4096),
     ("FIFO, 128 B", "fifo", "FIFO", 20_000, 128),
-    ("delay, 128 B", "delay", "DELAY", 10_000, 128),
+    ("delay, 128 B", "delay", "DELAY", 20_000, 128),
     ("transaction, 128 B", "transaction", "TRANSACTION", 3_000, 128),
 )
 _RECEIVED = (("receive, 128 B", "send, 128 B"), ("receive, 4 KiB", "send, 4 KiB"))
@@ -73,7 +74,7 @@ class _Weir:
         """By its first client."""
 
 
-def measured(broker: Any, part: float) -> dict[str, float]:
+def measured(broker: Any, part: float, only: str) -> dict[str, float]:
     """What one broker does, by row."""
     command = PROGRAMS.java("Load", "-Xmx512m")
     began = time.perf_counter()
@@ -81,11 +82,15 @@ def measured(broker: Any, part: float) -> dict[str, float]:
         found: dict[str, float] = {"start, s": round(time.perf_counter() - began, 2)}
         topics: dict[str, tuple[str, int]] = {}
         for row, what, kind, count, size in _LOADS:
+            if only not in row:
+                continue
             topic = f"bench-{len(topics)}"
             topics[row] = topic, int(count * part)
             broker.make_topic(topic, kind)
             found[row] = _load(command, broker.endpoint, what, topic, int(count * part), size)["per_s"]
         for row, sent in _RECEIVED:
+            if sent not in topics:
+                continue
             topic, count = topics[sent]
             broker.make_group("bench")
             found[row] = _load(command, broker.endpoint, "receive", topic, count, 0, "bench")["per_s"]
@@ -99,6 +104,7 @@ def measured(broker: Any, part: float) -> dict[str, float]:
 
 def main() -> int:
     part, rounds = (0.1, 1) if "--quick" in sys.argv else (1.0, 3)
+    only = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
     try:
         PROGRAMS.java("Load")
     except MissingError as why:
@@ -112,7 +118,7 @@ def main() -> int:
     for _ in range(rounds):
         for found, broker in ((ours, _Weir), (theirs, RocketmqPeer)):
             with tempfile.TemporaryDirectory() as folder:
-                found.append(measured(broker(Path(folder)), part))
+                found.append(measured(broker(Path(folder)), part, only))
             print(broker.__name__.strip("_"), found[-1], file=sys.stderr, flush=True)
     print(f"| | Weir | {TITLE} | ratio |\n| --- | --- | --- | --- |")
     for row in ours[0]:
