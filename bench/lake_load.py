@@ -45,7 +45,9 @@ def _fill(url: str, topic: str, rows: int) -> None:
 
 @case("lake.all")
 def lake(params: Params, folder: str) -> Measured:
-    broker = KAFKAS["weir"](Path(folder) / "broker", sync=True)
+    place = Path(folder) / "broker"
+    place.mkdir()
+    broker = KAFKAS["weir"](place, sync=True)
     try:
         first_message_s(broker, "first")
         for topic in ("rows", "audit"):
