@@ -22,7 +22,7 @@ from weir.spark.source.options import EARLIEST, SourceOptions, parse
 from weir.spark.source.planning import Losses, batch_ranges, partitions_of
 from weir.spark.source.ranges import Range, split
 from weir.spark.source.streaming import TopicStreamReader
-from weir.spark.workers import settle
+from weir.spark.workers import borrowed, settle
 
 if TYPE_CHECKING:
     from weir.spark.lake.history import TopicHistory
@@ -156,11 +156,12 @@ class TopicReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options, pushed = self._options, self.pushFilters.found
-        with Cluster(options.kafka) as cluster:
+        with borrowed(options.kafka) as cluster:
             ranges = batch_ranges(
                 cluster, options, pushed.since_ms, pushed.before_ms, Losses(options.fail_on_data_loss)
             )
             older = _older(cluster, options)
+        settle()
         narrowed = pushed.narrow(ranges)
         most = options.max_records_per_partition
         pieces = [RangePartition(one) for one in split(narrowed, options.min_partitions, most)]
@@ -169,9 +170,11 @@ class TopicReader(DataSourceReader):
         return pieces
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        from weir.spark.source.reading import read_range
-
         if isinstance(partition, RangePartition) and partition.history is not None:
             yield from partition.history.read(partition.value, self._options, self._values)
-        elif isinstance(partition.value, Range):  # Spark makes one of nothing where there are none
+        elif isinstance(partition.value, Range):
+            from weir.spark.source.reading import read_range
+
             yield from read_range(self._options, partition.value, self._values)
+        else:  # Spark makes a task of nothing where there are none
+            settle()
