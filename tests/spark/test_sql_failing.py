@@ -29,6 +29,7 @@ class Query:
     def __init__(self) -> None:
         self.isActive = True
         self.recentProgress: list[Any] = []
+        self.status = {"message": "Initializing sources"}
 
     def exception(self) -> Exception:
         return WireError("the value of a-0 at offset 7 is not as the topic's schema says", hint="")
@@ -124,9 +125,16 @@ class Plan:
         monkeypatch.setattr(
             pipelines, "start_dead_letters", lambda _t, _p, _s, folder: self._begin(f"{folder}/dead")
         )
+        monkeypatch.setattr(pipelines, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=self._pass_time))
 
     def _begin(self, folder: str) -> Query:
+        for before in self.started.values():
+            assert not before.status["message"].startswith("Initializing"), "two at once hinder each other"
         return self.started.setdefault(folder, Query())
+
+    def _pass_time(self, _seconds: float) -> None:
+        for query in self.started.values():
+            query.status = {"message": "Getting offsets from WeirSource"}
 
     def run(self, **options: str) -> pipelines.RunningStream:
         tables: Any = None

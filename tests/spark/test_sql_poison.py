@@ -46,10 +46,6 @@ def test_a_dead_letter_is_the_message_as_it_was_and_says_where_it_comes_from(sql
     ]
 
 
-# Two queries begin at once, and each starts a Python process for its source, which compiles PySpark anew
-# (it is imported from Spark's zip) and must connect within Spark's fixed 10 s. A machine with other things to do
-# misses that, and the runner tries again after growing pauses: "Python worker failed to connect back".
-@pytest.mark.soak
 def test_a_stream_goes_on_past_messages_that_do_not_fit_and_keeps_them_as_dead_letters(sql: Sql) -> None:
     sql.orders("poison_source", count=1)
     sql.topics.fill("poison_source", ["no order"])

@@ -1,6 +1,7 @@
 """A stream as a running query of Spark: from its definition to its topic, each micro-batch exactly once."""
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ from weir.spark.sql.tables import Tables
 
 #: How often a stream looks for new messages.
 _TRIGGER = "500 milliseconds"
+#: What Spark says of a query whose sources are not there yet; how long they are waited for, and how often asked.
+_BEGINNING = "Initializing"
+_SOURCES_S, _LOOK_S = 5.0, 0.05
 _READ = ("maxOffsetsPerTrigger", "failOnDataLoss")
 
 
@@ -110,11 +114,22 @@ def start(tables: Tables, place: WeirCluster, stream: SqlStream, checkpoint: str
     running = _start(tables, place, stream, checkpoint)
     if poison_mode(stream.options) != DEADLETTER:
         return running
+    _wait_for_sources(running)
     try:
         return StreamWithDeadLetters(running, start_dead_letters(tables, place, stream, checkpoint))
     except BaseException:
         running.stop()
         raise
+
+
+def _wait_for_sources(query: StreamingQuery) -> None:
+    """Each query starts a Python process for its source, which has 10 s to load PySpark and come to Spark: two
+    at once hinder each other on a busy machine. Not for long: who waits here is who renews the lease."""
+    deadline = time.monotonic() + _SOURCES_S
+    while query.isActive and time.monotonic() < deadline:
+        if not str(query.status["message"]).startswith(_BEGINNING):
+            return
+        time.sleep(_LOOK_S)
 
 
 def _start(tables: Tables, place: WeirCluster, stream: SqlStream, checkpoint: str) -> StreamingQuery:
