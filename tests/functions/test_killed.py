@@ -1,6 +1,7 @@
 """`weir functions run` and its workers as processes: killed again and again, and every offset counted."""
 
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -49,29 +50,37 @@ def test_workers_are_kept_alive_updated_and_stopped_and_each_message_counts_once
     assert "tried again" in runner.log
 
 
+def test_a_worker_and_its_broker_are_killed_and_every_offset_is_counted_once(bench: Bench, tmp_path: Path) -> None:
+    count_while_killing(bench, tmp_path, ("worker", "broker"), 600)
+
+
 @pytest.mark.soak
 def test_whoever_is_killed_whenever_every_offset_is_counted_once(bench: Bench, tmp_path: Path) -> None:
-    """Worker, runner and broker, each several times, while messages come."""
-    runner = Runner(bench, tmp_path)
+    count_while_killing(bench, tmp_path, ("worker", "runner", "broker") * 3, 2_000)
+
+
+def count_while_killing(bench: Bench, folder: Path, victims: Sequence[str], each: int) -> None:
+    """One after the other, while messages come: so many between two of them."""
+    runner = Runner(bench, folder)
     function = bench.deploy(COUNT, stateful="true", parallelism="2", batch_messages="50")
     (topic,) = function.inputs
     runner.start()
     sent, worker = 0, 0
     try:
-        for turn in range(9):
+        for victim in victims:
             worker = worker_of(bench, function, unlike=worker)
-            bench.produce(topic, [str(at) for at in range(sent, sent + 2000)], key="k")
-            sent += 2000
-            if turn % 3 == 0:
+            bench.produce(topic, [str(at) for at in range(sent, sent + each)], key="k")
+            sent += each
+            if victim == "worker":
                 kill(worker)
-            elif turn % 3 == 1:
+            elif victim == "runner":
                 runner.end(signal.SIGKILL)
                 runner.start()
             else:
                 bench.up.kill()
                 bench.up.start()
                 worker = 0
-        found = [one.value().decode() for one in bench.read(f"{function.name.local}-out", sent)]
+        found = [one.value().decode() for one in bench.read(f"{function.name.local}-out", sent, more=True)]
         assert found == [f"{at} {at + 1}" for at in range(sent)]
     finally:
         runner.end()
