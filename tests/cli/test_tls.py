@@ -35,7 +35,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def up(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     """A Weir that serves TLS with these files, and knows clients by their certificates or tokens."""
-    settings = [f"listeners.{name}=127.0.0.1:0" for name in ("pulsar_tls", "kafka_tls", "amqps", "https")]
+    settings = [
+        f"listeners.{name}=127.0.0.1:0" for name in ("pulsar_tls", "kafka_tls", "amqps", "rocketmq_tls", "https")
+    ]
     settings += [f"tls.certificate={made / 'server.pem'}", f"tls.key={made / 'server.key'}"]
     settings += [f"tls.client_ca={made / 'ca.pem'}", "auth.authenticate=true"]
     settings += ["auth.authorise=true", "auth.superusers=alice", "auth.token_secret=base64:" + "A" * 44]

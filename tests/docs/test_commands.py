@@ -150,7 +150,11 @@ def test_the_steps_of_an_operator_can_be_followed(tmp_path: Path) -> None:
     moved = {"/etc/weir": str(etc), "/var/lib/weir": str(tmp_path / "lib")}
     operator = Reader(tmp_path, {}, WEIR_CA=f"{etc}/tls/ca.pem", WEIR_TOKEN="file:admin.token")
     up = UpProcess(
-        tmp_path, *(f"listeners.{name}=127.0.0.1:0" for name in ("pulsar_tls", "kafka_tls", "amqps", "https"))
+        tmp_path,
+        *(
+            f"listeners.{name}=127.0.0.1:0"
+            for name in ("pulsar_tls", "kafka_tls", "amqps", "rocketmq_tls", "https")
+        ),
     )
     up.options = ("--config", f"{etc}/weir.toml")
     try:

@@ -45,7 +45,9 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
         (tmp_path / str(number)).mkdir()
         made.append(make_certificate(tmp_path / str(number)))
     file, key = tmp_path / "server.pem", tmp_path / "server.key"
-    listeners = [f"listeners.{name}=127.0.0.1:0" for name in ("pulsar_tls", "kafka_tls", "amqps", "https")]
+    listeners = [
+        f"listeners.{name}=127.0.0.1:0" for name in ("pulsar_tls", "kafka_tls", "amqps", "rocketmq_tls", "https")
+    ]
     listeners += [f"listeners.{name}=" for name in ("kafka", "amqp", "rocketmq", "http")]
     listeners += ["listeners.pulsar=127.0.0.1:0", f"tls.certificate={file}", f"tls.key={key}"]
     settings = [*listeners, f"data={tmp_path / 'data'}", "console.enabled=false"]
