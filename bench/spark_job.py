@@ -83,9 +83,15 @@ def stream(spark: Any, params: Params) -> Found:
     )
     print("ready", flush=True)
     sys.stdin.readline()
-    durations = [one["durationMs"]["triggerExecution"] for one in query.recentProgress if one["numInputRows"]]
+    spans = [one["durationMs"] for one in query.recentProgress if one["numInputRows"]]
     query.stop()
-    return {"batch_ms": sorted(durations)[len(durations) // 2] if durations else 0.0}
+    found = {"batch_ms": _median([one["triggerExecution"] for one in spans])}
+    parts = sorted({name for one in spans for name in one} - {"triggerExecution"})
+    return found | {f"batch_{name}_ms": _median([one.get(name, 0) for one in spans]) for name in parts}
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2] if values else 0.0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
@@ -31,9 +31,14 @@ class Api:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 api.tokens.add(self.headers["Authorization"])
-                after = int(parse_qs(urlsplit(self.path).query).get("after", ["0"])[0])
+                path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query)
+                after = int(query.get("after", ["0"])[0])
+                if path.startswith("/pages/"):  # /pages/ and then /pages/at 3
+                    api.tokens.add(self.headers["X-Key"])
+                    after = int(unquote(path).removeprefix("/pages/").removeprefix("at ") or 0)
                 page = [one for one in api.records if one["id"] > after][:3]
-                self._answer(200, {"data": {"items": page}})
+                following = f"at {page[-1]['id']}" if page else None
+                self._answer(200, {"data": {"items": page, "next": following}})
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -99,6 +104,21 @@ def test_pages_are_asked_for_from_the_cursor_on_and_each_record_comes_once(
         running.steps()
     assert [row["id"] for row in weir.values(unique)] == list(range(1, 9))
     assert api.tokens == {"Bearer t0ken"}
+
+
+def test_the_next_page_is_where_the_answer_says_it_is(
+    weir: Weir, api: Api, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY", "s3cret")
+    url, key = f"{api.url}/pages/{{cursor}}", {"X-Key": {"env": "KEY"}}
+    about = {"type": "http", "url": url, "records": "data.items", "cursor": "data.next", "headers": key}
+    for expected in (7, 8):
+        with weir.task(unique, {"topic": unique, "source": about}) as running:
+            running.until(lambda wanted=expected: len(weir.values(unique)) == wanted)  # type: ignore[misc]
+            running.steps()
+        api.records.append({"id": 8})
+    assert [row["id"] for row in weir.values(unique)] == list(range(1, 9))
+    assert api.tokens == {None, "s3cret"}
 
 
 def sink(topic: str, api: Api, **more: Any) -> dict[str, Any]:

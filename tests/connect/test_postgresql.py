@@ -103,6 +103,25 @@ def test_changed_rows_come_again_by_the_time_of_their_change_also_as_avro(
     assert rows == database.execute(f'SELECT id, name, changed FROM "{unique}" ORDER BY id').fetchall()
 
 
+def test_rows_of_a_query_come_by_their_column_whatever_is_written_in_it(
+    weir: Weir, postgresql: PostgresqlServer, database: Database, unique: str
+) -> None:
+    database.execute(f'CREATE TABLE "{unique}" (id int PRIMARY KEY, "share %%" text)', ())
+    insert = (
+        f'INSERT INTO "{unique}" SELECT n, CASE n %% 2 WHEN 0 THEN %s ELSE %s END FROM generate_series(%s, %s) n'
+    )
+    database.execute(insert, ("a%b", "other", 1, 6))
+    query = f"""SELECT id * 10 AS place, "share %" AS share FROM "{unique}" WHERE "share %" LIKE 'a%' -- 100%"""
+    said = source(postgresql, unique, query=query, column="place", key=["place"], batch=2)
+    with weir.task(unique, said) as running:
+        running.until(lambda: len(weir.values(unique)) == 3)
+    database.execute(insert, ("a%b", "other", 7, 8))
+    with weir.task(unique, said) as running:
+        running.until(lambda: len(weir.values(unique)) == 4)
+        running.steps()
+    assert weir.values(unique) == [{"place": place, "share": "a%b"} for place in (20, 40, 60, 80)]
+
+
 def test_rows_replace_those_of_their_key_and_tombstones_delete_exactly_once(
     weir: Weir, postgresql: PostgresqlServer, database: Database, unique: str
 ) -> None:
@@ -120,6 +139,21 @@ def test_rows_replace_those_of_their_key_and_tombstones_delete_exactly_once(
         running.steps()
     found = database.execute(f'SELECT * FROM "{unique}" ORDER BY id').fetchall()
     assert found == [(2, Decimal("9.99"), 1), (3, None, 1)]
+
+
+def test_fields_without_a_column_and_tombstones_are_left_out_if_wanted(
+    weir: Weir, postgresql: PostgresqlServer, database: Database, unique: str
+) -> None:
+    weir.create(unique)
+    database.execute(f'CREATE TABLE "{unique}" (n int PRIMARY KEY)')
+    weir.fill(unique, [(b"1", b'{"n": 1, "colour": "red"}'), (b"1", None), (b"2", b'{"n": 2}')])
+    refused = pytest.raises(ConnectorError, match=r"at offset 0: .*no column colour")
+    with weir.task(unique, sink(postgresql, unique, table=unique)) as running, refused:
+        running.steps()
+    said = sink(postgresql, unique, table=unique, ignore_extra=True, deletes=False)
+    with weir.task(unique, said) as running:
+        running.until(lambda: running.task.status.lag == 0)
+    assert [row[0] for row in database.execute(f'SELECT n FROM "{unique}" ORDER BY n')] == [1, 2]
 
 
 def test_what_was_written_and_not_told_to_the_broker_is_not_written_again(

@@ -34,9 +34,9 @@ ORDER = {
 }
 
 
-def patiently(done: Callable[[], object]) -> None:
+def patiently(done: Callable[[], object], within_s: float = _PATIENCE_S) -> None:
     """Until it is done, on a machine that has other things to do as well."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + within_s
     while not done():
         assert time.monotonic() < deadline, "it takes too long"
         time.sleep(0.2)

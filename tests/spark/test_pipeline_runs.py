@@ -1,39 +1,115 @@
-"""A pipeline from its init to its sink, twice, with real Spark Connect: each message once, lineage told."""
+"""Pipelines as processes, with real Spark Connect: each message once, lineage told, stopped from elsewhere."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .conftest import Reads, Topics
-from .sql_session import make_orders
+from weir.spark.pipelines import state
 
-pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+from .conftest import Topics
+from .sql_session import make_orders, patiently, stored
 
-
-def _weir(folder: Path, url: str, *words: str) -> str:
-    command = [sys.executable, "-m", "weir.cli.main", "pipeline", *words]
-    if words[0] == "run":
-        command += ["--url", url]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=800, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
 
 
-def test_a_pipeline_takes_each_message_into_its_sink_once(topics: Topics, read: Reads, tmp_path: Path) -> None:
-    url = topics.up.http_url
-    make_orders(topics, "pipe_orders", count=6)
-    _weir(tmp_path, url, "init", "shop", "--source", "pipe_orders", "--sink", "pipe_clean")
-    _weir(tmp_path, url, "run", "-f", "shop", "--once")
-    make_orders(topics, "pipe_orders", first=6, count=4)
-    _weir(tmp_path, url, "run", "-f", "shop", "--once")
-    assert sorted(json.loads(one)["id"] for one in read.values("pipe_clean")) == list(range(10))
-    shown = json.loads(_weir(tmp_path, url, "status", "-f", "shop", "--json"))
+class Shop:
+    """A pipeline in a folder of its own, and the commands as a user gives them."""
+
+    def __init__(self, folder: Path, topics: Topics) -> None:
+        self.folder = folder / "shop"
+        self.topics = topics
+
+    def command(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "weir.cli.main", "pipeline", *words]
+        if words[0] != "init":
+            command += ["-f", "shop"]
+        if words[0] == "run":
+            command += ["--url", self.topics.up.http_url]
+        return subprocess.run(
+            command, cwd=self.folder.parent, capture_output=True, text=True, timeout=800, check=False
+        )
+
+    def do(self, *words: str) -> str:
+        done = self.command(*words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def init(self, source: str, sink: str, *, lineage: str | None = None) -> None:
+        make_orders(self.topics, source, count=6)
+        self.do("init", "shop", "--source", source, "--sink", sink)
+        if lineage is not None:
+            file = self.folder / "weir-pipeline.toml"
+            file.write_text(file.read_text().replace("lineage.jsonl", lineage))
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.do("status", "--json"))
+        return found
+
+    def ids(self, topic: str) -> list[int]:
+        return sorted(json.loads(value)["id"] for _, value in stored(self.topics.servers, topic))
+
+    @property
+    def storage(self) -> Path:
+        return self.folder / "storage"
+
+    def close(self) -> None:
+        """A detached one leads a process group of its own."""
+        if state.is_running(self.storage):
+            with suppress(ProcessLookupError):
+                os.killpg(state.read(self.storage).pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, topics: Topics) -> Iterator[Shop]:
+    found = Shop(tmp_path, topics)
+    yield found
+    found.close()
+
+
+def test_a_pipeline_takes_each_message_into_its_sink_once(shop: Shop) -> None:
+    shop.init("pipe_orders", "pipe_clean")
+    shop.do("run", "--once")
+    make_orders(shop.topics, "pipe_orders", first=6, count=4)
+    shop.do("run", "--once")
+    assert shop.ids("pipe_clean") == list(range(10))
+    shown = shop.status()
     assert (shown["state"], shown["updates"]) == ("done", 1)
-    told = [
-        json.loads(line) for line in (tmp_path / "shop" / "storage" / "lineage.jsonl").read_text().splitlines()
-    ]
+    told = [json.loads(line) for line in (shop.storage / "lineage.jsonl").read_text().splitlines()]
     kinds = [one["eventType"] for one in told if one["job"]["name"] == "shop"]
     assert kinds == ["START", "COMPLETE", "START", "COMPLETE"]
+
+
+def test_a_detached_pipeline_is_seen_fed_and_stopped_from_elsewhere_and_tells_a_topic_of_its_runs(
+    shop: Shop,
+) -> None:
+    shop.init("away_orders", "away_clean", lineage="topic:away_lineage")
+    said = shop.do("run", "--detach", "--every", "1")
+    patiently(lambda: shop.status()["updates"], within_s=600)
+    shown = shop.status()
+    assert shown["state"] in ("running", "waiting")
+    assert f"process {shown['process']};" in said
+    again = shop.command("run", "--once")
+    assert again.returncode != 0
+    assert "runs already" in again.stderr
+    make_orders(shop.topics, "away_orders", first=6, count=4)
+    patiently(lambda: len(shop.ids("away_clean")) >= 10, within_s=600)
+    patiently(lambda: shop.command("stop").returncode == 0, within_s=600)
+    assert shop.status()["state"] == "stopped"
+    assert "does not run" in shop.do("stop")
+    assert shop.ids("away_clean") == list(range(10))
+    told = [(key, json.loads(value)) for key, value in stored(shop.topics.servers, "away_lineage")]
+    assert all(key == one["job"]["name"] for key, one in told)
+    kinds = [one["eventType"] for key, one in told if key == "shop"]
+    assert kinds == ["START", "COMPLETE"] * (len(kinds) // 2)
+    assert len(kinds) >= 4
+    flow = next(one for key, one in told if key == "shop.to_away_clean")
+    assert [one["name"] for one in flow["inputs"]] == ["away_orders"]
+    assert [one["name"] for one in flow["outputs"]] == ["away_clean"]

@@ -1,7 +1,13 @@
 """Declarative pipelines: files, SQL, the graph, checks, pictures and events as plain functions; and a dry run."""
 
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +20,7 @@ from pyspark.sql import types as t
 
 from weir.cli.pipeline import pipeline
 from weir.client.blocking import Access, ask_v2
+from weir.client.kafka.settings import KafkaSettings, parse_servers
 from weir.model.errors import ConfigError, RunnerBusyError
 from weir.spark.pipelines import definitions, drawing, openlineage, state
 from weir.spark.pipelines.checks import fits, unfit
@@ -23,6 +30,7 @@ from weir.spark.pipelines.spec import Spec, find, load
 from weir.spark.pipelines.template import make
 
 from .conftest import Topics
+from .sql_session import patiently, stored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -188,6 +196,56 @@ def test_events_go_to_a_file_and_to_a_url(tmp_path: Path) -> None:
     ]
     with pytest.raises(ConfigError, match="cannot go"):
         openlineage.sender("ftp://x", tmp_path, lambda: None)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.process
+@pytest.mark.xdist_group("spark")
+def test_events_go_to_a_topic_by_their_jobs(topics: Topics, tmp_path: Path) -> None:
+    spec, run, topic = _spec(tmp_path), uuid4(), topics.create(partitions=3)
+    send = openlineage.sender(f"topic:{topic}", tmp_path, lambda: KafkaSettings(parse_servers(topics.servers)))
+    sent = [openlineage.events(spec, GRAPH, "a:9092", run=run, kind=kind) for kind in ("START", "COMPLETE")]
+    for events in sent:
+        send(events)
+    found = [(key, json.loads(value)) for key, value in stored(topics.servers, topic)]
+    for job in ("shop", "shop.log", "shop.a<b"):
+        told = [one for key, one in found if key == job]
+        assert told == [one for events in sent for one in events if one["job"]["name"] == job], "in their order"
+    assert len(found) == 6
+
+
+@pytest.mark.process
+def test_a_detached_run_is_seen_alone_and_stopped_before_it_has_begun(tmp_path: Path) -> None:
+    make(tmp_path / "shop", source="orders", sink="clean")
+    storage = tmp_path / "shop" / "storage"
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections, and never answers
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+
+        def do(*words: str) -> "subprocess.CompletedProcess[str]":
+            command = [sys.executable, "-m", "weir.cli.main", "pipeline", *words, "-f", str(tmp_path / "shop")]
+            return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+        def shown() -> dict[str, object]:
+            found: dict[str, object] = json.loads(do("status", "--json").stdout)
+            return found
+
+        run = ("run", "--url", "http://" + ",".join([place] * 50))  # each is waited for
+        try:
+            started = do(*run, "--detach")
+            assert started.returncode == 0, started.stderr
+            patiently(lambda: state.read(storage).state == "starting")
+            status = shown()
+            assert status["state"] == "starting"
+            assert f"process {status['process']};" in started.stdout
+            again = do(*run, "--once")
+            assert again.returncode != 0
+            assert f"it runs already, as process {status['process']}" in again.stderr
+            assert "shop is stopped" in do("stop").stdout
+            assert shown()["state"] == "stopped"
+            assert "shop does not run" in do("stop").stdout
+        finally:
+            if state.is_running(storage):
+                with suppress(ProcessLookupError):
+                    os.killpg(state.read(storage).pid, signal.SIGKILL)
 
 
 def test_one_runner_at_a_time_and_who_died_does_not_run(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Where partitions begin and end, and which offset a moment has."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.refusals import check
@@ -19,7 +19,7 @@ def list_offsets(
 
     With `committed`, LATEST is where the first open transaction begins, if one is open.
     """
-    return cluster.retry(lambda: _list_offsets(cluster, wanted, 1 if committed else 0)) if wanted else {}
+    return cluster.retry(lambda: _list_offsets(cluster, [(wanted, committed)]))[0] if wanted else {}
 
 
 def ends(cluster: Cluster, partitions: Iterable[Partition], *, committed: bool = True) -> dict[Partition, int]:
@@ -32,19 +32,35 @@ def starts(cluster: Cluster, partitions: Iterable[Partition]) -> dict[Partition,
     return list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
 
 
-def _list_offsets(cluster: Cluster, wanted: Mapping[Partition, int], isolation: int) -> dict[Partition, int]:
-    found: dict[Partition, int] = {}
+def bounds(
+    cluster: Cluster, partitions: Iterable[Partition], *, committed: bool = True
+) -> tuple[dict[Partition, int], dict[Partition, int]]:
+    """Where partitions begin and where they end, asked at once."""
+    wanted = list(partitions)
+    if not wanted:
+        return {}, {}
+    questions = [(dict.fromkeys(wanted, EARLIEST), True), (dict.fromkeys(wanted, LATEST), committed)]
+    begin, end = cluster.retry(lambda: _list_offsets(cluster, questions))
+    return begin, end
+
+
+def _list_offsets(
+    cluster: Cluster, questions: Sequence[tuple[Mapping[Partition, int], bool]]
+) -> list[dict[Partition, int]]:
+    """Every question goes out before the first answer is taken."""
+    found: list[dict[Partition, int]] = [{} for _ in questions]
     asked = []
-    for address, partitions in cluster.by_leader(wanted).items():
-        connection = cluster.connection(address)
-        connection.send(_request(partitions, wanted, isolation))
-        asked.append(connection)
-    for connection in asked:
+    for (wanted, committed), answer in zip(questions, found, strict=True):
+        for address, partitions in cluster.by_leader(wanted).items():
+            connection = cluster.connection(address)
+            connection.send(_request(partitions, wanted, 1 if committed else 0))
+            asked.append((connection, answer))
+    for connection, answer in asked:
         for topic in connection.receive(m.ListOffsetsResponse).topics:
             for part in topic.partitions:
                 partition = Partition(topic.name, part.partition_index)
                 check(part.error_code, str(partition))
-                found[partition] = part.offset
+                answer[partition] = part.offset
     return found
 
 

@@ -70,20 +70,20 @@ class PostgresqlSource(RowSource):
     @property
     def _base(self) -> str:
         table, query = self.job.option("table"), self.job.option("query")
-        return f"{identifier(table)} AS r" if query is None else f"({query.rstrip().rstrip(';')}) AS r"
+        return _said(f"{identifier(table)} AS r" if query is None else f"({query.rstrip().rstrip(';')}\n) AS r")
 
     def _ask(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         if self._rows is None:
             raise ConnectorError("the source is not open")
-        return self._rows.execute(query.encode(), values or None).fetchall()
+        return self._rows.execute(query.encode(), tuple(values)).fetchall()
 
     def _describe(self) -> None:
         """Columns, key and cursor; the schema of the topic."""
         if self._rows is None:
             raise ConnectorError("the source is not open")
         wanted = self.job.option("columns")
-        chosen = "*" if wanted is None else ", ".join(identifier(one, one=True) for one in wanted)
-        about = self._rows.execute(f"SELECT {chosen} FROM {self._base} LIMIT 0".encode()).description or []
+        chosen = "*" if wanted is None else ", ".join(_name(one) for one in wanted)
+        about = self._rows.execute(f"SELECT {chosen} FROM {self._base} LIMIT 0".encode(), ()).description or []
         self._names = [one.name for one in about]
         self._types = [one.type_code for one in about]
         table, column = self.job.option("table"), self.job.option("column")
@@ -91,8 +91,8 @@ class PostgresqlSource(RowSource):
         self._key = self.job.option("key") or own
         ties = [one for one in (own or self._key) if one != column]
         self._cursor = (column, *ties)
-        cursor = ", ".join(identifier(one, one=True) for one in self._cursor)
-        described = self._rows.execute(f"SELECT {cursor} FROM {self._base} LIMIT 0".encode()).description or []
+        cursor = ", ".join(_name(one) for one in self._cursor)
+        described = self._rows.execute(f"SELECT {cursor} FROM {self._base} LIMIT 0".encode(), ()).description or []
         self._cursor_types = [one.type_code for one in described]
         self._casts = [self._ask("SELECT format_type(%s, NULL)", (kind,))[0][0] for kind in self._cursor_types]
         if not self.known():
@@ -171,7 +171,7 @@ class PostgresqlSource(RowSource):
     def _page(self, position: Sequence[str] | None, upper: Sequence[str], limit: int) -> list[tuple[Any, ...]]:
         names = self._cursor_names()
         columns = [
-            *(f"r.{identifier(one, one=True)}" for one in self._names),
+            *(f"r.{_name(one)}" for one in self._names),
             *(f"{name}::text" for name in names),
         ]
         where, values = self._beyond(position)
@@ -189,7 +189,16 @@ class PostgresqlSource(RowSource):
 
     def _cursor_names(self) -> list[str]:
         """Of the row's own columns: an output of the same name would be ordered by its text."""
-        return [f"r.{identifier(one, one=True)}" for one in self._cursor]
+        return [f"r.{_name(one)}" for one in self._cursor]
 
     def _places(self) -> str:
         return ", ".join(f"%s::text::{cast}" for cast in self._casts)
+
+
+def _said(text: str) -> str:
+    """What the user wrote, in a query with places for values: its own percent signs are no places."""
+    return text.replace("%", "%%")
+
+
+def _name(column: str) -> str:
+    return _said(identifier(column, one=True))

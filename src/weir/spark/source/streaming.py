@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from weir.client.kafka.cluster import Cluster, Partition
-from weir.client.kafka.offsets import ends, starts
+from weir.client.kafka.offsets import bounds, starts
 from weir.spark.source.keeping import Keeper, Teller
 from weir.spark.source.option_values import from_json, to_json
 from weir.spark.source.options import EARLIEST, SourceOptions
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from weir.spark.values.typed import ValueSchema
 
 Json = dict[str, dict[str, int]]
+
+#: So long it holds where partitions begin: a batch is planned, maybe more than once, right after its end was asked
+#: for. What is trimmed in between, a task finds.
+_BEGINNINGS_S = 1.0
 
 
 class Piece(InputPartition):
@@ -61,6 +65,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: With the trigger available-now: where the topics ended when the query began.
         self._target: Offsets | None = None
         self._latest: Offsets = {}
+        #: Where partitions begin, and when that was so.
+        self._oldest: tuple[float, Offsets] = (float("-inf"), {})
         #: When a micro-batch was last not held back; never at first, so that the first is not.
         self._last_trigger = float("-inf")
         #: The micro-batch under way: where it ends, its offsets, and when it was planned.
@@ -125,7 +131,16 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self) -> Offsets:
         """Where the topics end now; partitions and topics that came since are in it too."""
         brokers = self._brokers()
-        return ends(brokers, partitions_of(brokers, self._options), committed=self._options.committed)
+        begin, end = bounds(brokers, partitions_of(brokers, self._options), committed=self._options.committed)
+        self._oldest = (time.monotonic(), begin)
+        return end
+
+    def _starts(self, partitions: Collection[Partition]) -> Offsets:
+        """Where partitions begin: as it was told with their ends, if that was just now."""
+        asked, known = self._oldest
+        if time.monotonic() - asked < _BEGINNINGS_S and known.keys() >= set(partitions):
+            return {partition: known[partition] for partition in partitions}
+        return starts(self._brokers(), partitions)
 
     def _check_shrunk(self, began: Mapping[Partition, int]) -> None:
         """A topic that is gone, or ends before the query's position, was deleted, and maybe made anew."""
@@ -138,13 +153,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _starts_of_new(self, began: Mapping[Partition, int], found: Mapping[Partition, int]) -> Offsets:
         new = [partition for partition in found if partition not in began]
-        return starts(self._brokers(), new)
+        return self._starts(new)
 
     # --- what it reads ---
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         began, ended = from_json(start), from_json(end)
-        oldest = starts(self._brokers(), [part for part, to in ended.items() if to != began.get(part, 0)])
+        oldest = self._starts([part for part, to in ended.items() if to != began.get(part, 0)])
         ranges, older = [], []
         for partition, first_there in oldest.items():
             # A partition that is new to the query is read from its beginning, which is 0 unless something is lost.
