@@ -27,13 +27,13 @@ def _session(params: Params) -> Any:
     if params["format"] == "weir":
         import weir.spark
 
-        return weir.spark.session("bench", master="local[2]", config=_CONFIG)
+        return weir.spark.session("bench", master="local[2]", config=_CONFIG | params["config"])
     from pyspark.sql import SparkSession
 
     builder = (
         SparkSession.builder.appName("bench").master("local[2]").config("spark.jars", ",".join(params["jars"]))
     )
-    for name, value in _CONFIG.items():
+    for name, value in (_CONFIG | params["config"]).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 

@@ -30,6 +30,7 @@ def _command(broker: Broker, params: Params, folder: str, job: str) -> tuple[lis
         "folder": folder,
         "rows": params.get("rows", 0),
         "rounds": params.get("rounds", 1),
+        "config": params.get("config", {}),
         "jars": [] if ours else spark_peer.jars(),
     }
     return [sys.executable, str(_JOB), json.dumps(wanted)], None if ours else spark_peer.environment()

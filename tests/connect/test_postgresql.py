@@ -107,15 +107,14 @@ def test_rows_of_a_query_come_by_their_column_whatever_is_written_in_it(
     weir: Weir, postgresql: PostgresqlServer, database: Database, unique: str
 ) -> None:
     database.execute(f'CREATE TABLE "{unique}" (id int PRIMARY KEY, "share %%" text)', ())
-    insert = (
-        f'INSERT INTO "{unique}" SELECT n, CASE n %% 2 WHEN 0 THEN %s ELSE %s END FROM generate_series(%s, %s) n'
-    )
-    database.execute(insert, ("a%b", "other", 1, 6))
+    insert = f"""INSERT INTO "{unique}" SELECT n, CASE n %% 2 WHEN 0 THEN 'a%%b' ELSE 'other' END
+        FROM generate_series(%s::int, %s::int) n"""
+    database.execute(insert, (1, 6))
     query = f"""SELECT id * 10 AS place, "share %" AS share FROM "{unique}" WHERE "share %" LIKE 'a%' -- 100%"""
     said = source(postgresql, unique, query=query, column="place", key=["place"], batch=2)
     with weir.task(unique, said) as running:
         running.until(lambda: len(weir.values(unique)) == 3)
-    database.execute(insert, ("a%b", "other", 7, 8))
+    database.execute(insert, (7, 8))
     with weir.task(unique, said) as running:
         running.until(lambda: len(weir.values(unique)) == 4)
         running.steps()

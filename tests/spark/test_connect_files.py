@@ -14,13 +14,12 @@ from weir.connect.task import Job
 from weir.connect.tasks import make_task
 
 from .conftest import Reads, Topics
+from .sql_session import patiently
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.soak, pytest.mark.xdist_group("spark")]
-
-_STEPS = 600
 
 
 def test_files_go_through_spark_into_a_topic_and_the_topic_into_files_once(
@@ -34,13 +33,14 @@ def test_files_go_through_spark_into_a_topic_and_the_topic_into_files_once(
         task = make_task(Job(place, parse(parse_name(name), json.dumps(said)), name))
         task.open()
         try:
-            carried = 0
-            for _ in range(_STEPS):
-                carried += task.step()
-                if carried >= rows:
-                    break
-                spark._jvm.java.lang.Thread.sleep(50)  # type: ignore[union-attr]
-            assert carried >= rows
+            carried: list[int] = []
+
+            def enough() -> bool:
+                carried.append(task.step())
+                return sum(carried) >= rows
+
+            patiently(enough)
+            assert sum(carried) == rows
         finally:
             task.close()
 

@@ -24,7 +24,7 @@ from weir.client.kafka.transactions import ProducerId, add_partitions, end, init
 from weir.client.sinks import SinkAccess, Written, commit_epoch, forget
 from weir.model.batch import Stamp
 from weir.model.errors import NetworkError, NotOwnerError, TopicClosedError, WeirError
-from weir.model.owned_names import SINK_PREFIX
+from weir.spark.sink import readiness
 from weir.spark.sink.encode import Chunk, Splitter, chunks
 from weir.spark.sink.options import SinkOptions, stream_identity
 from weir.spark.source.schemas import access_by
@@ -33,7 +33,6 @@ from weir.wire.kafka.compression import compressor
 
 T = TypeVar("T")
 
-_PREFIX = f"{SINK_PREFIX}/"
 #: How long one broker is asked before another is looked for.
 _BROKER_PATIENCE_S = 5.0
 _SEQUENCES = 1 << 31
@@ -53,12 +52,15 @@ class TaskWritten(WriterCommitMessage):
 
 
 class TaskWriter:
-    """One attempt of one task."""
+    """One attempt of one task. `ready`: a producer that was made ready for it."""
 
-    def __init__(self, options: SinkOptions, sink: str, cluster: Cluster) -> None:
+    def __init__(
+        self, options: SinkOptions, sink: str, cluster: Cluster, ready: readiness.Ready | None = None
+    ) -> None:
         self._options = options
         self._cluster = cluster
-        self._id = f"{_PREFIX}{sink}/{uuid4().hex}"
+        self._ready = ready
+        self._id = readiness.new_id(sink) if ready is None else ready.transactional_id
         self._producer: ProducerId | None = None
         self._sender = Sender(cluster, transactional_id=self._id)
         self._counts: dict[str, int] = {}
@@ -84,7 +86,9 @@ class TaskWriter:
 
     def _write(self, batch: Any) -> None:
         found = [(partition, list(chunks(rows))) for partition, rows in self._splitter.split(batch)]
-        if self._producer is None:
+        if self._producer is None and self._ready is not None:
+            self._producer = self._ready.producer
+        elif self._producer is None:
             self._producer = init_producer(self._cluster, self._id, self._options.timeout_ms)
         new = [partition for partition, _ in found if partition not in self._sequences]
         if new:
@@ -109,18 +113,24 @@ class TaskWriter:
 
     def _count(self, topic: str) -> int:
         if topic not in self._counts:
-            self._counts[topic] = len(self._cluster.partitions([topic], create=True))
+            self._counts[topic] = readiness.partition_count(self._cluster, topic)
         return self._counts[topic]
 
     def _give_up(self) -> None:
+        readiness.forget_counts(self._options.kafka)
         if self._producer is not None:
             abort(self._options, [Written(self._id, self._producer.id, self._producer.epoch)])
 
 
-def write_rows(options: SinkOptions, sink: str, batches: Iterator[Any]) -> TaskWritten:
-    """What a task does."""
+def write_rows(options: SinkOptions, sink: str, batches: Iterator[Any], *, again: bool) -> TaskWritten:
+    """What a task does. `again`: more tasks of the sink will come, and something is made ready for them."""
+    ready = readiness.take(options, sink) if again else None
     with borrowed(options.kafka) as cluster:
-        written = TaskWriter(options, sink, cluster).write(batches)
+        written = TaskWriter(options, sink, cluster, ready).write(batches)
+    if again and written.transaction is not None:
+        readiness.prepare(options, sink)
+    elif ready is not None:
+        readiness.keep(options, sink, ready)
     settle()
     return written
 
@@ -135,7 +145,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._sink = named or f"batch-{uuid4().hex}"
 
     def write(self, iterator: Iterator[Any]) -> TaskWritten:
-        return write_rows(self._options, self._sink, iterator)
+        return write_rows(self._options, self._sink, iterator, again=False)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         epoch, mine = self._options.sink_epoch, _transactions(messages)
@@ -166,7 +176,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._sink = stream_identity(options)
 
     def write(self, iterator: Iterator[Any]) -> TaskWritten:
-        return write_rows(self._options, self._sink, iterator)
+        return write_rows(self._options, self._sink, iterator, again=True)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         mine = _transactions(messages)
@@ -201,7 +211,7 @@ def left_open(options: SinkOptions, sink: str, mine: Sequence[Written]) -> list[
     """Transactions of the sink's that are open, and not among those."""
     known = {one.transactional_id for one in mine}
     with suppress(WeirError), borrowed(options.kafka) as cluster:
-        return [name for name in open_transactions(cluster, f"{_PREFIX}{sink}/") if name not in known]
+        return [name for name in open_transactions(cluster, f"{readiness.PREFIX}{sink}/") if name not in known]
     return []
 
 

@@ -1,0 +1,80 @@
+"""What a stream's sink has ready for its next task, without Spark: one producer each, and no stale word."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from weir.client.kafka.admin import open_transactions
+from weir.client.sinks import commit_epoch
+from weir.spark.sink import readiness
+from weir.spark.sink.options import SinkOptions, parse_sink
+from weir.spark.sink.sink import access_of, write_rows
+
+from .conftest import Topics
+from .sql_session import stored
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark")]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "_ready", {})
+    monkeypatch.setattr(readiness, "_counts", {})
+
+
+def options_of(topics: Topics, topic: str) -> SinkOptions:
+    return parse_sink({"kafka.bootstrap.servers": topics.servers, "topic": topic})
+
+
+def rows(*values: bytes) -> Iterator[pa.RecordBatch]:
+    return iter([pa.record_batch([pa.array(values, pa.binary())], names=["value"])])
+
+
+def test_what_is_ready_is_for_one_task_alone_and_the_next_one_gets_another(topics: Topics) -> None:
+    topic = topics.create()
+    options = options_of(topics, topic)
+    readiness.prepare(options, "ready").join()
+    used = []
+    for epoch in range(3):
+        written = write_rows(options, "ready", rows(b"%d" % epoch), again=True)
+        assert written.transaction is not None
+        used.append(written.transaction.transactional_id)
+        assert commit_epoch(access_of(options), "ready", epoch, [written.transaction])
+    assert len(set(used)) == 3
+    assert [value for _, value in stored(topics.servers, topic)] == ["0", "1", "2"]
+    with topics.cluster() as cluster:
+        assert open_transactions(cluster, f"{readiness.PREFIX}ready/") == []
+
+
+def test_a_task_without_rows_leaves_it_to_the_next(topics: Topics) -> None:
+    options = options_of(topics, topics.create())
+    readiness.prepare(options, "empty").join()
+    assert write_rows(options, "empty", iter(()), again=True).transaction is None
+    found = readiness.take(options, "empty")
+    assert found is not None
+    assert readiness.take(options, "empty") is None, "it is somebody's now"
+    assert readiness.take(options, "another") is None
+
+
+def test_one_that_waited_for_long_is_not_used(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = options_of(topics, topics.create())
+    readiness.prepare(options, "old").join()
+    monkeypatch.setattr(readiness, "_READY_S", 0.0)
+    assert readiness.take(options, "old") is None
+
+
+def test_partitions_are_counted_anew_after_a_moment_and_after_a_failure(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics.create()
+    monkeypatch.setattr(readiness, "_COUNTED_S", 3600.0)
+    with topics.cluster() as cluster:
+        assert readiness.partition_count(cluster, topic) == 1
+        topics.grow(topic, 3)
+        assert readiness.partition_count(cluster, topic) == 1
+        readiness.forget_counts(cluster.settings)
+        assert readiness.partition_count(cluster, topic) == 3
+        topics.grow(topic, 4)
+        monkeypatch.setattr(readiness, "_COUNTED_S", 0.0)
+        assert readiness.partition_count(cluster, topic) == 4
