@@ -161,8 +161,8 @@ def test_what_a_task_finds_lost_is_counted_with_its_query(topics, stream) -> Non
         assert sum(batch.num_rows for batch in reader.read(piece)) == 30 - 10 * piece.value.partition.index
     assert shown_of(topics, topic)["tasks"]["query"]["lost"] == 20  # the larger one
     reader.commit(end)
-    assert shown_of(topics, topic)["tasks"]["query"]["lost"] == 30
     reader.stop()
+    assert shown_of(topics, topic)["tasks"]["query"]["lost"] == 30
 
 
 @pytest.mark.parametrize("said", [{}, {"retain": "true"}], ids=["by its name", "as asked"])

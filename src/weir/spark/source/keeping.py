@@ -122,6 +122,14 @@ class Keeper:
         self._asked = self._asked or not self._is_settled()
         return not self._is_settled()
 
+    def is_new(self, offsets: Offsets) -> bool:
+        """Whether there is something to tell."""
+        return self._wanted and offsets != self._kept
+
+    @property
+    def is_named(self) -> bool:
+        return self._name is not None
+
     def _is_settled(self) -> bool:
         return self._name is not None or not self._wanted or self._searches >= _SEARCHES
 
@@ -135,7 +143,7 @@ class Keeper:
     def commit(self, offsets: Offsets, batch: tuple[int, float] | None, lost: int) -> bool:
         """The query has done what lies before these offsets. `batch`: the rows and seconds of the one that ended
         here. False if there is nothing new to tell, or the query's name is not known yet."""
-        if not self._wanted or offsets == self._kept:
+        if not self.is_new(offsets):
             return False
         try:
             return self._commit(offsets, batch, lost)

@@ -3,7 +3,8 @@
 import os
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -52,6 +53,25 @@ class Piece(InputPartition):
         self.history = history
 
 
+class Telling:
+    """A position that is being told, and what was known with it: `batch`, and how much was lost."""
+
+    def __init__(self, work: Callable[[], bool], batch: tuple[Json, int, float] | None, lost: int) -> None:
+        self.batch = batch
+        self.lost = lost
+        self._found = False
+        self._thread = Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], bool]) -> None:
+        self._found = work()
+
+    def ended(self) -> bool:
+        """Whether it was told; waits until that is known."""
+        self._thread.join()
+        return self._found
+
+
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in one process of the driver as long as its query runs; copies of it read in the tasks."""
 
@@ -72,8 +92,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: The micro-batch under way: where it ends, its offsets, and when it was planned.
         self._batch: tuple[Json, int, float] | None = None
 
+        self._telling: Telling | None = None
+
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_cluster": None}
+        return self.__dict__ | {"_cluster": None, "_telling": None}
 
     # --- where a micro-batch ends ---
 
@@ -84,7 +106,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begins = {part: self._first_of(part, offset) for part, offset in begins.items()}
         found = to_json(begins)
         if self._options.retain is not False:  # what is there now is the first that must stay
-            self.commit(found)
+            self._tell(found)
+            self._told()
         return found
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -101,7 +124,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._next(from_json(start), limit)
         if found == from_json(start):
             # Idle: all before is done. Spark itself says so only when the next batch begins.
-            self.commit(start)
+            self._tell(start)
+            self._told()
         return to_json(found)
 
     def _next(self, began: Offsets, limit: ReadLimit) -> Offsets:
@@ -214,10 +238,25 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- the subscription ---
 
     def commit(self, end: Json) -> None:
-        """Keep the position where everybody can see it."""
-        if self._keeper.commit(from_json(end), self._done(end), self._losses.count):
-            self._losses.taken()
-            self._batch = None
+        """Keep the position where everybody can see it, while Spark goes on with the next batch."""
+        self._tell(end)
+        if not self._keeper.is_named:  # a task of that batch would be asked for the name again
+            self._told()
+
+    def _tell(self, end: Json) -> None:
+        self._told()
+        offsets = from_json(end)
+        if self._keeper.is_new(offsets):
+            done, lost = self._done(end), self._losses.count
+            self._telling = Telling(lambda: self._keeper.commit(offsets, done, lost), self._batch, lost)
+
+    def _told(self) -> None:
+        """Wait for what is being told."""
+        telling, self._telling = self._telling, None
+        if telling is not None and telling.ended():
+            self._losses.count -= telling.lost
+            if self._batch is telling.batch:
+                self._batch = None
 
     def _done(self, end: Json) -> tuple[int, float] | None:
         """The rows of the batch that ended here, and the seconds that it took."""
@@ -227,6 +266,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return rows, time.monotonic() - began
 
     def stop(self) -> None:
+        self._told()
         self._keeper.close()
         if self._cluster is not None:
             self._cluster.close()
