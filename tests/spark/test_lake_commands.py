@@ -1,10 +1,12 @@
 """`weir lake` as its users type it; tables are written without Spark, as `--master none` does."""
 
 import json
+import urllib.request
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from prometheus_client.parser import text_string_to_metric_families
 
 from weir.cli.main import cli
 from weir.client.blocking import Access
@@ -29,12 +31,27 @@ def done(result: Result) -> str:
     return result.output
 
 
+def lag_in_metrics(topics: Topics, topic: str) -> dict[str, int]:
+    with urllib.request.urlopen(f"{topics.up.http_url}/metrics", timeout=60) as answer:
+        found = text_string_to_metric_families(answer.read().decode())
+    return {
+        sample.labels["topic"].rpartition("/")[2]: int(sample.value)
+        for family in found
+        for sample in family.samples
+        if sample.name == "weir_subscription_backlog_messages"
+        and sample.labels["subscription"] == "lake"
+        and f"/{topic}-partition-" in sample.labels["topic"]
+    }
+
+
 def test_a_topic_is_turned_on_exported_looked_at_and_turned_off(weir, topics: Topics, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     topic = topics.create(2)
     topics.fill(topic, ["a", "b"], 0)
     done(weir("lake", "on", topic, "--to", str(tmp_path / "a lake"), "--keep", "365d"))
     before = json.loads(done(weir("lake", "status", topic, "--json")))
     assert [(one["partition"], one["exported"], one["lag"]) for one in before] == [(0, None, 2), (1, None, 0)]
+
+    assert lag_in_metrics(topics, topic) == {f"{topic}-partition-0": 2, f"{topic}-partition-1": 0}
 
     told = json.loads(done(weir("lake", "run", "--once", "--master", "none", "--json")))
     assert [(one["topic"], one["rows"]) for one in told["exported"]] == [
@@ -45,6 +62,7 @@ def test_a_topic_is_turned_on_exported_looked_at_and_turned_off(weir, topics: To
         (0, 2, 2, 0),
         (1, 0, 0, 0),
     ]
+    assert lag_in_metrics(topics, topic) == {f"{topic}-partition-0": 0, f"{topic}-partition-1": 0}
     assert after[0]["table"] == f"file://{tmp_path}/a lake/public/default/{topic}"
     assert "everything is in the lake" in done(weir("lake", "run", "--once", "--master", "none"))
     assert "lake" in done(weir("subscriptions", "list", topic))

@@ -97,7 +97,7 @@ def test_a_stream_from_the_earliest_begins_with_what_only_the_table_has(
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     server = S3Server.start(tmp_path_factory.mktemp("s3"))
     if server is None:
-        pytest.skip("there is no Go, or it cannot fetch the S3 server")
+        pytest.skip("SeaweedFS is not installed")
     yield server
     server.close()
 

@@ -110,9 +110,35 @@ def test_brokers_that_are_away_and_topics_that_are_gone_end_nothing(lakes: Lakes
     assert lakes.step() == [1000], "it was made again"
 
 
-def test_once_exports_everything_and_tells_what_failed(lakes: Lakes) -> None:
-    lakes.lag = {ORDERS: 1, OTHERS: 1}
-    lakes.failing[OTHERS] = LakeError("the store is full")
+_OF_SPARK = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times
+Traceback (most recent call last):
+  File "writing.py", line 73, in write_range
+OSError: the bucket is gone
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "writing.py", line 73, in write_range
+OSError: the bucket is gone
+
+\t... 1 more
+"""
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (LakeError("the store is full"), "the store is full"),
+        (OSError("nobody answers"), "nobody answers"),
+        (RuntimeError(_OF_SPARK), "OSError: the bucket is gone"),
+        (RuntimeError(), "RuntimeError"),
+    ],
+)
+def test_once_exports_everything_and_tells_in_a_line_what_failed(
+    lakes: Lakes, failure: Exception, said: str
+) -> None:
+    lakes.lag = {OTHERS: 1, ORDERS: 1}
+    lakes.failing[OTHERS] = failure
     found, failed = lakes.runner.once()
     assert [one.topic for one in found] == [ORDERS]
-    assert list(failed) == [OTHERS]
+    assert failed == {OTHERS: said}

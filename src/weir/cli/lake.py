@@ -32,7 +32,7 @@ _UPKEEP = {
     "snapshots": "snapshots expired",
     "orphans": "orphans removed",
 }
-#: Names a step of an export at which the process ends at once, as if it were killed: for tests of exactly that.
+#: Names a step of an export at which the process ends, or stands still: for tests of that.
 _STOP_AT = "WEIR_LAKE_STOP_AT"
 
 
@@ -195,6 +195,7 @@ def run(
 ) -> None:
     """Export what the lake is on for: when a message waits for too long, or enough of them do."""
     need_lake()
+    from weir.runtime.real_steps import stop_at
     from weir.spark.lake.export import Exporter
     from weir.spark.lake.jobs import LocalJobs, SparkJobs
     from weir.spark.lake.runner import LakeRunner, Trigger
@@ -210,7 +211,7 @@ def run(
     spark = None if master == "none" else quiet_session("weir-lake", master=master, config=config)
     try:
         jobs = LocalJobs() if spark is None else SparkJobs(spark)
-        exporter = Exporter(place, jobs, reached=_stop_at(os.environ.get(_STOP_AT)))
+        exporter = Exporter(place, jobs, reached=stop_at(os.environ.get(_STOP_AT)))
         with _Bars(shown=not as_json) as bars:
             runner = LakeRunner(place, exporter, trigger, told=bars)
             if once:
@@ -275,14 +276,6 @@ def _look_after(runner: "LakeRunner", tasks: "Tasks", limits: "Limits", *, as_js
         told = {name: count for name, count in asdict(did).items() if as_json or count}
         words = ", ".join(f"{_UPKEEP[name]}: {count}" for name, count in told.items()) or "nothing to do"
         click.echo(json.dumps({"topic": str(topic), **told}) if as_json else f"{topic}: {words}")
-
-
-def _stop_at(wanted: str | None) -> Callable[[str], None]:
-    def reached(step: str) -> None:
-        if step == wanted:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return reached
 
 
 def _once(runner: "LakeRunner", *, as_json: bool) -> None:

@@ -44,6 +44,7 @@ from weir.model.load import BrokerLoad
 from weir.model.registry import STANDALONE
 from weir.runtime.interfaces import Disk, Runtime
 from weir.runtime.movable import unmoved
+from weir.runtime.real_steps import stop_at
 from weir.runtime.request_budget import RequestBudget
 from weir.server import config_parts as parts
 from weir.server.addresses import Address
@@ -73,7 +74,7 @@ from weir.wire.peer.node import ReportLoad
 
 log = logging.getLogger(__name__)
 
-#: Names a step of a ledger's way to the lake at which the process ends at once: for tests of exactly that.
+#: Names a step of a ledger's way to the lake at which the process ends, or stands still: for tests of that.
 _TIERED_STOP_AT = "WEIR_TIERED_STOP_AT"
 
 #: How clients write the addresses of listeners; Kafka's need no scheme.
@@ -259,7 +260,7 @@ class BrokerNode(Node):
             peers=self._peers,
             balance=parts.balance_settings(config),
             topics=parts.topic_limits(config),
-            reached=parts.stop_at(os.environ.get(_TIERED_STOP_AT)),
+            reached=stop_at(os.environ.get(_TIERED_STOP_AT)),
         )
 
     async def _bind(self, tls: SSLContext | None) -> None:

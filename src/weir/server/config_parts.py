@@ -1,10 +1,8 @@
 """From the configuration to the small settings value of each part."""
 
-import os
-import signal
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -116,16 +114,6 @@ def stream_settings(config: Config) -> StreamSettings:
         state_pause_s=storage.cursor_interval,
         lake_cache_bytes=storage.lake_cache_bytes,
     )
-
-
-def stop_at(wanted: str | None) -> Callable[[str], None]:
-    """What ends this process as a kill would, when a step of this name is reached."""
-
-    def reached(step: str) -> None:
-        if step == wanted:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return reached
 
 
 def broker_settings(config: Config) -> BrokerSettings:

@@ -124,6 +124,48 @@ def test_the_brokers_default_retention_does_not_reach_the_lake_and_that_of_the_r
     run(scenario)
 
 
+def test_a_key_that_compaction_erases_is_in_no_segment_any_more(run: Run) -> None:
+    async def scenario(bench: Any) -> None:
+        topic, objects, _ = await opened(bench)
+        producer = await bench.producer(topic)
+        await bench.publish(producer, "ann:secret", "bob:kept")
+        await exported(topic, 12)
+        await after(bench, topic, 7200)
+        assert any(b"secret" in bytes(one) for one in objects.objects.values())
+        await topic.apply(replace(topic.policies, log_compaction=LogCompaction(Cleanup.COMPACT, dirty_percent=1)))
+        await bench.publish(producer, "ann:", "cid:last")
+        await exported(topic, 14)
+        topic.compaction.start()
+        await topic.compaction.ended()
+        await after(bench, topic, 10)
+        assert not objects.objects
+        log = topic.reader()
+        left = [bytes(batch.payload) for batch in await log.read(log.start_offset, 1 << 20)]
+        assert b"bob:kept" in left
+        assert b"ann:secret" not in left
+
+    run(scenario)
+
+
+def test_an_object_that_is_missing_does_not_keep_the_topic_from_being_looked_after(run: Run) -> None:
+    async def scenario(bench: Any) -> None:
+        topic, objects, said = await opened(bench)
+        await exported(topic, 10)
+        await after(bench, topic, 7200)
+        objects.objects.clear()
+        await topic.stored.create_subscription("behind", StartAt(latest=False))
+        await bench.publish(await bench.producer(topic), "more")
+        await exported(topic, 11)
+        await after(bench, topic, 7200)
+        assert in_lake(topic) == 11, "the next ledger goes its way"
+        await topic.stored.delete_subscription("behind")
+        said.rules = replace(RULES, retention=Retention.exactly(2 * HOUR_MS, -1))
+        await after(bench, topic, 10)
+        assert topic.start_offset == 11, "and what nobody can read is forgotten when its time has come"
+
+    run(scenario)
+
+
 def test_a_store_that_is_away_keeps_ledgers_where_they_are_and_that_is_told(run: Run) -> None:
     async def scenario(bench: Any) -> None:
         topic, objects, _ = await opened(bench)

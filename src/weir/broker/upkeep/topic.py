@@ -6,7 +6,7 @@ from weir.broker.topic.stats import backlog_bytes
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.upkeep.log_compaction import forget_expired, is_due
 from weir.broker.upkeep.unread import warn_of_unread
-from weir.model.errors import ProducersHeldError, QuotaExceededError
+from weir.model.errors import ProducersHeldError, QuotaExceededError, ReadFailedError
 from weir.model.policies import BacklogAction, BacklogQuota, LogCompaction, Policies, Retention
 from weir.model.queues import QUEUE_SUBSCRIPTION
 from weir.stream.retention import bytes_from, offset_keeping, trim_point
@@ -35,8 +35,12 @@ async def maintain(topic: BrokerTopic, now_ms: int) -> None:
 
 
 async def _expire(topic: BrokerTopic, subscription: Subscription, policies: Policies, now_ms: int) -> None:
-    """What is older than its time to live counts as acknowledged."""
-    oldest = await subscription.oldest_unacked()
+    """What is older than its time to live counts as acknowledged. What cannot be read has no age, and must not
+    keep the rest from being looked after."""
+    try:
+        oldest = await subscription.oldest_unacked()
+    except ReadFailedError:
+        return
     ttl_ms = (policies.message_ttl_s or 0) * 1000 if subscription.retains else 0
     if oldest is not None and 0 < ttl_ms <= now_ms - oldest[1]:
         subscription.expire_before(await topic.offset_at(now_ms - ttl_ms + 1))

@@ -1,6 +1,7 @@
 """`weir lake run`: looks at every topic of the lake now and then, and exports those that are due."""
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 #: What a row takes in Parquet, as long as nothing is known of the topic's.
 _ROW_BYTES = 200.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
+#: What a task of Spark's died of, in the words of its Python: `OSError: the disk is full`.
+_CAUSE = re.compile(r"[\w.]*(Error|Exception): \S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +109,9 @@ class LakeRunner:
                 added = self._exporter.export(one.name, one.definition, self._told)
             except TopicNotFoundError:
                 continue
-            except WeirError as failure:
-                failed[one.name] = str(failure)
+            except Exception as failure:  # Spark's, pyiceberg's and the store's are of many kinds
+                log.debug("why:", exc_info=failure)
+                failed[one.name] = _said(failure)
                 continue
             if added is not None:
                 found.append(added)
@@ -136,7 +140,7 @@ class LakeRunner:
                 seen.failures += 1
                 pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (seen.failures - 1))
                 seen.again_s = self._now() + pause_s
-                log.warning("%s was not exported (next try in %.0f s): %s", one.name, pause_s, failure)
+                log.warning("%s was not exported (next try in %.0f s): %s", one.name, pause_s, _said(failure))
                 log.debug("why:", exc_info=failure)
         return found
 
@@ -169,3 +173,12 @@ class LakeRunner:
             self._now() - seen.since_s >= self._trigger.age_s
             or waiting * seen.row_bytes >= self._trigger.size_bytes
         )
+
+
+def _said(failure: Exception) -> str:
+    """In one line: Spark's have the stacks of both sides in them."""
+    if isinstance(failure, WeirError):
+        return str(failure)
+    told = [line.strip() for line in str(failure).splitlines() if line.strip()]
+    causes = [line for line in told if _CAUSE.match(line)]
+    return next(reversed(causes), told[0] if told else type(failure).__name__)

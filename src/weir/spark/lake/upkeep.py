@@ -257,9 +257,9 @@ def _files_of(found: LakeTable) -> set[str]:
 
 
 def _bare(path: str) -> str:
-    """As the store has it."""
+    """As the store has it. Hadoop, which may be what a catalog writes by, says `file:/x`."""
     scheme, found, rest = path.partition("://")
-    return rest if found else scheme
+    return rest if found else scheme.removeprefix("file:")
 
 
 def drop_deleted(cluster: Cluster, lakes: Sequence[NamespaceLake]) -> list[TopicName]:

@@ -14,7 +14,7 @@ from weir.gateway.rocketmq.consume.links import Link, Received
 from weir.gateway.rocketmq.errors import MOVED
 from weir.model.bits import bits_at, indices_of
 from weir.model.consumer_groups import GroupSettings
-from weir.model.errors import ConsumerClosedError, NotOwnerError, WeirError
+from weir.model.errors import ConsumerClosedError, NotOwnerError, ReadStuckError, WeirError
 from weir.model.fifo import FIFO_PROPERTY
 from weir.model.filters import MessageFilter
 from weir.model.retry import with_retry
@@ -88,7 +88,8 @@ class GroupTopic:
     # --- receiving ---------------------------------------------------------------------------------------
 
     async def receive(self, want: "Want", wait_s: float) -> list[Received]:
-        """Up to so many messages, as soon as there are any; none after the wait."""
+        """Up to so many messages, as soon as there are any; none after the wait. ReadStuckError tells, once in a
+        while, that those of a partition cannot be read; the others go on."""
         self._used_at = self._clock.monotonic()
         await self.open(want.role, want.filter)
         found = [] if self._serving else self._at_hand(want.count)
@@ -130,7 +131,7 @@ class GroupTopic:
         except asyncio.CancelledError:
             self._leave_line(receiver)
             if receiver.future.done() and not receiver.future.cancelled():
-                for link, deliveries in receiver.future.result():
+                for link, deliveries in [] if receiver.future.exception() else receiver.future.result():
                     link.spare += deliveries
                 self._woken.set()
             raise
@@ -141,6 +142,11 @@ class GroupTopic:
         self._leave_line(receiver)
         if not receiver.future.done():
             receiver.future.set_result(found)
+
+    def _fail(self, receiver: _Receiver, why: ReadStuckError) -> None:
+        self._leave_line(receiver)
+        if not receiver.future.done():
+            receiver.future.set_exception(why)
 
     def _leave_line(self, receiver: _Receiver) -> None:
         if receiver in self._line:
@@ -179,14 +185,20 @@ class GroupTopic:
                 task.cancel()
             await asyncio.gather(*asked, woken, return_exceptions=True)
             came: _Found = []
+            stuck: ReadStuckError | None = None
             for task, link in asked.items():
                 if task.cancelled():
                     continue
-                if task.exception() is None:
+                failed = task.exception()
+                if failed is None:
                     came.append((link, task.result()))
+                elif isinstance(failed, ReadStuckError):  # it is read on all the same
+                    stuck = failed
                 else:
                     self._close_soon(link)
             self._hand_on(came)
+            if stuck is not None and first in self._line:
+                self._fail(first, stuck)
 
     def _hand_on(self, came: _Found) -> None:
         """To those who wait, in their order; what is left of it is at hand for the next."""
