@@ -82,7 +82,10 @@ RULES = [
     ("consume", r"PUT .*/backlogSize"),
     ("consume", r"POST .*/{namespace}/({bundle}/)?(clearBacklog|unsubscribe).*"),
     ("consume", r".* /admin/weir/v1/backlog/.*"),
-    ("admin", r"(PUT|DELETE) /admin/weir/v1/replays/.*"),  # or who began it, and may both consume and produce
+    (
+        "admin",
+        r"(PUT|DELETE) /admin/weir/v1/replays/.*",
+    ),  # or who began it
     ("consume", r".* /admin/weir/v1/(replays|offsets|waiting|found|trace|traces|groups)/.*"),
     ("consume", r"GET /admin/weir/v1/held/.*"),
     ("consume", r".* /admin/weir/v1/dead-letters/.*"),
@@ -346,3 +349,32 @@ async def test_a_failed_disk_is_not_told_by_its_paths(serve) -> None:
     status, body = await (await serve([Route("GET", "/x", "Fails.", fail)])).call("GET", "/x")
     assert status == 500
     assert "/var/lib" not in body["reason"]
+
+
+def test_a_replay_is_begun_by_who_may_read_write_and_administer_and_seen_by_who_may_read(guarded) -> None:
+    prepare(guarded)
+    guarded.ask("POST", "namespaces/acme/orders/permissions/both", ["produce", "consume"], token=token("owner"))
+    for topic in ("from", "to"):
+        guarded.ask("PUT", f"persistent/acme/orders/{topic}", token=token("owner"))
+    guarded.ask("PUT", "persistent/public/default/elsewhere", token=token("admin"))
+    every, one = "/admin/weir/v1/replays", "/admin/weir/v1/replays/acme/orders/from/r1"
+
+    def begin(role: str, **body: str) -> int:
+        return int(guarded.ask("PUT", one, body, token=token(role)).status)
+
+    into = {"target": "persistent://acme/orders/to"}
+    assert {begin(role, **into) for role in ("stranger", "reader", "writer", "both")} == {403}
+    assert begin("owner", target="persistent://public/default/elsewhere") == 403  # where it may not produce
+    assert guarded.do("GET", every, token=token("admin")) == []
+    assert begin("owner", **into) == 200
+    (seen,) = guarded.do("GET", every, token=token("reader"))
+    assert (seen["id"], seen["role"], seen["state"]) == ("r1", "owner", "selecting")
+    for role in ("writer", "stranger"):
+        assert guarded.do("GET", every, token=token(role)) == []
+        assert guarded.ask("GET", one, token=token(role)).status == 403
+    step = {"state": "cancelled"}
+    for role in ("reader", "both", "stranger"):
+        assert guarded.ask("PUT", f"{one}/progress", step, token=token(role)).status == 403
+        assert guarded.ask("DELETE", one, token=token(role)).status == 403
+    assert guarded.do("PUT", f"{one}/progress", step, token=token("admin"))["state"] == "cancelled"
+    guarded.do("DELETE", one, token=token("owner"))

@@ -1,23 +1,21 @@
-"""Source and sink on a Spark standalone cluster: one master and two workers, each a process of its own."""
+"""Source and sink, export and replay on a Spark standalone cluster: one master and two workers."""
 
-import os
-import re
+import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
 import pytest
 
-from weir.spark.java import find_java
+from weir.testing.processes.up import environment
 
 from .conftest import Reads, Topics
+from .sql_session import stored
+from .standalone import DEADLINE_S, SparkCluster
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark")]
 
-_DEADLINE_S = 240.0
 _DRIVER = """
 import sys
 import weir.spark
@@ -38,72 +36,71 @@ spark.stop()
 """
 
 
-class Daemon:
-    """A process of Spark's own, and what it has logged."""
-
-    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
-        self._log = folder / f"{name}.log"
-        home = os.path.dirname(pyspark.__file__)
-        environment = os.environ | {
-            "JAVA_HOME": find_java().home,
-            "SPARK_HOME": home,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_WORKER_DIR": str(folder / name),
-            "PYSPARK_PYTHON": sys.executable,
-        }
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [f"{home}/bin/spark-class", *arguments], env=environment, stdout=log, stderr=log
-            )
-
-    def said(self, pattern: str) -> str:
-        """What fits the pattern in its log, once it is there."""
-        deadline = time.monotonic() + _DEADLINE_S
-        while time.monotonic() < deadline:
-            found = re.search(pattern, self._log.read_text(errors="replace"))
-            if found is not None:
-                return found[1]
-            assert self.process.poll() is None, self._log.read_text(errors="replace")
-            time.sleep(0.1)
-        raise AssertionError(self._log.read_text(errors="replace"))
-
-
-@pytest.fixture
-def master(tmp_path: Path) -> Iterator[str]:
-    """The URL of a master that has two workers."""
-    ports = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-    leader = Daemon(tmp_path, "master", "org.apache.spark.deploy.master.Master", *ports)
-    daemons = [leader]
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A master that has two workers."""
+    found = SparkCluster(tmp_path_factory.mktemp("standalone"))
     try:
-        url = leader.said(r"Starting Spark master at (spark://\S+)")
-        for name in ("left", "right"):
-            sizes = ("--cores", "1", "--memory", "600m")
-            daemons.append(Daemon(tmp_path, name, "org.apache.spark.deploy.worker.Worker", *ports, *sizes, url))
-        for worker in daemons[1:]:
-            worker.said(r"(Successfully registered with master)")
-        yield url
+        yield found.start()
     finally:
-        for daemon in daemons:
-            daemon.process.terminate()
-        for daemon in daemons:
-            daemon.process.wait(60)
+        found.close()
 
 
 @pytest.mark.longest
 def test_a_cluster_of_two_workers_runs_source_and_sink(
-    topics: Topics, read: Reads, tmp_path: Path, master: str
+    topics: Topics, read: Reads, tmp_path: Path, cluster: SparkCluster
 ) -> None:
     source, target = topics.create(2), topics.create(2)
     for part in range(2):
         topics.fill(source, [f"{part}-{number}" for number in range(100)], part)
     done = subprocess.run(
-        [sys.executable, "-c", _DRIVER, master, topics.servers, source, target, str(tmp_path / "checkpoint")],
+        [sys.executable, "-c", _DRIVER, cluster.url, topics.servers, source, target, str(tmp_path / "checkpoint")],
         capture_output=True,
         text=True,
         check=False,
-        timeout=_DEADLINE_S,
+        timeout=DEADLINE_S,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "executors 2" in done.stdout
     assert sorted(read.values(target)) == sorted(f"{part}-{number}" for part in range(2) for number in range(100))
+
+
+@pytest.mark.soak
+def test_a_cluster_of_two_workers_runs_export_and_replay(
+    topics: Topics, tmp_path: Path, cluster: SparkCluster
+) -> None:
+    def weir(*words: str, **variables: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "weir.cli.main", *words, "--url", topics.up.http_url],
+            env={**environment(), **cluster.variables, "XDG_STATE_HOME": str(tmp_path), **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DEADLINE_S,
+        )
+        assert done.returncode == 0, (done.stdout, done.stderr[-4000:])
+        return done.stdout
+
+    source, target = topics.create(2, name="on-two-workers"), topics.create(2, name="again-on-two-workers")
+    values = {part: [f"{part}-{number:03d}" for number in range(100)] for part in range(2)}
+    for part in range(2):
+        topics.fill(source, values[part], part)
+    weir("lake", "on", source, "--to", f"file://{tmp_path}/lake")
+    try:
+        weir("lake", "run", "--once", "--master", cluster.url)
+        assert cluster.ran("weir-lake") == ["left", "right"]
+        told = json.loads(weir("lake", "status", source, "--json"))
+        exported = {one["partition"]: one["exported"] for one in told}
+        assert exported == {0: 100, 1: 100}
+        for part in range(2):
+            topics.trim(source, 60, part)  # from here on these are in the table alone
+        where = "CAST(value AS string) LIKE '%5'"
+        weir(
+            *("replay", "--topic", source, "--where", where, "--into", target, "--no-server"),
+            WEIR_SPARK_MASTER=cluster.url,
+        )
+        assert cluster.ran("weir-sql") == ["left", "right"]
+    finally:
+        weir("lake", "off", source)
+    picked = [value for part in range(2) for value in values[part] if value.endswith("5")]
+    assert [value for _, value in stored(topics.servers, target)] == picked

@@ -4,7 +4,6 @@ The selection is written by hand: Spark is not needed for any of this.
 """
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -13,19 +12,19 @@ import pytest
 from click.testing import CliRunner
 
 from weir.cli.main import cli
-from weir.client.blocking import Access, ask_v2
+from weir.client.blocking import ask_v2
 from weir.client.replays import all_replays, find_replay
 from weir.model.errors import ConfigError, ReplayStateError
-from weir.model.replays import Replay, ReplayState
+from weir.model.replays import ReplayState
 from weir.model.topics import TopicName
 from weir.spark.replay.delivering import Delivery
 from weir.spark.replay.doing import cancel, go_on
 from weir.spark.replay.requests import Request, begin, resolve
-from weir.spark.replay.selecting import make_selection, selection_topic
+from weir.spark.replay.selecting import selection_topic
 from weir.spark.sql.cluster import WeirCluster
-from weir.wire.kafka.records_build import Record, build_batch
 
 from .conftest import Topics
+from .replay_kit import new_name, place_of, selecting
 from .sql_session import stored
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark")]
@@ -44,30 +43,7 @@ def client(up) -> Iterator[pulsar.Client]:
 
 @pytest.fixture
 def place(topics: Topics) -> WeirCluster:
-    return WeirCluster(Access(topics.up.http_url, patience_s=5.0), topics.servers)
-
-
-def _name(what: str) -> str:
-    return f"{what}-{time.time_ns()}"
-
-
-def _select(topics: Topics, place: WeirCluster, partitions: dict[int, list[str]]) -> Callable[[Replay], None]:
-    """As Spark would: the messages, with their headers, in the partitions that they go to."""
-
-    def select(replay: Replay) -> None:
-        name = make_selection(place, replay, max(partitions) + 1).local
-        told = [(b"weir-replay-id", replay.id.encode()), (b"weir-replay-offset", b"7")]
-        if replay.subscription is not None:
-            told.append((b"weir-replay-subscription", replay.subscription.encode()))
-        for partition, values in partitions.items():
-            records = [
-                Record(at, 1_700_000_000_000 + at, value.encode(), value.encode(), told)
-                for at, value in enumerate(values)
-            ]
-            for record in records:  # batches of one: they are delivered in others
-                topics.send(name, build_batch([replace(record, offset_delta=0)]), partition)
-
-    return select
+    return place_of(topics)
 
 
 def _kill_at(step: str, number: int) -> Callable[[str], None]:
@@ -85,12 +61,12 @@ def _kill_at(step: str, number: int) -> Callable[[str], None]:
 def test_a_replay_that_is_killed_at_any_step_delivers_each_message_once(
     topics: Topics, place: WeirCluster
 ) -> None:
-    source, target = topics.create(2, name=_name("from")), topics.create(2, name=_name("to"))
+    source, target = topics.create(2, name=new_name("from")), topics.create(2, name=new_name("to"))
     wanted = resolve(place, Request(TopicName.parse(source), target, rate=8))
     assert (wanted.batch, wanted.subscription) == (2, None)
     replay = begin(place, wanted)
     values = {part: [f"{part}-{at:02d}" for at in range(9)] for part in range(2)}
-    select = _select(topics, place, values)
+    select = selecting(topics, place, values)
     steps = [("counted", 1), ("fixed", 1), ("sending", 2), ("sent", 3), ("sent", 2), ("delivered", 1)]
     for step, number in steps:
         again = find_replay(place.access, replay.id)
@@ -110,9 +86,9 @@ def test_a_replay_that_is_killed_at_any_step_delivers_each_message_once(
 def test_one_subscription_alone_gets_them_and_the_others_have_no_backlog(
     topics: Topics, place: WeirCluster, client: pulsar.Client
 ) -> None:
-    topic = topics.create(1, name=_name("orders"))
+    topic = topics.create(1, name=new_name("orders"))
     topics.fill(topic, ["first"])
-    name = _name("billing")  # others on this broker have theirs
+    name = new_name("billing")  # others on this broker have theirs
     earliest = pulsar.InitialPosition.Earliest
     billing = client.subscribe(topic, name, pulsar.ConsumerType.Shared, initial_position=earliest)
     other = client.subscribe(topic, "other", pulsar.ConsumerType.Exclusive, initial_position=earliest)
@@ -122,7 +98,7 @@ def test_one_subscription_alone_gets_them_and_the_others_have_no_backlog(
         found = resolve(place, Request(None, name))
         assert (found.topic, found.subscription) == (TopicName.parse(topic), name)
         replay = begin(place, found)
-        go_on(place, replay, _select(topics, place, {0: ["a", "b", "c"]}), Delivery(place))
+        go_on(place, replay, selecting(topics, place, {0: ["a", "b", "c"]}), Delivery(place))
         topics.fill(topic, ["last"])
         again = [billing.receive(timeout_millis=60_000) for _ in range(4)]
         assert [one.data() for one in again] == [b"a", b"b", b"c", b"last"]
@@ -141,7 +117,7 @@ def test_one_subscription_alone_gets_them_and_the_others_have_no_backlog(
 
 
 def test_what_cannot_be_replayed_is_said_before_anything_is_kept(topics: Topics, place: WeirCluster) -> None:
-    topic, other = topics.create(name=_name("wrong")), topics.create(name=_name("other"))
+    topic, other = topics.create(name=new_name("wrong")), topics.create(name=new_name("other"))
     before = len(all_replays(place.access))
     name = TopicName.parse(topic)
     for request in (
@@ -158,7 +134,7 @@ def test_what_cannot_be_replayed_is_said_before_anything_is_kept(topics: Topics,
 
 
 def test_a_cancelled_replay_delivers_nothing_more(topics: Topics, place: WeirCluster) -> None:
-    source, target = topics.create(name=_name("from")), topics.create(name=_name("to"))
+    source, target = topics.create(name=new_name("from")), topics.create(name=new_name("to"))
     replay = begin(place, resolve(place, Request(TopicName.parse(source), target)))
     assert cancel(place, replay).state is ReplayState.CANCELLED
     with pytest.raises(ReplayStateError):
@@ -174,10 +150,10 @@ def test_the_command_lists_who_replayed_what_ends_one_and_goes_on_with_one(
         assert result.exit_code == 0, (result.output, result.exception)
         return result.output
 
-    source, target = topics.create(name=_name("from")), topics.create(name=_name("to"))
+    source, target = topics.create(name=new_name("from")), topics.create(name=new_name("to"))
     request = Request(TopicName.parse(source), target, "value = 'a'")
     left, ended = (begin(place, resolve(place, request)) for _ in range(2))
-    _select(topics, place, {0: ["a"]})(left)
+    selecting(topics, place, {0: ["a"]})(left)
     Delivery(place).fix(left)
     assert "cancelled" in weir("cancel", ended.id)
     assert "1 messages" in weir("resume", left.id)
@@ -185,3 +161,63 @@ def test_the_command_lists_who_replayed_what_ends_one_and_goes_on_with_one(
     assert {one["state"] for one in found.values()} == {"cancelled", "done"}
     assert (found[left.id]["where"], found[left.id]["delivered"]) == ("value = 'a'", 1)
     assert left.id in weir("list", source)
+
+
+class Watcher:
+    """What whoever watches a replay is told."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[int, int]] = []
+        self.seen = 0
+
+    def begin(self, total: int, delivered: int) -> None:
+        self.begun.append((total, delivered))
+
+    def advance(self, messages: int) -> None:
+        self.seen += messages
+
+
+def test_a_rate_is_kept_and_whoever_watches_is_told_how_far_it_is_also_after_a_kill(
+    topics: Topics, place: WeirCluster
+) -> None:
+    source, target = topics.create(name=new_name("from")), topics.create(name=new_name("to"))
+    replay = begin(place, resolve(place, Request(TopicName.parse(source), target, rate=20)))
+    assert (replay.rate, replay.batch) == (20, 5)
+    now_s, sent = 0.0, 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    def reached(step: str) -> None:
+        nonlocal sent
+        if step == "sent":
+            sent += 5
+            assert sent <= 20 * now_s + 5  # of a second's messages a batch may be ahead
+        if sent == 40:
+            raise KilledError
+
+    values = [f"{at:02d}" for at in range(60)]
+    select = selecting(topics, place, {0: values})
+    first, second = Watcher(), Watcher()
+    with pytest.raises(KilledError):
+        go_on(place, replay, select, Delivery(place, first, reached=reached, now=lambda: now_s, sleep=sleep))
+    assert (first.begun, first.seen, sent) == ([(60, 0)], 35, 40)
+    left = Delivery(place, second, now=lambda: now_s, sleep=sleep)
+    go_on(place, find_replay(place.access, replay.id), select, left)
+    assert (second.begun, second.seen) == ([(60, 40)], 20)
+    assert now_s == pytest.approx(35 / 20 + 20 / 20)
+    assert [value for _, value in stored(topics.servers, target)] == values
+
+
+def test_on_a_terminal_a_bar_shows_how_far_it_is(topics: Topics, place: WeirCluster) -> None:
+    source, target = topics.create(name=new_name("from")), topics.create(name=new_name("to"))
+    replay = begin(place, resolve(place, Request(TopicName.parse(source), target)))
+    selecting(topics, place, {0: ["a", "b", "c"]})(replay)
+    Delivery(place).fix(replay)
+    terminal = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}
+    command = ["replay", "resume", replay.id, "--url", topics.up.http_url]
+    result = CliRunner().invoke(cli, command, env=terminal)
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "3/3" in result.stderr
+    assert "3 messages were delivered again" in result.stdout

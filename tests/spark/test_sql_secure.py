@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from weir.broker.access.tokens import create_secret, create_token
 from weir.client.blocking import Access, ask_v2
+from weir.client.replays import all_replays
 from weir.model.errors import NotAuthenticatedError, NotAuthorisedError, WeirError
 from weir.spark.sql.cluster import WeirCluster
 from weir.spark.sql.console import Console
@@ -112,6 +113,38 @@ def test_each_role_does_with_sql_what_its_grants_allow(
         runner.step()
     finally:
         runner.close()
+
+
+def test_who_may_read_write_and_administer_replays_and_it_is_kept_who_did(
+    spark: SparkSession, secure: Secure
+) -> None:
+    def do(role: str, text: str) -> Rows | Done:
+        (statement,) = parse(text)
+        return Console(lambda: spark, secure.place(role)).do(statement)
+
+    source, target = "acme.shop.returns", "acme.shop.audit"
+    admin = secure.access("admin")
+    for name in (source, target):
+        ask_v2(admin, "PUT", f"persistent/{name.replace('.', '/')}/partitions", 1)
+    ask_v2(admin, "POST", "namespaces/acme/shop/permissions/both", ["produce", "consume"])
+    do("writer", f"INSERT INTO {source} VALUES ('1'), ('2'), ('3')")
+    replay = f"REPLAY {source} WHERE value <> '2' INTO TOPIC {target}"
+    for role in ("reader", "writer", "both"):
+        with pytest.raises(WeirError, match="may not"):
+            do(role, replay)
+    with pytest.raises(WeirError, match="may not"):
+        do("owner", f"REPLAY {source} INTO TOPIC public.default.secret")
+    assert all_replays(admin) == []
+    done = do("owner", replay)
+    assert isinstance(done, Done)
+    assert done.fields["messages"] == 2
+    for role, seen in (("reader", 1), ("owner", 1), ("writer", 0)):
+        shown = do(role, "SHOW REPLAYS")
+        assert isinstance(shown, Rows)
+        assert [row[shown.columns.index("by")] for row in shown.rows] == ["owner"] * seen
+    found = do("reader", f"SELECT value FROM {target} ORDER BY value")
+    assert isinstance(found, Rows)
+    assert [tuple(row) for row in found.rows] == [("1",), ("3",)]
 
 
 def test_without_a_token_or_with_another_the_command_says_so(secure: Secure, tmp_path: Path) -> None:

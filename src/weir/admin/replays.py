@@ -1,7 +1,8 @@
 """Replays by query: who asked for what, and how far it is. The command `weir replay` does them.
 
-Whoever may consume a topic may know of its replays. To begin one takes the right to produce where it goes, too; to
-change one, to be who began it, or an administrator of the topic.
+Whoever may consume a topic may know of its replays. To begin one takes the right to produce where it goes, too,
+and to administer the topic, beside which its selection is kept; to change one, to be who began it, or an
+administrator.
 """
 
 from typing import Annotated, Literal
@@ -135,6 +136,7 @@ class ReplayRoutes:
         named = None if body.subscription is not None else body.target
         target = topic if named is None else TopicName.parse(named).base
         self._context.authoriser.check(call.role, Action.PRODUCE, target)
+        self._context.authoriser.check_admin(call.role, topic)
         wanted = Replay(
             name,
             topic,

@@ -12,7 +12,7 @@ import click
 from weir.cli.examples import examples
 from weir.cli.output import Bytes, Column, Output, done
 from weir.cli.remote import Remote, remote_options
-from weir.cli.spark_side import need_spark, place_of, quiet_session, spark_config
+from weir.cli.spark_side import master_option, need_spark, place_of, quiet_session, spark_config
 from weir.cli.values import parse_pairs, parse_size, parse_span_ms
 from weir.model.errors import ConfigError, LakeError
 from weir.model.topics import NamespaceName, TopicName
@@ -177,9 +177,7 @@ def off(*, what: str, remote: Remote, as_json: bool) -> None:
     "--size", default="128M", show_default=True, metavar="SIZE", help="Export when so much would be written."
 )
 @click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
-@click.option(
-    "--master", default="local[*]", show_default=True, help="Where Spark's tasks run; `none`: in this process."
-)
+@master_option("Where Spark's tasks run; `none`: without Spark")
 @click.option("--memory", default="1g", show_default=True, help="Memory of Spark's driver.")
 @remote_options
 def run(

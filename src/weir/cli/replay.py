@@ -4,6 +4,8 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,10 +13,10 @@ import click
 from weir.cli.examples import examples
 from weir.cli.output import Column, Output, done
 from weir.cli.remote import Remote, remote_options
-from weir.cli.spark_side import need_spark, place_of
+from weir.cli.spark_side import master_option, need_spark, place_of
 from weir.cli.sql_session import hello_of, open_session
 from weir.cli.values import parse_moment_ms, show_moment
-from weir.model.errors import ConfigError, SqlError
+from weir.model.errors import ConfigError, ReplayNotFoundError, SqlError
 from weir.model.topics import TopicName
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Names a step at which the process ends at once, as if it were killed: for tests of exactly that.
 _STOP_AT = "WEIR_REPLAY_STOP_AT"
+#: For how long a replay that runs waits for brokers that are away.
+_PATIENCE_S = 60.0
 
 
 @click.group(
@@ -60,7 +64,7 @@ __dead_reason, __dead_subscription, __dead_deliveries, __dead_at. See docs/repla
 @click.option("--rate", type=click.IntRange(min=1), metavar="N", help="Messages per second at the most.")
 @click.option("--dry-run", is_flag=True, help="Only say how many it would be.")
 @click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark picks the messages.")
+@master_option("Where Spark picks the messages")
 @click.option("--no-server", is_flag=True, help="Start Spark in this process, not in the server of weir sql.")
 @remote_options
 @click.pass_context
@@ -160,7 +164,7 @@ def list_replays(*, topic: str | None, remote: Remote, out: Output) -> None:
 @replay.command(epilog=examples("weir replay resume", "weir replay resume 20261116-081500-a1b2c3"))
 @click.argument("replay_id", metavar="[ID]", required=False)
 @click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark picks the messages.")
+@master_option("Where Spark picks the messages")
 @click.option("--no-server", is_flag=True, help="Start Spark in this process, not in the server of weir sql.")
 @remote_options
 def resume(
@@ -170,8 +174,10 @@ def resume(
     need_spark()
     from weir.client.replays import all_replays, find_replay
     from weir.model.replays import ReplayState
+    from weir.spark.replay.doing import sweep
 
     place = place_of(remote, kafka)
+    sweep(place)
     if replay_id is not None:
         left = [find_replay(place.access, replay_id)]
     else:
@@ -203,11 +209,12 @@ def cancel(*, replay_id: str, remote: Remote, as_json: bool) -> None:
 
 
 def _go_on(place: "WeirCluster", begun: "Replay", spark: "_Statements", *, as_json: bool) -> None:
-    from weir.client.replays import forget_replay
+    from weir.client.replays import find_replay
     from weir.spark.replay.delivering import Delivery
     from weir.spark.replay.doing import go_on
-    from weir.spark.replay.selecting import drop_selection
 
+    # A broker that dies is waited for; one that was never there has been missed before.
+    place = replace(place, access=replace(place.access, patience_s=_PATIENCE_S))
     reached = _stop_at(os.environ.get(_STOP_AT))
     with _Bar(begun, shown=not as_json) as bar:
 
@@ -216,9 +223,10 @@ def _go_on(place: "WeirCluster", begun: "Replay", spark: "_Statements", *, as_js
             reached("begun")
             try:
                 spark.select(wanted)
-            except SqlError:  # the condition is wrong, and nothing was delivered
-                drop_selection(place, wanted)
-                forget_replay(place.access, wanted)
+            except SqlError as failure:
+                with suppress(ReplayNotFoundError):  # the condition was none, and nothing is left of it
+                    find_replay(place.access, wanted.id)
+                    failure.hint = f"`weir replay resume {wanted.id}` tries again, `cancel` ends it"
                 raise
             reached("selected")
 

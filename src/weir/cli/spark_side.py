@@ -2,10 +2,12 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
 
 from weir.cli.remote import Remote
 from weir.model.errors import ConfigError, SparkSetupError
@@ -15,7 +17,22 @@ if TYPE_CHECKING:
 
     from weir.spark.sql.cluster import WeirCluster
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+#: Says for a shell where Spark runs, as `--master` does for a command.
+MASTER_VARIABLE = "WEIR_SPARK_MASTER"
 NEEDED = ("pyspark", "pyarrow", "numpy", "pandas", "sqlglot", "prompt_toolkit")
+
+
+def master_option(what: str) -> Callable[[_Command], _Command]:
+    """`--master`: Spark in this process, or a cluster of its own. `what`: that is done there."""
+    return click.option(
+        "--master",
+        envvar=MASTER_VARIABLE,
+        default="local[*]",
+        show_default=True,
+        metavar="MASTER",
+        help=f"{what}: here, or spark://HOST:PORT. [env: {MASTER_VARIABLE}]",
+    )
 
 
 def need_spark() -> None:

@@ -9,7 +9,7 @@ import click
 from weir.cli.lazy import Lazy, LazyGroup
 from weir.cli.output import Output
 from weir.cli.remote import Remote, remote_options
-from weir.cli.spark_side import need_spark
+from weir.cli.spark_side import master_option, need_spark
 from weir.cli.sql_session import Session, hello_of, open_session
 from weir.cli.sql_views import Printer
 from weir.model.errors import ConfigError, WeirError
@@ -61,7 +61,7 @@ when nobody has asked it for 10 minutes; WEIR_SQL_SERVER=off, or --no-server, do
 @click.option("--no-runner", is_flag=True, help="Start no runner for streams; weir streams run does it elsewhere.")
 @click.option("--checkpoints", metavar="FOLDER", help="For a runner started here; by default beside the data.")
 @click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs queries.")
+@master_option("Where Spark runs queries")
 @click.option("--no-server", is_flag=True, help="Start Spark in this process, for this time only.")
 @click.option("--debug", is_flag=True, help="With an error, print what Spark and Java said, too.")
 @remote_options

@@ -19,7 +19,7 @@ DEFAULT_ORIGIN = "default"
 #: Variables of ours that are no settings: they are the command line's.
 _OTHERS = (
     *("WEIR_URL", "WEIR_TOKEN", "WEIR_TOKEN_FILE", "WEIR_CA", "WEIR_CERTIFICATE", "WEIR_KEY", "WEIR_META"),
-    *("WEIR_CONFIG", "WEIR_SQL_SERVER", "WEIR_SQL_IDLE", "WEIR_TIERED_STOP_AT"),
+    *("WEIR_CONFIG", "WEIR_SQL_SERVER", "WEIR_SQL_IDLE", "WEIR_SPARK_MASTER", "WEIR_TIERED_STOP_AT"),
 )
 #: What Kubernetes puts into the environment of every pod beside a service that is called weir.
 _KUBERNETES = re.compile(r"WEIR_(SERVICE_(HOST|PORT.*)|PORT(_.*)?)")

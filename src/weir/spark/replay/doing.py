@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 
-from weir.client.replays import find_replay, report
+from weir.client.kafka.cluster import Cluster
+from weir.client.registry import topic_of
+from weir.client.replays import all_replays, find_replay, report
 from weir.model.errors import ReplayStateError
-from weir.model.replays import Replay, ReplayState
+from weir.model.replays import Replay, ReplayState, is_selection
 from weir.spark.replay.delivering import Delivery
-from weir.spark.replay.selecting import drop_selection
+from weir.spark.replay.selecting import drop_selection, selection_topic
+from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster
 
 
@@ -22,6 +25,16 @@ def go_on(place: WeirCluster, replay: Replay, select: Callable[[Replay], None], 
         now = find_replay(place.access, replay.id)  # somebody else may have been faster
         replay = delivery.fix(now) if now.state is ReplayState.SELECTING else now
     return delivery.run(replay)
+
+
+def sweep(place: WeirCluster) -> None:
+    """Selections of replays that have ended: left by who was killed, or found no broker, in the last step."""
+    with Cluster(connection(place.options)) as cluster:
+        there = {topic for name in cluster.topics() if is_selection(topic := topic_of(name))}
+    if there:
+        for one in all_replays(place.access):
+            if one.state in (ReplayState.DONE, ReplayState.CANCELLED) and selection_topic(one) in there:
+                drop_selection(place, one)
 
 
 def cancel(place: WeirCluster, replay: Replay) -> Replay:

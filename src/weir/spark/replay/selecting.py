@@ -184,6 +184,12 @@ def make_selection(place: WeirCluster, replay: Replay, partitions: int) -> Topic
     return topic
 
 
+def is_kept(place: WeirCluster, replay: Replay) -> bool:
+    """Whether there is something of its selection; it may not be whole yet."""
+    with Cluster(connection(place.options)) as cluster:
+        return kafka_name(selection_topic(replay)) in cluster.topics()
+
+
 def drop_selection(place: WeirCluster, replay: Replay) -> None:
     """What is delivered need not be kept; fine if it is gone."""
     with suppress(WeirError):

@@ -3,14 +3,16 @@
 import time
 from datetime import UTC, datetime
 
-from weir.client.replays import all_replays, find_replay
+from pyspark.errors import PySparkException
+
+from weir.client.replays import all_replays, find_replay, forget_replay
 from weir.model.errors import SqlError
 from weir.model.moments import parse_moment_ms
 from weir.model.replays import Replay
 from weir.spark.replay.delivering import Delivery
 from weir.spark.replay.doing import go_on
 from weir.spark.replay.requests import Request, begin, resolve
-from weir.spark.replay.selecting import Selector
+from weir.spark.replay.selecting import Selector, is_kept
 from weir.spark.sql import statements as s
 from weir.spark.sql.cluster import WeirCluster, table_name, topic_named
 from weir.spark.sql.results import Done, Rows
@@ -43,7 +45,15 @@ class ReplayConsole:
         )
 
     def _select(self, replay_id: str) -> Done:
-        self._selector.write(find_replay(self._place.access, replay_id))
+        """For whoever began it. A condition that is none leaves no replay behind."""
+        replay = find_replay(self._place.access, replay_id)
+        try:
+            picked = self._selector.picked(replay)
+        except PySparkException:
+            if not is_kept(self._place, replay):
+                forget_replay(self._place.access, replay)
+            raise
+        self._selector.write(replay, picked)
         return Done(f"the messages of replay {replay_id} are kept", {"replay": replay_id})
 
 
