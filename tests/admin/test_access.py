@@ -377,4 +377,6 @@ def test_a_replay_is_begun_by_who_may_read_write_and_administer_and_seen_by_who_
         assert guarded.ask("PUT", f"{one}/progress", step, token=token(role)).status == 403
         assert guarded.ask("DELETE", one, token=token(role)).status == 403
     assert guarded.do("PUT", f"{one}/progress", step, token=token("admin"))["state"] == "cancelled"
+    assert guarded.ask("PUT", f"{one}/progress", {"state": "done"}, token=token("owner")).status == 412
+    assert begin("owner", **into, where="another") == 412
     guarded.do("DELETE", one, token=token("owner"))

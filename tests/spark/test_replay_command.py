@@ -102,3 +102,29 @@ def test_a_condition_that_is_none_leaves_nothing_and_one_that_fails_can_be_tried
     assert (kept["state"], kept["delivered"]) == ("selecting", 0)
     assert "cancelled" in weir("replay", "cancel", kept["id"])
     assert stored(topics.servers, target) == []
+
+
+def test_statements_of_sql_replay_as_the_command_does_and_are_checked_before_the_first_is_done(
+    topics: Topics, weir: Weir
+) -> None:
+    source, target = new_name("orders"), topics.create(name=new_name("audit"))
+    make_orders(topics, source, 0, 6)
+    sql = ("sql", "--no-server", "--json", "-e")
+    picked = f"REPLAY `{source}` FROM '{BEGIN_MS + 1000}' TO '{BEGIN_MS + 4000}' WHERE customer = 'c1'"
+    into = f"INTO TOPIC `{target}` RATE 1000"
+    wrong = f"REPLAY `{source}` WHERE no_such_column = 1 {into}"
+    assert "nothing was done" in weir(*sql, f"{picked} {into}; {wrong}", code=1)
+    assert json.loads(weir(*sql, f"{picked} {into} DRY RUN")) == [{"partition": 0, "messages": 2}]
+    assert stored(topics.servers, target) == []
+    assert json.loads(weir("replay", "list", source, "--json")) == []
+    done = json.loads(weir(*sql, f"{picked} {into}"))
+    assert done["messages"] == 2
+    assert [json.loads(value)["id"] for _, value in stored(topics.servers, target)] == [1, 3]
+    shown = {one["id"]: one for one in json.loads(weir(*sql, "SHOW REPLAYS"))}
+    found = shown[done["replay"]]
+    assert (found["where"], found["state"], found["selected"], found["delivered"]) == (
+        "customer = 'c1'",
+        "done",
+        2,
+        2,
+    )

@@ -143,6 +143,15 @@ class Checker:
             self._streams[name] = rest.find_stream(self._place.access, name) is not None
         return self._streams[name]
 
+    # --- replays ------------------------------------------------------------------------------------------------
+
+    @check.register
+    def _replay(self, statement: s.ReplayMessages) -> None:
+        from weir.spark.sql.replay_console import ReplayConsole
+
+        if self._is_known(statement.name) and not self._made:  # what it goes to may be made before
+            ReplayConsole(self._tables, self._place).check(statement)
+
     # --- queries ------------------------------------------------------------------------------------------------
 
     def _query(self, query: Query, *, streaming: bool = False) -> "DataFrame | None":

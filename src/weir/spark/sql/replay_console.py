@@ -44,6 +44,10 @@ class ReplayConsole:
             {"replay": done.id, "messages": count},
         )
 
+    def check(self, statement: s.ReplayMessages) -> None:
+        """WeirError if it cannot be done; nothing is kept."""
+        self._selector.picked(resolve(self._place, request_of(statement)))
+
     def _select(self, replay_id: str) -> Done:
         """For whoever began it. A condition that is none leaves no replay behind."""
         replay = find_replay(self._place.access, replay_id)
