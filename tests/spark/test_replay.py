@@ -103,7 +103,6 @@ def test_a_query_picks_messages_out_of_lake_and_topic_and_one_subscription_alone
         other.close()
 
 
-@pytest.mark.soak
 def test_dead_letters_are_picked_also_when_their_topic_has_trimmed_them(
     topics: Topics, sql: Sql, client: pulsar.Client
 ) -> None:
