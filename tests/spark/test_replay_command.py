@@ -32,7 +32,7 @@ def weir(topics: Topics, spark: "SparkSession") -> Weir:
     def run(*words: str, code: int = 0) -> str:
         result = CliRunner().invoke(cli, [*words, "--url", topics.up.http_url])
         assert result.exit_code == code, (result.output, result.exception)
-        return result.output if code else result.stdout
+        return f"{result.output}{result.exception}" if code else result.stdout  # an error is told by `main`
 
     return run
 
