@@ -15,7 +15,7 @@ _RESOLVE_TIMEOUT_S = 900
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """What to fetch, each as `group:artifact:version`, and the folder of the cache that it goes to."""
+    """What to fetch, each as `group:artifact:version[:classifier]`, and the folder of the cache for it."""
 
     folder: str
     wanted: tuple[str, ...]
@@ -75,8 +75,9 @@ def _project(wanted: tuple[str, ...], alone: tuple[str, ...]) -> str:
 
 
 def _dependency(name: str, without: str) -> str:
-    group, artifact, version = name.split(":")
+    group, artifact, version, *classifier = name.split(":")
+    named = "".join(f"<classifier>{one}</classifier>" for one in classifier)
     return (
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
-        f"{without}</dependency>"
+        f"{named}{without}</dependency>"
     )

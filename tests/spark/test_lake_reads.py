@@ -1,21 +1,25 @@
 """Table and topic read as one by `format("weir")`: batches, sessions without Weir's import, streams, buckets."""
 
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from weir.client.blocking import ask_v2
 from weir.model.topics import TopicName
 from weir.spark.lake.definitions import Definition, namespace_lake, turn_off
 from weir.spark.lake.jobs import LocalJobs
 from weir.spark.source.columns import schema_of
 from weir.spark.sql.tables import Tables
 from weir.testing.processes.s3 import S3Server
+from weir.testing.processes.up import UpProcess
 
 from .conftest import Topics
 from .lake_kit import Lake
-from .sql_session import make_orders
+from .sql_session import Sql, make_orders, patiently
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +74,6 @@ def test_a_batch_read_has_every_offset_once_and_the_tables_part_is_sparks_own_pa
     assert tail.count() == 4
 
 
-@pytest.mark.soak
 def test_a_stream_from_the_earliest_begins_with_what_only_the_table_has(
     topics: Topics, seam: tuple[str, Lake], spark: "SparkSession", tmp_path: Path
 ) -> None:
@@ -91,6 +94,39 @@ def test_a_stream_from_the_earliest_begins_with_what_only_the_table_has(
     )
     assert query.awaitTermination(200)
     assert sorted(seen) == [(at, at) for at in range(9)]
+
+
+def test_offsets_whose_ledgers_are_gone_are_read_by_format_weir_and_sql_each_once(
+    tmp_path: Path, spark: "SparkSession"
+) -> None:
+    up = UpProcess(tmp_path, "broker.maintenance_interval=100ms", "storage.cache_bytes=0B").start()
+    with closing(up):
+        topics = Topics(up)
+        lake = Lake(topics, tmp_path, LocalJobs())
+        lake.definition = replace(lake.definition, tiered_after_ms=0)
+        make_orders(topics, "tiered", 0, 6)
+        _turned_on(lake, "tiered")
+        lake.export("tiered")
+
+        def tiered() -> bool:
+            told = ask_v2(lake.place.access, "GET", "persistent/public/default/tiered-partition-0/stats")
+            return bool(told["lake"]) and told["lake"]["endOffset"] == 6
+
+        patiently(tiered)
+        up.kill()  # nothing of it is in memory any more
+        up.start()
+        make_orders(topics, "tiered", 6, 3)
+        for through in ("true", "false"):  # the table; or the broker, which reads the copies of the ledgers
+            options = {"kafka.bootstrap.servers": topics.servers, "adminUrl": up.http_url, "lake": through}
+            frame = spark.read.format("weir").options(**options, valueFormat="schema").load("tiered")
+            rows = sorted((row.offset, row.id) for row in frame.select("offset", "value.id").collect())
+            assert rows == [(at, at) for at in range(9)], through
+        sql = Sql(spark, topics, tmp_path)
+        try:
+            assert sql.rows("SELECT id, __offset FROM tiered ORDER BY 2") == [(at, at) for at in range(9)]
+        finally:
+            sql.close()
+        assert tiered(), "nothing came back"
 
 
 @pytest.fixture(scope="module")
