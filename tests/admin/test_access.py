@@ -376,6 +376,9 @@ def test_a_replay_is_begun_by_who_may_read_write_and_administer_and_seen_by_who_
     for role in ("reader", "both", "stranger"):
         assert guarded.ask("PUT", f"{one}/progress", step, token=token(role)).status == 403
         assert guarded.ask("DELETE", one, token=token(role)).status == 403
+    for picking in ("selecting", "delivering"):  # by another role's sink they would be written twice
+        assert guarded.ask("PUT", f"{one}/progress", {"state": picking}, token=token("admin")).status == 412
+    guarded.do("PUT", f"{one}/progress", {"state": "selecting"}, token=token("owner"))
     assert guarded.do("PUT", f"{one}/progress", step, token=token("admin"))["state"] == "cancelled"
     assert guarded.ask("PUT", f"{one}/progress", {"state": "done"}, token=token("owner")).status == 412
     assert begin("owner", **into, where="another") == 412

@@ -14,11 +14,12 @@ from click.testing import CliRunner
 from weir.cli.main import cli
 from weir.client.blocking import ask_v2
 from weir.client.replays import all_replays, find_replay
+from weir.client.sinks import commit_epoch, last_epoch
 from weir.model.errors import ConfigError, ReplayStateError
-from weir.model.replays import ReplayState
+from weir.model.replays import Replay, ReplayState
 from weir.model.topics import TopicName
 from weir.spark.replay.delivering import Delivery
-from weir.spark.replay.doing import cancel, go_on
+from weir.spark.replay.doing import cancel, go_on, sweep
 from weir.spark.replay.requests import Request, begin, resolve
 from weir.spark.replay.selecting import selection_topic
 from weir.spark.sql.cluster import WeirCluster
@@ -221,3 +222,30 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is(topics: Topics, place: WeirClus
     assert result.exit_code == 0, (result.output, result.exception)
     assert "3/3" in result.stderr
     assert "3 messages were delivered again" in result.stdout
+
+
+def test_messages_that_were_picked_are_not_picked_again_and_nothing_is_left_in_the_end(
+    topics: Topics, place: WeirCluster
+) -> None:
+    source, target = topics.create(name=new_name("from")), topics.create(name=new_name("to"))
+    replay = begin(place, resolve(place, Request(TopicName.parse(source), target)))
+    select, sink = selecting(topics, place, {0: ["a", "b"]}), f"replay-{replay.id}"
+
+    def write(one: Replay) -> None:
+        select(one)
+        commit_epoch(place.access, sink, 0, [])  # as Spark's sink does when all is there
+
+    def never(one: Replay) -> None:
+        raise AssertionError(one)
+
+    for step, selects in (("counted", write), ("done", never)):
+        with pytest.raises(KilledError):
+            go_on(place, replay, selects, Delivery(place, reached=_kill_at(step, 1)))
+    with topics.cluster() as cluster:
+        assert selection_topic(replay).local in cluster.topics()
+    assert last_epoch(place.access, sink) == 0
+    sweep(place)
+    with topics.cluster() as cluster:
+        assert selection_topic(replay).local not in cluster.topics()
+    assert last_epoch(place.access, sink) == -1
+    assert [value for _, value in stored(topics.servers, target)] == ["a", "b"]

@@ -13,7 +13,7 @@ from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_TOPIC, CONFLICT, topic_of
 from weir.admin.routing import Call, Natural, RefusedError, Route
 from weir.broker.api import Replays, ReplayStep
-from weir.model.errors import InvalidNameError
+from weir.model.errors import InvalidNameError, NotAllowedError
 from weir.model.registry import Action
 from weir.model.replays import Replay, ReplayState
 from weir.model.topics import TopicName
@@ -24,6 +24,8 @@ _ONE = f"{_OF}/{{replay}}"
 _TAG = "replays"
 _NONE_HERE = {501: "no replays are kept here"}
 _MAX_ID = 64
+#: What only who began a replay may say of one that has no messages yet.
+_PICKING = ("selecting", "delivering")
 
 _Count = Annotated[list[Natural], Meta(max_length=100_000)]
 _Name = Annotated[str, Meta(min_length=1, max_length=4_000)]
@@ -153,6 +155,12 @@ class ReplayRoutes:
 
     async def _report(self, call: Call) -> ReplayAnswer:
         topic, name, body = await self._own(call)
+        now = await self._replays.get(topic, name)
+        if now.state is ReplayState.SELECTING and body.state in _PICKING and now.role != call.role:
+            raise NotAllowedError(
+                f"the messages of replay {name} are picked by {now.role!r}, who began it",
+                hint="cancel it, and begin another one",
+            )
         step = ReplayStep(
             None if body.state is None else ReplayState(body.state),
             None if body.selected is None else tuple(body.selected),

@@ -8,7 +8,7 @@ from weir.client.replays import all_replays, find_replay, report
 from weir.model.errors import ReplayStateError
 from weir.model.replays import Replay, ReplayState, is_selection
 from weir.spark.replay.delivering import Delivery
-from weir.spark.replay.selecting import drop_selection, selection_topic
+from weir.spark.replay.selecting import drop_selection, is_picked, selection_topic
 from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster
 
@@ -21,7 +21,10 @@ def go_on(place: WeirCluster, replay: Replay, select: Callable[[Replay], None], 
     if replay.state is ReplayState.CANCELLED:
         raise ReplayStateError(f"replay {replay.id} was cancelled", hint="begin another one")
     if replay.state is ReplayState.SELECTING:
-        select(replay)
+        if not is_picked(place, replay):
+            # For who began it alone: what was written by another role's sink would be there a second time.
+            report(place.access, replay, state=ReplayState.SELECTING)
+            select(replay)
         now = find_replay(place.access, replay.id)  # somebody else may have been faster
         replay = delivery.fix(now) if now.state is ReplayState.SELECTING else now
     return delivery.run(replay)

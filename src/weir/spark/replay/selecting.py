@@ -17,6 +17,7 @@ from weir.client.blocking import ask_v2
 from weir.client.kafka import positions
 from weir.client.kafka.cluster import Cluster
 from weir.client.registry import topic_of
+from weir.client.sinks import forget, last_epoch
 from weir.model.dead_letters import NAMES
 from weir.model.errors import NotAllowedError, TopicExistsError, WeirError
 from weir.model.replays import (
@@ -77,7 +78,7 @@ class Selector:
                 f"{place} AS partition",
             )
         )
-        once = {"sinkId": f"replay-{replay.id}", "sinkEpoch": "0"}
+        once = {"sinkId": _sink(replay), "sinkEpoch": "0"}
         into = {**self.place.options, "topic": kafka_name(name), **once}
         rows.write.format("weir").options(**into).mode("append").save()
 
@@ -184,6 +185,11 @@ def make_selection(place: WeirCluster, replay: Replay, partitions: int) -> Topic
     return topic
 
 
+def is_picked(place: WeirCluster, replay: Replay) -> bool:
+    """Whether its whole selection was written; as far as who asks is who began it."""
+    return last_epoch(place.access, _sink(replay)) >= 0
+
+
 def is_kept(place: WeirCluster, replay: Replay) -> bool:
     """Whether there is something of its selection; it may not be whole yet."""
     with Cluster(connection(place.options)) as cluster:
@@ -194,6 +200,12 @@ def drop_selection(place: WeirCluster, replay: Replay) -> None:
     """What is delivered need not be kept; fine if it is gone."""
     with suppress(WeirError):
         ask_v2(place.access, "DELETE", f"{topic_path(selection_topic(replay), 'partitions')}?force=true")
+    with suppress(WeirError):
+        forget(place.access, _sink(replay))
+
+
+def _sink(replay: Replay) -> str:
+    return f"replay-{replay.id}"
 
 
 def _partitions(place: WeirCluster, topic: TopicName) -> int:
