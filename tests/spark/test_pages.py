@@ -25,7 +25,6 @@ TOPICS: dict[str, dict[str, object]] = {
     "orders": ORDERS,
     "old": ORDERS,
     "payments": {"order_id": "int", "cents": "int"},
-    "sales": {"product": TEXT, "cents": "int"},
 }
 
 
