@@ -37,7 +37,7 @@ quick: setup  ## for every edit: lint, types and the tests that need no process 
 	@$(MAKE) --no-print-directory -j2 lint quick-tests
 
 quick-tests: setup
-	$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile=quick -m 'not process and not spark and not slow'
+	$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile=quick -m 'not process and not spark and not slow and not soak'
 
 test: setup  ## everything: lint, unit, protocol, process and simulation tests; prints its ten slowest
 	$(BIN)/pytest -n 4 --dist worksteal --durations=10 -m 'not soak'

@@ -57,7 +57,7 @@ def plain_kernels() -> ModuleType:
     return module
 
 
-@pytest.fixture(params=["compiled", "plain"], autouse=True)
+@pytest.fixture(params=[pytest.param("compiled", marks=pytest.mark.slow), "plain"], autouse=True)
 def loops(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "plain":

@@ -4,7 +4,7 @@
 second of a core, or waits for real time. The first two follow from the fixtures that a test uses; whatever else
 starts a process says so, and is skipped with a word about it where it does not. Of a test that has a parameter
 `seed`, all but the first few seeds are slow. `longest` ones begin first, so that nobody waits for them at the
-end. What a test does very often, at random, it does a tenth as often in
+end. What a test does very often, at random, it does a twentieth as often in
 `make quick`: see `rounds`.
 """
 
@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 #: How long an example takes is the machine's business: a slow one must not fail a test.
 _ANY_MACHINE = [HealthCheck.too_slow]
 settings.register_profile("whole", deadline=None, suppress_health_check=_ANY_MACHINE)
-settings.register_profile("quick", max_examples=20, deadline=None, suppress_health_check=_ANY_MACHINE)
+settings.register_profile("quick", max_examples=10, deadline=None, suppress_health_check=_ANY_MACHINE)
 settings.load_profile("whole")
 
 #: Fixtures that start Spark, and such that start some other process.
@@ -39,8 +39,8 @@ _QUICK_SEEDS = 2
 
 
 def rounds(whole: int) -> int:
-    """How often to do what `make test` does `whole` times: a tenth of it for every edit."""
-    return max(whole // 10, 3) if settings.get_current_profile_name() == "quick" else whole
+    """How often to do what `make test` does `whole` times: a twentieth of it for every edit."""
+    return max(whole // 20, 3) if settings.get_current_profile_name() == "quick" else whole
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -21,6 +21,7 @@ TIMEOUT_MS = 60_000
 # --- delay ----------------------------------------------------------------------------------------------
 
 
+_SHARED = pulsar.ConsumerType.Shared
 KINDS = [
     pulsar.ConsumerType.Exclusive,
     pulsar.ConsumerType.Shared,
@@ -29,7 +30,11 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize(
+    "kind",
+    [_SHARED, *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != _SHARED)],
+    ids=str,
+)
 def test_a_delayed_message_comes_when_it_is_due_and_not_before(
     client: pulsar.Client, topic: str, kind: Any
 ) -> None:
