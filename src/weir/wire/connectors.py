@@ -4,28 +4,15 @@ from dataclasses import asdict
 from typing import Any
 
 from weir.model.connectors import Connector, ConnectorProgress, ConnectorWanted
-from weir.model.errors import InvalidNameError, WireError
 from weir.model.topics import TopicName
-from weir.wire.metadata import dump_fields, load_fields
+from weir.wire.metadata import dump_fields
+from weir.wire.stored_values import decode, number, text
 
-_BAD = (KeyError, ValueError, TypeError, AttributeError, OverflowError, InvalidNameError)
 _TEXTS = ("id", "state", "position", "error")
 _COUNTS = ("records", "lag", "dead_letters", "failures", "failed_ms", "next_try_ms", "reported_ms")
 
 #: Not in what an older Weir has stored.
 _LATER = ("restarts", "batch_ms")
-
-
-def _text(item: Any) -> str:
-    if not isinstance(item, str):
-        raise TypeError(f"{type(item).__name__} instead of text")
-    return item
-
-
-def _number(item: Any) -> int:
-    if not isinstance(item, int) or isinstance(item, bool):
-        raise TypeError(f"{type(item).__name__} instead of a whole number")
-    return item
 
 
 def encode_connector(connector: Connector) -> bytes:
@@ -42,18 +29,18 @@ def encode_connector(connector: Connector) -> bytes:
 
 
 def decode_connector(data: bytes) -> Connector:
-    found = load_fields(data, "a connector")
-    try:
-        return Connector(
-            TopicName.parse(_text(found["name"])),
-            _text(found["id"]),
-            _text(found["config"]),
-            ConnectorWanted(found["wanted"]),
-            _text(found["role"]),
-            _number(found["created_ms"]),
-        )
-    except _BAD as bad:
-        raise WireError(f"a connector is malformed: {bad!r}") from bad
+    return decode(
+        data,
+        "a connector",
+        lambda f: Connector(
+            TopicName.parse(text(f["name"])),
+            text(f["id"]),
+            text(f["config"]),
+            ConnectorWanted(f["wanted"]),
+            text(f["role"]),
+            number(f["created_ms"]),
+        ),
+    )
 
 
 def encode_connector_progress(progress: ConnectorProgress) -> bytes:
@@ -61,11 +48,11 @@ def encode_connector_progress(progress: ConnectorProgress) -> bytes:
 
 
 def decode_connector_progress(data: bytes) -> ConnectorProgress:
-    found = load_fields(data, "a connector's progress")
-    try:
-        said: dict[str, Any] = {name: _text(found[name]) for name in _TEXTS}
-        said |= {name: _number(found[name]) for name in _COUNTS}
-        said |= {name: _number(found.get(name, 0)) for name in _LATER}
-        return ConnectorProgress(records_per_second=float(found["records_per_second"]), **said)
-    except _BAD as bad:
-        raise WireError(f"a connector's progress is malformed: {bad!r}") from bad
+    return decode(data, "a connector's progress", lambda f: ConnectorProgress(**_progress(f)))
+
+
+def _progress(found: dict[str, Any]) -> dict[str, Any]:
+    texts = {name: text(found[name]) for name in _TEXTS}
+    counts = {name: number(found[name]) for name in _COUNTS}
+    later = {name: number(found.get(name, 0)) for name in _LATER}
+    return texts | counts | later | {"records_per_second": float(found["records_per_second"])}
