@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 from uuid import uuid4
 
@@ -224,6 +225,31 @@ def test_a_trigger_waits_for_as_many_as_it_wants_but_not_for_ever(topics) -> Non
         one.stop()
 
 
+def test_a_position_is_told_while_the_next_batch_is_planned(topics, monkeypatch) -> None:
+    topic = topics.create()
+    topics.fill(topic, numbered("a", 5))
+    began, allowed, tell = Event(), Event(), positions.commit
+
+    def slowly(*args: object) -> None:
+        began.set()
+        assert allowed.wait(120), "the reader waits for it"
+        tell(*args)
+
+    monkeypatch.setattr(positions, "commit", slowly)
+    reader = stream_reader(topics, topic, subscription="later")
+    start, limit = {topic: {"0": 0}}, reader.getDefaultReadLimit()
+    end = reader.latestOffset(start, limit)
+    reader.commit(end)
+    assert began.wait(120)
+    topics.fill(topic, numbered("b", 2))
+    assert reader.latestOffset(end, limit) == {topic: {"0": 7}}
+    (piece,) = reader.partitions(end, {topic: {"0": 7}})
+    assert (piece.value.start, piece.value.end) == (5, 7)
+    allowed.set()
+    reader.stop()
+    assert shown_of(topics, topic)["later"]["msgBacklog"] == 2
+
+
 def test_a_position_that_cannot_be_kept_is_a_warning_said_once(topics, caplog, monkeypatch) -> None:
     topic = topics.create()
     topics.fill(topic, numbered("a", 5))
@@ -270,6 +296,22 @@ def test_a_topic_that_was_made_anew_is_an_error_or_is_read_from_its_beginning(to
     assert (found.value.start, found.value.end) == (0, 4)
     for one in (strict, lenient):
         one.stop()
+
+
+def test_spark_lets_no_source_in_python_run_in_real_time_or_continuously(spark, topics, tmp_path) -> None:
+    """docs/spark.md says so; when a later Spark can, this fails, and more is possible."""
+    topic = topics.create()
+    topics.fill(topic, numbered("a", 2))
+
+    def started(mode: str, **trigger: str):
+        frame = spark.readStream.format("weir").option("kafka.bootstrap.servers", topics.servers).load(topic)
+        writer = frame.select("value").writeStream.format("console").outputMode(mode)
+        return writer.option("checkpointLocation", str(tmp_path / mode)).trigger(**trigger).start()
+
+    with pytest.raises(PySparkException, match="INPUT_STREAM_NOT_SUPPORTED"):
+        started("update", realTime="5 seconds").awaitTermination(240)
+    with pytest.raises(PySparkException, match="does not support continuous processing"):
+        started("append", continuous="1 second")
 
 
 class DyingSource(WeirSource):
