@@ -177,6 +177,7 @@ def _run(
 
     def say(line: str) -> None:
         state.say(line)
+        write(spec.storage, state)
         click.echo(line)
 
     try:
