@@ -298,22 +298,6 @@ def test_a_topic_that_was_made_anew_is_an_error_or_is_read_from_its_beginning(to
         one.stop()
 
 
-def test_spark_lets_no_source_in_python_run_in_real_time_or_continuously(spark, topics, tmp_path) -> None:
-    """docs/spark.md says so; when a later Spark can, this fails, and more is possible."""
-    topic = topics.create()
-    topics.fill(topic, numbered("a", 2))
-
-    def started(mode: str, **trigger: str):
-        frame = spark.readStream.format("weir").option("kafka.bootstrap.servers", topics.servers).load(topic)
-        writer = frame.select("value").writeStream.format("console").outputMode(mode)
-        return writer.option("checkpointLocation", str(tmp_path / mode)).trigger(**trigger).start()
-
-    with pytest.raises(PySparkException, match="INPUT_STREAM_NOT_SUPPORTED"):
-        started("update", realTime="5 seconds").awaitTermination(240)
-    with pytest.raises(PySparkException, match="does not support continuous processing"):
-        started("append", continuous="1 second")
-
-
 class DyingSource(WeirSource):
     """Its first worker is killed after the first rows."""
 
