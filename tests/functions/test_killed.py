@@ -47,7 +47,7 @@ def test_workers_are_kept_alive_updated_and_stopped_and_each_message_counts_once
     finally:
         runner.end()
     assert rest.runner(bench.access).where is None
-    assert "tried again" in runner.log
+    assert "tried again in 1 s: its process ended by signal 9" in runner.log
 
 
 def test_a_worker_and_its_broker_are_killed_and_every_offset_is_counted_once(bench: Bench, tmp_path: Path) -> None:

@@ -75,11 +75,11 @@ class _Worker:
         return self._process.poll()
 
     def why(self) -> str:
-        """The last that it said."""
+        """The signal that ended it, or the last that it said."""
         code = self._process.returncode
-        said = next((line for line in reversed(self._said) if line.strip()), "")
-        ended = f"its process ended {f'by signal {-code}' if code < 0 else f'with code {code}'}"
-        return said or ended
+        if code < 0:  # what it said before is not why
+            return f"its process ended by signal {-code}"
+        return next((line for line in reversed(self._said) if line.strip()), f"its process ended with code {code}")
 
     def stop(self) -> None:
         """It finishes what is under way; by force if that takes too long."""
