@@ -1,12 +1,55 @@
-"""What README shows of Spark is what Spark does with a topic."""
+"""What README and the page of SQL show of Spark is understood by Spark and Weir as it stands."""
+
+import json
+from typing import TYPE_CHECKING
 
 import pytest
 
+from weir.client.blocking import Access, ask_v2
+from weir.spark.sql.console import Console
+from weir.spark.sql.parsing import parse_script
 from weir.testing.pages import ROOT, Page
 
 from .conftest import Topics
+from .sql_session import Sql
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+
+TEXT = ["null", "string"]
+ORDERS: dict[str, object] = {"id": "int", "customer": TEXT, "amount": "double"}
+#: What the page speaks of, with the columns that it names.
+TOPICS: dict[str, dict[str, object]] = {
+    "orders": ORDERS,
+    "old": ORDERS,
+    "payments": {"order_id": "int", "cents": "int"},
+}
+
+
+def put_schema(topics: Topics, name: str, columns: dict[str, object]) -> None:
+    fields = [{"name": column, "type": kind} | _default(kind) for column, kind in columns.items()]
+    definition = json.dumps({"type": "record", "name": "Row", "fields": fields})
+    body = {"type": "JSON", "schema": definition, "properties": {}}
+    ask_v2(Access(topics.up.http_url), "POST", f"schemas/public/default/{name}/schema", body)
+
+
+def _default(kind: object) -> dict[str, object]:
+    return {"default": None} if isinstance(kind, list) else {}
+
+
+def test_every_statement_of_the_page_is_understood(sql: Sql, spark: "SparkSession") -> None:
+    for name, columns in TOPICS.items():
+        sql.topics.create(name=name)
+        put_schema(sql.topics, name, columns)
+    blocks = [block.text for block in Page(ROOT / "docs" / "sql.md").blocks() if block.language == "sql"]
+    assert len(blocks) == 3
+    for text in blocks:
+        if "product" in text:
+            put_schema(sql.topics, "orders", {**ORDERS, "product": TEXT})
+        console = Console(lambda: spark, sql.place, limit=1000, start="earliest")
+        console.check([(f"statement {one.number}", one.statement) for one in parse_script(text)])
 
 
 @pytest.mark.usefixtures("spark")
