@@ -1,7 +1,8 @@
 """Ledgers that went to the lake: official clients read the very bytes that they read before."""
 
 import json
-import logging
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -141,7 +142,7 @@ def test_a_pulsar_subscription_seeks_and_acknowledges_in_what_is_in_the_lake(wei
 
 @pytest.mark.parametrize("broken", ["missing", "damaged"])
 def test_a_broken_object_is_a_named_error_for_each_client_and_other_offsets_are_read(
-    weir: Weir, kafka: Kafka, broken: str, pulsar_log: logging.Logger
+    weir: Weir, kafka: Kafka, broken: str
 ) -> None:
     topic = f"{broken}-one"
     kafka.create(topic, 1)
@@ -161,7 +162,7 @@ def test_a_broken_object_is_a_named_error_for_each_client_and_other_offsets_are_
     assert _kafka_error(kafka, topic)
     assert segment.name in weir.up.log
     assert segment.name in json.dumps(weir.stats(topic))
-    assert segment.name in _pulsar_error(weir, f"{topic}-partition-0", pulsar_log)
+    assert segment.name in _pulsar_error(weir, f"{topic}-partition-0")
     assert segment.name in weir.fails("consume", topic)
     for code, why in rocketmq_refusals(weir, topic, 0):
         assert (code, segment.name in why) == ("INTERNAL_SERVER_ERROR", True), why
@@ -186,40 +187,37 @@ def _kafka_error(kafka: Kafka, topic: str) -> str:
     return ""
 
 
-class _Kept(logging.Handler):
-    """What Pulsar's client says in its log."""
+#: A process of its own: the client logs to the first logger that its process has ever given it.
+_PULSAR_CONSUMER = """
+import logging, sys
+import pulsar
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.said = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.said += f"{record.getMessage()}\n"
-
-
-@pytest.fixture(scope="module")
-def pulsar_log() -> logging.Logger:
-    """One for all: the client keeps the first that it is given, whatever it is given later."""
-    logger = logging.Logger("pulsar")
-    logger.addHandler(_Kept())
-    return logger
+logger = logging.Logger("pulsar")
+logger.addHandler(logging.StreamHandler(sys.stdout))
+client = pulsar.Client(sys.argv[1], logger=logger)
+consumer = client.subscribe(sys.argv[2], "s", initial_position=pulsar.InitialPosition.Earliest)
+ledger, entry = map(int, sys.stdin.readline().split())
+consumer.seek(pulsar.MessageId(0, ledger, entry, -1))
+print("received", consumer.receive(int(sys.argv[3])).data().hex(), flush=True)
+client.close()
+"""
 
 
-def _pulsar_error(weir: Weir, part: str, logger: logging.Logger) -> str:
+def _pulsar_error(weir: Weir, part: str) -> str:
     """As its consumer logs it; meanwhile it reads behind the broken object when it is told to seek there."""
-    (kept,) = logger.handlers
-    assert isinstance(kept, _Kept)
-    kept.said = ""
-    client = pulsar.Client(weir.up.pulsar_url, logger=logger)
-    try:
-        consumer = client.subscribe(part, "s", initial_position=pulsar.InitialPosition.Earliest)
-        until(lambda: "PersistenceError" in kept.said)
-        offset, ledger, entry, *_ = weir.browsed(part.removesuffix("-partition-0"), 3)[0]
-        consumer.seek(pulsar.MessageId(0, ledger, entry, -1))
-        assert consumer.receive(PATIENCE_MS).data() == some_rows(3)[0]["value"], offset
-        return kept.said
-    finally:
-        client.close()
+    log = weir.folder / f"{part}.pulsar.log"
+    command = [sys.executable, "-u", "-c", _PULSAR_CONSUMER, weir.up.pulsar_url, part, str(PATIENCE_MS)]
+    with log.open("wb") as out, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=out) as client:
+        try:
+            until(lambda: client.poll() is not None or "PersistenceError" in log.read_text())
+            offset, ledger, entry, *_ = weir.browsed(part.removesuffix("-partition-0"), 3)[0]
+            client.communicate(f"{ledger} {entry}\n".encode(), timeout=2 * PATIENCE_S)
+        finally:
+            client.kill()
+    said = log.read_text()
+    received = f"received {some_rows(3)[0]['value'].hex()}"
+    assert received in said, (offset, said)
+    return said
 
 
 def test_a_broken_object_closes_the_channel_of_an_amqp_stream_and_says_why(weir: Weir) -> None:
