@@ -52,6 +52,7 @@ soak: setup  ## MINUTES=30 of a real cluster under load, its processes killed an
 bench: setup  ## storage beside the raw limits, the broker beside Apache Pulsar; results under bench/results
 	$(BIN)/python -m bench.run
 	$(BIN)/python -m bench.kafka_tools || test $$? -eq 77
+	$(BIN)/python -m bench.rocketmq_load || test $$? -eq 77
 
 compare-rocketmq: setup  ## ask Apache RocketMQ what RocketMQ's tests ask of Weir, and write down its answers
 	$(BIN)/python -m tests.gateway.rocketmq.behaviour || test $$? -eq 77

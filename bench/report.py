@@ -97,6 +97,8 @@ _PARTS = (
         "spark",
         "Kafka",
     ),
+    Part("Topics as tables beside plain Parquet files", "plain Parquet's", "Latency", "lake", "lake", "Parquet"),
+    Part("Reads from the lake beside reads from ledgers", "ledgers'", "Latency", "tiered", "tiered", "ledgers"),
     Part("A cluster of processes on one machine", "nothing", "Pauses", "cluster", "cluster", ALONE),
 )
 
