@@ -4,12 +4,9 @@ Kafka's consumer checks its positions against leader epochs; Pulsar's looks up o
 """
 
 import json
-import subprocess
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
-from queue import Queue
-from threading import Thread
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -20,6 +17,7 @@ from bench.maven import Artifacts
 
 from weir.testing.processes.both_clients import Kafka
 from weir.testing.processes.cluster import ClusterProcess
+from weir.testing.processes.java_program import JavaProgram
 
 pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(300)]
 
@@ -28,51 +26,12 @@ _PARTITIONS = 6
 _MESSAGES = 60
 _PATIENCE_S = 120.0
 _REDIRECTS = 100
-_JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
-class Java:
-    """A program in Java that does as it is told, line by line, and says what it did."""
-
-    def __init__(self, artifacts: Artifacts, source: str, *arguments: str) -> None:
-        if reason := artifacts.missing(patience_s=60):
-            pytest.skip(reason)
-        command = ["java", *_JVM, "-cp", artifacts.classpath, str(_SOURCES / source), *arguments]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        self._answers: Queue[str] = Queue()
-        self._said: list[str] = []
-        self._reading = Thread(target=self._read)
-        self._reading.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._said.append(line)
-            if line.startswith("> "):
-                self._answers.put(line.removeprefix("> ").strip())
-        self._answers.put("it ended")
-
-    def tell(self, words: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(words + "\n")
-        self._process.stdin.flush()
-
-    def said(self) -> str:
-        """Its next answer."""
-        answer = self._answers.get(timeout=_PATIENCE_S)
-        assert answer != "it ended", "".join(self._said[-60:])
-        return answer
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(_PATIENCE_S)
-        finally:
-            self._process.kill()
-            self._reading.join()
+def java(artifacts: Artifacts, source: str, *arguments: str) -> JavaProgram:
+    if reason := artifacts.missing(patience_s=60):
+        pytest.skip(reason)
+    return JavaProgram(artifacts.classpath, _SOURCES / source, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +76,9 @@ def epochs(answer: str) -> set[int]:
 def test_javas_clients_of_both_protocols_follow_what_moves_and_lose_nothing(cluster: ClusterProcess) -> None:
     for topic in ("java-kafka", "java-pulsar"):
         Kafka(cluster.kafka).create(topic, _PARTITIONS)
-    kafka = Java(kafka_peer.ARTIFACTS, "KafkaOnCluster.java", cluster.kafka, "java-kafka", str(_PARTITIONS))
+    kafka = java(kafka_peer.ARTIFACTS, "KafkaOnCluster.java", cluster.kafka, "java-kafka", str(_PARTITIONS))
     urls = cluster.http_url(0), cluster.pulsar_url.split(",")[1]
-    pulsar = Java(
+    pulsar = java(
         apache.ARTIFACTS,
         "PulsarOnCluster.java",
         urls[0],

@@ -1,16 +1,25 @@
-"""What tests of replays share: selections that are written by hand, and names that nobody else has."""
+"""What tests of replays share: selections written by hand, names that nobody else has, and the command."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+
+import pulsar
 
 from weir.client.blocking import Access
+from weir.client.replays import all_replays
 from weir.model.replays import Replay
-from weir.spark.replay.selecting import make_selection
+from weir.model.topics import TopicName
+from weir.spark.replay.selecting import is_kept, make_selection
 from weir.spark.sql.cluster import WeirCluster
+from weir.testing.processes.up import environment
 from weir.wire.kafka.records_build import Record, build_batch
 
 from .conftest import Topics
+from .sql_session import patiently
 
 
 def new_name(what: str) -> str:
@@ -38,3 +47,52 @@ def selecting(topics: Topics, place: WeirCluster, partitions: dict[int, list[str
                 topics.send(name, build_batch([replace(record, offset_delta=0)]), partition)
 
     return select
+
+
+class Command:
+    """`weir replay` as a process of its own, with a Spark of its own."""
+
+    def __init__(self, url: str, folder: Path, **variables: str) -> None:
+        self._url = url
+        self._log = folder / "replay.log"
+        self._variables = {**environment(), "XDG_STATE_HOME": str(folder), **variables}
+
+    def start(self, *words: str, stop_at: str = "") -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "weir.cli.main", "replay", *words, "--no-server", "--url", self._url]
+        variables = {**self._variables, "WEIR_REPLAY_STOP_AT": stop_at}
+        with self._log.open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env=variables)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")[-4000:]
+
+
+def the_replay(place: WeirCluster, topic: str) -> Replay | None:
+    return next(iter(all_replays(place.access, TopicName.parse(topic))), None)
+
+
+def wait_picking(place: WeirCluster, topic: str) -> None:
+    """Until something of a selection may be there."""
+
+    def is_picking() -> bool:
+        found = the_replay(place, topic)
+        return found is not None and is_kept(place, found)
+
+    patiently(is_picking)
+
+
+def take(pulsar_url: str, folder: Path, topic: str, subscription: str, count: int) -> list[str]:
+    """The next messages of a subscription, each acknowledged. Nobody consumes while something is killed: what is
+    twice comes twice."""
+    quiet = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(folder / "pulsar.log"))
+    client = pulsar.Client(pulsar_url, logger=quiet, operation_timeout_seconds=60)
+    try:
+        consumer = client.subscribe(topic, subscription)
+        found = [consumer.receive(timeout_millis=120_000) for _ in range(count)]
+        for message in found:
+            consumer.acknowledge(message)
+        consumer.close()
+        return [message.data().decode() for message in found]
+    finally:
+        client.close()

@@ -4,13 +4,10 @@ The selection is written by hand: Spark is not needed for any of this.
 """
 
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import pulsar
 import pytest
 
 from weir.client.replays import all_replays, find_replay
@@ -23,10 +20,10 @@ from weir.spark.replay.doing import go_on
 from weir.spark.replay.requests import Request, begin, resolve
 from weir.spark.replay.selecting import is_kept
 from weir.spark.sql.cluster import WeirCluster
-from weir.testing.processes.up import UpProcess, environment
+from weir.testing.processes.up import UpProcess
 
 from .conftest import Topics
-from .replay_kit import place_of, selecting
+from .replay_kit import Command, place_of, selecting, take
 from .sql_session import stored
 
 pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(600), pytest.mark.xdist_group("spark")]
@@ -86,7 +83,7 @@ def test_broker_and_store_that_are_killed_at_every_step_lose_no_message_and_deli
     kind = into.partition(":")[0]
     source, target = topics.create(2, name=f"from-{kind}"), topics.create(2, name=f"to-{kind}")
     for subscription in ("billing", "other"):
-        _take(weir, tmp_path, source, subscription, 0)
+        take(weir.pulsar_url, tmp_path, source, subscription, 0)
     goal = target if into == "topic" else into
     replay = begin(place, resolve(place, Request(TopicName.parse(source), goal, rate=20)))
     killer = Killer(weir)
@@ -98,10 +95,10 @@ def test_broker_and_store_that_are_killed_at_every_step_lose_no_message_and_deli
         return
     for part in range(2):
         topics.fill(source, [f"last {part}"], part)
-    got = _take(weir, tmp_path, source, "billing", len(VALUES) + 2)
+    got = take(weir.pulsar_url, tmp_path, source, "billing", len(VALUES) + 2)
     assert sorted(got) == sorted([*VALUES, "last 0", "last 1"])
     assert [one for part in range(2) for one in got if one.startswith(f"{part}-")] == VALUES
-    assert sorted(_take(weir, tmp_path, source, "other", 2)) == ["last 0", "last 1"]
+    assert sorted(take(weir.pulsar_url, tmp_path, source, "other", 2)) == ["last 0", "last 1"]
     assert stored(topics.servers, target) == []
 
 
@@ -119,44 +116,25 @@ COMMAND_STEPS = {
 
 
 def test_a_command_that_is_killed_at_any_step_goes_on_where_it_was(weir: UpProcess, tmp_path: Path) -> None:
-    def command(*words: str, stop_at: str = "") -> int:
-        started = [sys.executable, "-m", "weir.cli.main", "replay", *words, "--no-server", "--url", weir.http_url]
-        variables = {**environment(), "XDG_STATE_HOME": str(tmp_path), "WEIR_REPLAY_STOP_AT": stop_at}
-        return subprocess.run(started, env=variables, capture_output=True, check=False, timeout=200).returncode
-
+    command = Command(weir.http_url, tmp_path)
     topics = Topics(weir)
     place, source = place_of(topics), topics.create(2, name="from-command")
     for subscription in ("billing", "other"):
-        _take(weir, tmp_path, source, subscription, 0)
+        take(weir.pulsar_url, tmp_path, source, subscription, 0)
     words = ("--topic", source, "--into", "subscription:billing", "--rate", "10")
     for step, state in COMMAND_STEPS.items():
-        assert command(*words, stop_at=step) == -signal.SIGKILL, step
+        assert command.start(*words, stop_at=step).wait(200) == -signal.SIGKILL, (step, command.log)
         (replay,) = all_replays(place.access, TopicName.parse(source))
         assert replay.state is state, step
         if step == "begun":  # what Spark does of it is done here
             selecting(topics, place, PARTS)(replay)
             commit_epoch(place.access, f"replay-{replay.id}", 0, [])
         words = ("resume", replay.id)
-    assert command(*words) == 0
+    assert command.start(*words).wait(200) == 0, command.log
     (replay,) = all_replays(place.access, TopicName.parse(source))
     assert (replay.state, replay.selected, replay.delivered) == (ReplayState.DONE, (20, 20), (20, 20))
     assert not is_kept(place, replay)
     for part in range(2):
         topics.fill(source, [f"last {part}"], part)
-    assert sorted(_take(weir, tmp_path, source, "billing", 42)) == sorted([*VALUES, "last 0", "last 1"])
-    assert sorted(_take(weir, tmp_path, source, "other", 2)) == ["last 0", "last 1"]
-
-
-def _take(weir: UpProcess, folder: Path, topic: str, name: str, count: int) -> list[str]:
-    """The next messages of a subscription. Nobody consumes while Weir is killed: what is twice comes twice."""
-    quiet = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(folder / "pulsar.log"))
-    client = pulsar.Client(weir.pulsar_url, logger=quiet, operation_timeout_seconds=60)
-    try:
-        consumer = client.subscribe(topic, name)
-        found = [consumer.receive(timeout_millis=60_000) for _ in range(count)]
-        for message in found:
-            consumer.acknowledge(message)
-        consumer.close()
-        return [message.data().decode() for message in found]
-    finally:
-        client.close()
+    assert sorted(take(weir.pulsar_url, tmp_path, source, "billing", 42)) == sorted([*VALUES, "last 0", "last 1"])
+    assert sorted(take(weir.pulsar_url, tmp_path, source, "other", 2)) == ["last 0", "last 1"]

@@ -3,8 +3,6 @@
 Every message that was picked is counted, where it goes and where it must not go; each is there once.
 """
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,27 +10,24 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-import pulsar
 import pytest
 
 from weir.client.blocking import Access
-from weir.client.replays import all_replays, find_replay
+from weir.client.replays import find_replay
 from weir.model.errors import WeirError
 from weir.model.replays import Replay, ReplayState
 from weir.model.topics import TopicName
 from weir.spark.replay.delivering import Delivery
 from weir.spark.replay.doing import go_on
 from weir.spark.replay.requests import Request, begin, resolve
-from weir.spark.replay.selecting import is_kept
 from weir.spark.sql import statements as s
 from weir.spark.sql.cluster import WeirCluster
 from weir.spark.sql.console import Console
-from weir.testing.processes.up import environment
 from weir.testing.soak.cluster_process import ClusterProcess, Node
 
 from .conftest import Topics
-from .replay_kit import new_name, place_of
-from .sql_session import patiently, stored
+from .replay_kit import Command, new_name, place_of, take, wait_picking
+from .sql_session import stored
 from .standalone import DEADLINE_S, SparkCluster
 
 if TYPE_CHECKING:
@@ -47,19 +42,8 @@ pytestmark = [
 
 PARTITIONS, EACH = 2, 150
 WHERE = "CAST(value AS string) LIKE '%0' OR CAST(value AS string) LIKE '%5'"
-#: Steps of a replay, and what it is when whoever does it dies there.
-STEPS = {
-    "begun": ReplayState.SELECTING,
-    "picking": ReplayState.SELECTING,
-    "selected": ReplayState.SELECTING,
-    "counted": ReplayState.SELECTING,
-    "fixed": ReplayState.DELIVERING,
-    "sending": ReplayState.DELIVERING,
-    "sent": ReplayState.DELIVERING,
-    "reported": ReplayState.DELIVERING,
-    "delivered": ReplayState.DELIVERING,
-    "done": ReplayState.DONE,
-}
+#: In all of which something is killed.
+STEPS = ("begun", "picking", "selected", "counted", "fixed", "sending", "sent", "reported", "delivered", "done")
 
 
 def fill(topics: Topics, name: str) -> None:
@@ -77,24 +61,12 @@ class Subscriptions:
     comes twice then is there twice."""
 
     def __init__(self, pulsar_url: str, topic: str, folder: Path) -> None:
-        self._log = str(folder / "pulsar.log")
-        self._url, self._topic = pulsar_url, topic
+        self._url, self._topic, self._folder = pulsar_url, topic, folder
         for name in ("billing", "other"):
             self.take(name, 0)
 
     def take(self, name: str, count: int) -> list[str]:
-        """The next messages of a subscription, each acknowledged."""
-        quiet = pulsar.FileLogger(pulsar.LoggerLevel.Warn, self._log)
-        client = pulsar.Client(self._url, logger=quiet, operation_timeout_seconds=60)
-        try:
-            consumer = client.subscribe(self._topic, name, initial_position=pulsar.InitialPosition.Latest)
-            found = [consumer.receive(timeout_millis=120_000) for _ in range(count)]
-            for message in found:
-                consumer.acknowledge(message)
-            consumer.close()
-            return [message.data().decode() for message in found]
-        finally:
-            client.close()
+        return take(self._url, self._folder, self._topic, name, count)
 
     def check(self, topics: Topics) -> None:
         """`billing` has all that was picked, in order, and `other` nothing."""
@@ -107,42 +79,6 @@ class Subscriptions:
             mine = [value for value in got if value.startswith(f"{partition}-")]
             assert mine == sorted(mine)
         assert sorted(self.take("other", PARTITIONS)) == last
-
-
-class Command:
-    """`weir replay` as a process of its own."""
-
-    def __init__(self, topics: Topics, folder: Path, **variables: str) -> None:
-        self._url = topics.up.http_url
-        self._log = folder / "replay.log"
-        self._variables = {**environment(), "XDG_STATE_HOME": str(folder), **variables}
-
-    def start(self, *words: str, stop_at: str = "") -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "weir.cli.main", "replay", *words, "--no-server", "--url", self._url]
-        variables = {**self._variables, "WEIR_REPLAY_STOP_AT": stop_at}
-        with self._log.open("ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, env=variables)
-
-    def run(self, *words: str, stop_at: str = "") -> int:
-        return self.start(*words, stop_at=stop_at).wait(DEADLINE_S)
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")[-4000:]
-
-
-def the_replay(place: WeirCluster, topic: str) -> Replay | None:
-    return next(iter(all_replays(place.access, TopicName.parse(topic))), None)
-
-
-def wait_picking(place: WeirCluster, topic: str) -> None:
-    """Until something of a selection may be there."""
-
-    def is_picking() -> bool:
-        found = the_replay(place, topic)
-        return found is not None and is_kept(place, found)
-
-    patiently(is_picking)
 
 
 # --- Spark's workers ---------------------------------------------------------------------------------------------
@@ -164,7 +100,7 @@ def test_a_worker_of_sparks_that_is_killed_while_it_picks_costs_no_message(
     place = place_of(topics)
     source, target = (topics.create(PARTITIONS, name=new_name(what)) for what in ("from", "to"))
     fill(topics, source)
-    command = Command(topics, tmp_path, WEIR_SPARK_MASTER=standalone.url, **standalone.variables)
+    command = Command(topics.up.http_url, tmp_path, WEIR_SPARK_MASTER=standalone.url, **standalone.variables)
     process = command.start("--topic", source, "--where", WHERE, "--into", target)
     try:
         standalone.workers[worker].said(r"(Asked to launch executor \S+ for weir-sql)")

@@ -12,7 +12,8 @@ from struct import error as TooShortError
 from weir.model.errors import WireError
 
 KIND = "KEY_VALUE"
-_LENGTH = Struct(">i")
+#: Before each of the two; -1 says that there is none.
+LENGTH = Struct(">i")
 #: As Pulsar's clients name the way in which key and value are written; INLINE unless said.
 _ENCODING = "kv.encoding.type"
 
@@ -68,14 +69,14 @@ def split_schema(definition: bytes, properties: Mapping[str, str]) -> KeyValueSc
 def _part(data: bytes, at: int) -> tuple[bytes | None, int]:
     """What is behind the length there (-1: null), and where it ends."""
     try:
-        (length,) = _LENGTH.unpack_from(data, at)
+        (length,) = LENGTH.unpack_from(data, at)
     except TooShortError:
         raise WireError("key and value end too early") from None
-    begin = at + _LENGTH.size
+    begin = at + LENGTH.size
     if length < -1 or begin + length > len(data):
         raise WireError("a part is longer than the whole")
     return (None, begin) if length < 0 else (data[begin : begin + length], begin + length)
 
 
 def _sized(part: bytes | None) -> bytes:
-    return _LENGTH.pack(-1) if part is None else _LENGTH.pack(len(part)) + part
+    return LENGTH.pack(-1) if part is None else LENGTH.pack(len(part)) + part

@@ -3,11 +3,9 @@
 With INLINE both are in the message's value, each behind its length; with SEPARATED the key is the message's own.
 """
 
-import json
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from dataclasses import dataclass, replace
-from struct import Struct, error
 from typing import Any
 
 import numpy as np
@@ -18,11 +16,10 @@ from weir.model.errors import WireError
 from weir.spark.source.decode import binary_array
 from weir.spark.source.kernels import Ints, bytes_of
 from weir.spark.values.columns_of import spans_of
+from weir.wire import key_values as wire
 
-KIND = "KEY_VALUE"
-_LENGTH = Struct(">i")
-#: As Pulsar's clients name the way in which key and value are written; INLINE unless said.
-_ENCODING = "kv.encoding.type"
+KIND = wire.KIND
+_LENGTH_BYTES = wire.LENGTH.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +34,20 @@ class KeyValue:
 def split_schema(schema: TopicSchema, topic: str) -> KeyValue:
     """The registry tells the two definitions one behind the other, each behind its length, in base64."""
     try:
-        data, place = b64decode(schema.definition, validate=True), 0
-        parts = []
-        for name in ("key", "value"):
-            (length,) = _LENGTH.unpack_from(data, place)
-            begin = place + _LENGTH.size
-            place = begin + max(0, length)
-            kind = schema.properties.get(f"{name}.schema.type", "BYTES")
-            told = json.loads(schema.properties.get(f"{name}.schema.properties") or "{}") or {}
-            text = _definition(kind, data[begin:place])
-            parts.append(replace(schema, kind=kind, definition=text, properties=dict(told)))
-    except (Base64Error, ValueError, error, TypeError):
+        both = wire.split_schema(b64decode(schema.definition, validate=True), schema.properties)
+        key, value = (
+            replace(schema, kind=part.kind, definition=_definition(part), properties=dict(part.properties))
+            for part in (both.key, both.value)
+        )
+    except (Base64Error, ValueError, TypeError, WireError):
         raise WireError(f"the registry's schema of {topic} is no KEY_VALUE") from None
-    inline = schema.properties.get(_ENCODING, "INLINE").upper() != "SEPARATED"
-    return KeyValue(parts[0], parts[1], inline)
+    return KeyValue(key, value, both.inline)
 
 
-def _definition(kind: str, data: bytes) -> str:
+def _definition(part: wire.PartSchema) -> str:
     """As the registry tells it of a topic that has this schema alone."""
-    return b64encode(data).decode() if kind == "PROTOBUF_NATIVE" else data.decode()
+    encoded = part.kind == "PROTOBUF_NATIVE"
+    return b64encode(part.definition).decode() if encoded else part.definition.decode()
 
 
 def split_inline(values: Any) -> tuple[Any, Any, list[int]]:
@@ -79,12 +71,12 @@ def split_inline(values: Any) -> tuple[Any, Any, list[int]]:
 
 def _part(view: Any, at: Ints, ends: Ints, there: Any) -> tuple[tuple[Ints, Ints], Ints]:
     """Where the parts behind their lengths begin, their sizes (-1: null), and where each ends (-1: beyond all)."""
-    there = there & (ends - at >= _LENGTH.size)
+    there = there & (ends - at >= _LENGTH_BYTES)
     sizes = np.full(len(at), -1, np.int64)
     if there.any():
-        raw = view[at[there, None] + np.arange(_LENGTH.size)]
+        raw = view[at[there, None] + np.arange(_LENGTH_BYTES)]
         sizes[there] = np.ascontiguousarray(raw).view(">i4")[:, 0]
-    begins = at + _LENGTH.size
+    begins = at + _LENGTH_BYTES
     after = begins + np.maximum(sizes, 0)
     after[~there | (sizes < -1) | (after > ends)] = -1
     return (begins, sizes), after
