@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,22 @@ def test_rule(command: list[str]) -> None:
     tool = Path(sys.executable).parent / command[0]
     done = subprocess.run([tool, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_contracts_name_every_gateway_and_every_part_of_the_broker() -> None:
+    """What is added later is not left out by a list that was written before."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    independent = next(each["modules"] for each in contracts if each["type"] == "independence")
+    forbidden = next(each["forbidden_modules"] for each in contracts if "broker.api alone" in each["name"])
+    assert set(independent) == _parts_of("gateway")
+    assert {name for name in forbidden if name.startswith("weir.broker.")} == _parts_of("broker") - {
+        "weir.broker.api"
+    }
+
+
+def _parts_of(package: str) -> set[str]:
+    folder = ROOT / "src" / "weir" / package
+    return {f"weir.{package}.{path.stem}" for path in folder.iterdir() if not path.name.startswith("__")}
 
 
 def test_no_file_names_a_registry_host() -> None:
