@@ -19,7 +19,7 @@ from weir.admin.server import AdminServer
 from weir.model.errors import NotAuthenticatedError
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
-from weir.server.config_load import load
+from weir.server.config.load import load
 from weir.testing.loop_thread import LoopThread
 
 Talk = Callable[[bytes], Awaitable[bytes]]

@@ -39,18 +39,18 @@ from weir.runtime.byte_budget import ByteBudget
 from weir.runtime.interfaces import LoopHolds
 from weir.runtime.real import real_runtime
 from weir.runtime.request_budget import RequestBudget
-from weir.server.amqp_metrics import amqp_families
-from weir.server.balance_metrics import balance_families
-from weir.server.budget_metrics import budget_families
-from weir.server.cluster_metrics import cluster_families
-from weir.server.config import Config
-from weir.server.gateway_metrics import GatewayMetrics, gateway_families
-from weir.server.loop_metrics import loop_families
+from weir.server.config.tree import Config
+from weir.server.metrics.amqp import amqp_families
+from weir.server.metrics.balance import balance_families
+from weir.server.metrics.budget import budget_families
+from weir.server.metrics.cluster import cluster_families
+from weir.server.metrics.gateway import GatewayMetrics, gateway_families
+from weir.server.metrics.loop import loop_families
+from weir.server.metrics.peer import peer_families
+from weir.server.metrics.process import process_families
+from weir.server.metrics.rocketmq import rocketmq_families
+from weir.server.metrics.storage import damage_families
 from weir.server.open_listeners import open_families
-from weir.server.peer_metrics import peer_families
-from weir.server.process_metrics import process_families
-from weir.server.rocketmq_metrics import rocketmq_families
-from weir.server.storage_metrics import damage_families
 
 
 def topic(name: str) -> TopicStats:
@@ -121,7 +121,7 @@ def test_no_family_is_missing_from_the_documentation() -> None:
     """Whatever module it is made in: what the next test does not know of is found here."""
     root = Path(__file__).parents[2]
     page = (root / "docs" / "metrics.md").read_text()
-    modules = [*root.glob("src/weir/server/*metrics.py"), *root.glob("src/weir/admin/*metrics.py")]
+    modules = [*root.glob("src/weir/server/metrics/*.py"), *root.glob("src/weir/admin/*metrics.py")]
     names = {name for module in modules for name in re.findall(r'"(weir_\w+)"', module.read_text())}
     assert len(names) > 80
     assert {name for name in names if f"`{name}`" not in page} == set()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from weir.cli.main import main
-from weir.server.config import KEYS
+from weir.server.config.tree import KEYS
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer
 
 from weir.cli.main import cli
 from weir.model.errors import ConfigError
-from weir.server.config_load import load
+from weir.server.config.load import load
 from weir.testing.processes.up import UpProcess
 
 

@@ -19,7 +19,7 @@ import pytest
 from weir.cli.main import FAILED, MISUSED
 from weir.model.errors import ConfigError, SparkSetupError
 from weir.runtime.real_tls import TlsFiles
-from weir.server.config_load import load
+from weir.server.config.load import load
 from weir.server.start_warnings import start_warnings, unknown_host
 from weir.testing.certificates import make_certificate
 from weir.testing.processes.up import UpProcess, environment

@@ -8,7 +8,7 @@ import pytest
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
-from weir.server.config_load import load
+from weir.server.config.load import load
 
 StartWeir = Callable[..., Awaitable[BrokerNode]]
 

@@ -16,7 +16,7 @@ from weir.datafolder.verify import verify_folder
 from weir.model.errors import ConfigError, DiskError
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
-from weir.server.config_load import load
+from weir.server.config.load import load
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from weir.server.config_load import load
+from weir.server.config.load import load
 from weir.server.free_ports import HeldPorts
 from weir.server.open_listeners import open_listeners
 from weir.testing.pages import ROOT, check_command

@@ -9,8 +9,8 @@ import click
 import pytest
 
 from weir.connect.definitions import read_file
-from weir.server.config import KEYS
-from weir.server.config_load import load
+from weir.server.config.load import load
+from weir.server.config.tree import KEYS
 from weir.spark.pipelines import spec
 from weir.testing.pages import ROOT, Page, check_command, pages, words
 

@@ -34,8 +34,8 @@ from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
-from weir.server.config import Config
-from weir.server.config_load import load
+from weir.server.config.load import load
+from weir.server.config.tree import Config
 from weir.testing.certificates import make_certificate
 from weir.wire.peer.administration import AdminCall
 from weir.wire.peer.node import Done, Ping

@@ -10,9 +10,9 @@ import pytest
 
 from weir.model.errors import AddressInUseError, ConfigError
 from weir.model.ledger import Quorum
-from weir.server import config_parts as parts
 from weir.server.cluster_plan import cluster_secret_file, plan_cluster
-from weir.server.config_load import load
+from weir.server.config import parts
+from weir.server.config.load import load
 from weir.server.free_ports import HeldPorts
 
 

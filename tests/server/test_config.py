@@ -9,10 +9,10 @@ import pytest
 from weir.broker.registry.topics import TopicLimits
 from weir.model.errors import ConfigError
 from weir.server.addresses import Address
-from weir.server.config import KEYS, Config
-from weir.server.config_load import load
-from weir.server.config_parts import group_settings, topic_limits
-from weir.server.config_types import (
+from weir.server.config.load import load
+from weir.server.config.parts import group_settings, topic_limits
+from weir.server.config.tree import KEYS, Config
+from weir.server.config.types import (
     ADDRESS,
     BOUND,
     BOUNDED_SIZE,

@@ -13,7 +13,7 @@ from weir.client.messages import Outgoing
 from weir.client.pulsar import PulsarClient
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
-from weir.server.config_load import load
+from weir.server.config.load import load
 
 TOPICS, COUNT = ("a", "b", "c"), 40
 

@@ -16,7 +16,7 @@ from weir.client.pulsar import PulsarClient
 from weir.model.errors import StorageFullError, WeirError
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
-from weir.server.config_load import load
+from weir.server.config.load import load
 from weir.server.storage import Space
 
 FULL = ("storage.low_water_bytes=100TiB", "storage.high_water_bytes=101TiB")

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from weir.runtime.real import real_runtime
 from weir.server.addresses import Address
 from weir.server.broker_node import BrokerNode
-from weir.server.config_load import load
+from weir.server.config.load import load
 from weir.testing.certificates import Certificate, make_certificate
 
 

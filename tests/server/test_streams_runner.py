@@ -12,12 +12,12 @@ from weir.broker.access.tokens import TokenVerifier, load_secret
 from weir.model.errors import ConfigError
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
-from weir.server import streams_runner
 from weir.server.addresses import Address
-from weir.server.config import Config
-from weir.server.config_load import load
-from weir.server.runner_beside import WithRunner, runner_token
-from weir.server.streams_runner import runner_spec, with_streams
+from weir.server.config.load import load
+from weir.server.config.tree import Config
+from weir.server.runners import streams as streams_runner
+from weir.server.runners.beside import WithRunner, runner_token
+from weir.server.runners.streams import runner_spec, with_streams
 from weir.server.supervisor import ChildSpec
 
 pytestmark = pytest.mark.process

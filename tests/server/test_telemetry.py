@@ -17,8 +17,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from weir.model.errors import ConfigError
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
-from weir.server.config import TelemetryConfig
-from weir.server.config_load import load
+from weir.server.config.load import load
+from weir.server.config.tree import TelemetryConfig
 from weir.server.telemetry import Telemetry
 from weir.testing.loop_thread import LoopThread
 

@@ -19,7 +19,7 @@ from weir.client.pulsar import PulsarClient
 from weir.model.errors import EntryUnreadableError
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
-from weir.server.config_load import load
+from weir.server.config.load import load
 from weir.stream import read_failures
 from weir.testing.processes.up import environment
 

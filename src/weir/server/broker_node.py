@@ -46,27 +46,27 @@ from weir.runtime.interfaces import Disk, Runtime
 from weir.runtime.movable import unmoved
 from weir.runtime.real_steps import stop_at
 from weir.runtime.request_budget import RequestBudget
-from weir.server import config_parts as parts
 from weir.server.addresses import Address
-from weir.server.amqp_metrics import amqp_families
-from weir.server.balance_metrics import balance_families
-from weir.server.budget_metrics import budget_families
-from weir.server.cluster_metrics import cluster_families
 from weir.server.compose import ComposedBroker, Composition, compose_broker
-from weir.server.config import Config
-from weir.server.config_parts import TokenSettings
+from weir.server.config import parts
+from weir.server.config.parts import TokenSettings
+from weir.server.config.tree import Config
 from weir.server.console import ConsoleService, disk_of, session_key, shared_secret, token_maker
 from weir.server.decommission import StorageAdministration
-from weir.server.gateway_metrics import GatewayMetrics, gateway_families
 from weir.server.listening import BoundNetwork, naming_setting
-from weir.server.loop_metrics import loop_families
+from weir.server.metrics.amqp import amqp_families
+from weir.server.metrics.balance import balance_families
+from weir.server.metrics.budget import budget_families
+from weir.server.metrics.cluster import cluster_families
+from weir.server.metrics.gateway import GatewayMetrics, gateway_families
+from weir.server.metrics.loop import loop_families
+from weir.server.metrics.peer import peer_families
+from weir.server.metrics.process import process_families
+from weir.server.metrics.rocketmq import rocketmq_families
+from weir.server.metrics.storage import damage_families, space_families
 from weir.server.node import Node
 from weir.server.open_listeners import log_open, open_families
-from weir.server.peer_metrics import peer_families
-from weir.server.process_metrics import process_families
-from weir.server.rocketmq_metrics import rocketmq_families
 from weir.server.storage import BrokerStorage, LocalStorage
-from weir.server.storage_metrics import damage_families, space_families
 from weir.server.telemetry import Telemetry
 from weir.stream.holding.settings import HoldingSettings
 from weir.wire.peer.administration import AdminCall

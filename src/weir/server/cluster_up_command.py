@@ -8,9 +8,9 @@ from rich.table import Table
 
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
-from weir.server import config_parts as parts
 from weir.server.cluster_up import ClusterOptions, ClusterUp
-from weir.server.config_options import config_options
+from weir.server.config import parts
+from weir.server.config.options import config_options
 from weir.server.node_commands import config_source, load_config, ready_path
 from weir.server.reloading import Reloading
 from weir.server.up import say_gone, say_ready, serve_until_signal

@@ -19,7 +19,7 @@ from weir.model.errors import MetaConflictError
 from weir.runtime.interfaces import Runtime
 from weir.runtime.movable import unmoved
 from weir.runtime.tasks import TaskScope
-from weir.server.config_parts import TokenSettings
+from weir.server.config.parts import TokenSettings
 
 _KEY_BYTES = 32
 

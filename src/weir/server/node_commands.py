@@ -13,11 +13,11 @@ from weir.model.errors import ConfigError
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 from weir.runtime.real_watch import LoopWatch
-from weir.server import config_parts as parts
 from weir.server.addresses import parse_address
 from weir.server.broker_node import BrokerNode
-from weir.server.config import Config
-from weir.server.config_options import config_options
+from weir.server.config import parts
+from weir.server.config.options import config_options
+from weir.server.config.tree import Config
 from weir.server.logs import set_up_logs
 from weir.server.reloading import ConfigSource, Reloading
 from weir.server.remote_storage import RemoteStorage

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 from weir.admin.metrics import GatewayFamily
 from weir.server.addresses import Address
-from weir.server.config import Config
+from weir.server.config.tree import Config
 
 log = logging.getLogger(__name__)
 

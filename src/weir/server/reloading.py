@@ -11,8 +11,8 @@ from pathlib import Path
 
 from weir.model.errors import ConfigError
 from weir.runtime.real_tls import look_at_files
-from weir.server.config import KEYS, Config
-from weir.server.config_load import Loaded, load
+from weir.server.config.load import Loaded, load
+from weir.server.config.tree import KEYS, Config
 from weir.server.logs import set_up_logs
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from weir.server.config import Config
+from weir.server.config.tree import Config
 
 #: No Weir was made before; a clock that says otherwise was never set.
 _FIRST_WEIR = datetime(2026, 1, 1, tzinfo=UTC)

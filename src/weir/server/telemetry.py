@@ -20,7 +20,7 @@ from weir.model.installation import install_command
 from weir.model.message import Message
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
-from weir.server.config import TelemetryConfig
+from weir.server.config.tree import TelemetryConfig
 from weir.wire.formats import messages_of
 
 _HEADERS = ("traceparent", "tracestate")

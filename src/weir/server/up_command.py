@@ -13,15 +13,15 @@ from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 from weir.runtime.real_watch import LoopWatch
 from weir.server.broker_node import BrokerNode
-from weir.server.config import Config
-from weir.server.config_options import config_options
-from weir.server.connect_runner import with_connectors
-from weir.server.functions_runner import with_functions
+from weir.server.config.options import config_options
+from weir.server.config.tree import Config
 from weir.server.node_commands import config_source, load_config, ready_path, settle
 from weir.server.open_listeners import warning
 from weir.server.reloading import ConfigSource, Reloading
+from weir.server.runners.connect import with_connectors
+from weir.server.runners.functions import with_functions
+from weir.server.runners.streams import with_streams
 from weir.server.start_warnings import start_warnings, unknown_host
-from weir.server.streams_runner import with_streams
 from weir.server.up import Served, say_gone, serve_until_signal
 from weir.server.usable_folder import check_kind, check_usable
 from weir.server.workers import WorkerOptions, Workers

@@ -8,7 +8,7 @@ from pathlib import Path
 from weir.model.errors import FileLockedError
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
-from weir.server.config import Config
+from weir.server.config.tree import Config
 from weir.server.entrance import Entrance
 from weir.server.free_ports import HeldPorts
 from weir.server.listening import naming_setting

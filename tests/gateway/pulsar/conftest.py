@@ -22,7 +22,7 @@ from weir.model.topics import TopicName
 from weir.runtime import Runtime
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
-from weir.server.config_load import load
+from weir.server.config.load import load
 from weir.testing.broker.fake import FakeBroker
 from weir.testing.loop_thread import Call, LoopThread
 from weir.testing.world.world import World, simulate

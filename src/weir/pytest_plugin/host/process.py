@@ -19,8 +19,8 @@ from weir.runtime.real import RealClock
 from weir.runtime.real_net import RealNetwork
 from weir.runtime.real_resources import RealResources
 from weir.server.broker_node import BrokerNode
-from weir.server.config import Config
-from weir.server.config_load import load
+from weir.server.config.load import load
+from weir.server.config.tree import Config
 from weir.server.logs import set_up_logs
 from weir.stream.holding.settings import HoldingSettings
 

@@ -11,7 +11,7 @@ from weir.gateway.kafka.services import Services
 from weir.runtime.real import real_runtime
 from weir.runtime.request_budget import PATIENCE_S, RequestBudget
 from weir.server.broker_node import BrokerNode
-from weir.server.config_load import load
+from weir.server.config.load import load
 from weir.testing.kafka.stage import Peer
 from weir.testing.loop_thread import Call, LoopThread
 

@@ -14,7 +14,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from weir.gateway.amqp.connection.settings import AmqpSettings
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
-from weir.server.config_load import load
+from weir.server.config.load import load
 from weir.testing.loop_thread import Call, LoopThread
 
 TIMEOUT_S = 60.0

@@ -10,10 +10,10 @@ import click
 from weir.cli.examples import examples
 from weir.cli.output import Column, Format, Output
 from weir.cli.remote import output_options
-from weir.server.config import KEYS
-from weir.server.config_keys import Key, find_key
-from weir.server.config_load import Loaded, load
-from weir.server.config_options import config_options
+from weir.server.config.keys import Key, find_key
+from weir.server.config.load import Loaded, load
+from weir.server.config.options import config_options
+from weir.server.config.tree import KEYS
 
 
 @click.group(

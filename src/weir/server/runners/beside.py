@@ -7,7 +7,7 @@ from weir.broker.access.tokens import create_token, load_secret, read_key
 from weir.model.errors import ConfigError
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
-from weir.server.config import Config
+from weir.server.config.tree import Config
 from weir.server.supervisor import Child, ChildSpec
 from weir.server.up import Served
 

@@ -2,8 +2,8 @@
 
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
-from weir.server.config import Config
-from weir.server.runner_beside import WithRunner, runner_token, token_environment, url_from_here
+from weir.server.config.tree import Config
+from weir.server.runners.beside import WithRunner, runner_token, token_environment, url_from_here
 from weir.server.supervisor import ChildSpec, weir_command
 from weir.server.up import Served
 

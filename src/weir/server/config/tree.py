@@ -1,6 +1,7 @@
 """Everything that can be set about a Weir, as one typed tree.
 
-The tree is for people. No part of Weir receives it: `config_parts` makes each part's own small settings of it.
+The tree is for people. No part of Weir receives it: `weir.server.config.parts` makes each part's own small
+settings of it.
 """
 # ruff: noqa: RUF009  (`setting` is `dataclasses.field` with more to say)
 
@@ -8,8 +9,8 @@ from dataclasses import dataclass, field
 
 from weir.model.policies import DEFAULT_RETENTION
 from weir.server.addresses import Address
-from weir.server.config_keys import keys_of, setting
-from weir.server.config_types import (
+from weir.server.config.keys import keys_of, setting
+from weir.server.config.types import (
     BOUND,
     BOUNDED_SIZE,
     COUNT,

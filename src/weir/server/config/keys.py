@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from weir.model.errors import ConfigError
-from weir.server.config_types import SettingType
+from weir.server.config.types import SettingType
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from weir.model.errors import ConfigError
-from weir.server.config import KEYS, Config
-from weir.server.config_keys import build, find_key, nearest
+from weir.server.config.keys import build, find_key, nearest
+from weir.server.config.tree import KEYS, Config
 
 DEFAULT_ORIGIN = "default"
 

@@ -12,7 +12,7 @@ from weir.model.errors import WeirError
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
 from weir.server.broker_node import BrokerNode
-from weir.server.config import Config
+from weir.server.config.tree import Config
 
 _MESSAGES = 10_000
 _DELAYED_MS = 1_500

@@ -32,7 +32,7 @@ from weir.model.ledger import Quorum
 from weir.model.policies import AutoTopicCreation, BacklogAction, BacklogQuota, Policies, Retention
 from weir.runtime.real_tls import FileContext, TlsFiles
 from weir.server.addresses import Address, advertised
-from weir.server.config import Config
+from weir.server.config.tree import Config
 from weir.server.remote_storage import RemoteStorageSettings
 from weir.server.storage import StorageSettings
 from weir.stream.settings import StreamSettings

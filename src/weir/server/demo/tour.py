@@ -29,8 +29,8 @@ from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 from weir.server.addresses import Address
 from weir.server.bookie import BookieNode, BookieNodeSettings
-from weir.server.demo_pulsar import has_client, pulsar_tour
-from weir.server.demo_sql import SparkStarter, missing, sql_tour
+from weir.server.demo.pulsar import has_client, pulsar_tour
+from weir.server.demo.sql import SparkStarter, missing, sql_tour
 
 _ENTRIES = 20_000
 _ENTRY_BYTES = 1024
@@ -190,7 +190,7 @@ class _Tour:
     def _did(self, step: str, result: str) -> None:
         now = self._runtime.clock.monotonic()
         line = Table.grid(padding=(0, 1))
-        line.add_column(width=7, justify="right", style="dim")
+        line.add_column(width=8, justify="right", style="dim", no_wrap=True)
         line.add_column(width=10, style="bold")
         line.add_column()
         line.add_row(f"{now - self._began:.2f} s", step, escape(result))
