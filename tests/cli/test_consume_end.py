@@ -4,10 +4,10 @@ from typing import Any, cast
 
 import pytest
 
-from weir.cli import consume_session
-from weir.cli.consume_session import Session, Wanted, left_out
-from weir.cli.consume_start import Start
-from weir.cli.message_views import Printer
+from weir.cli.messages import consume_session
+from weir.cli.messages.consume_session import Session, Wanted, left_out
+from weir.cli.messages.consume_start import Start
+from weir.cli.messages.views import Printer
 from weir.cli.output import Output
 from weir.client.admin import AdminClient
 from weir.client.consumer import Consumer, Subscribing

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from weir.cli import doctor as module
-from weir.cli.doctor import disk, doctor, free_port, python
-from weir.cli.doctor_running import clock, damage, folder, listeners, running
+from weir.cli.operating import doctor as module
+from weir.cli.operating.doctor import disk, doctor, free_port, python
+from weir.cli.operating.doctor_running import clock, damage, folder, listeners, running
 from weir.model.diagnosis import State
 from weir.model.errors import SparkSetupError
 from weir.model.installation import install_command

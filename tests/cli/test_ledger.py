@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from weir.cli import ledger_session
+from weir.cli.cluster import ledger_session
 from weir.cli.main import cli
 from weir.ledger.client import LedgerClient
 from weir.meta import keys

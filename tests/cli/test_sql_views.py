@@ -4,7 +4,7 @@ import pytest
 from msgspec import Raw
 
 from weir.cli.output import Format, Output
-from weir.cli.sql_views import Printer
+from weir.cli.spark.sql_views import Printer
 from weir.spark.serving import messages as m
 
 

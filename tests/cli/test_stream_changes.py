@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from weir.cli.spark_side import NEEDED
-from weir.cli.stream_changes import names_of, short_name
+from weir.cli.spark.common import NEEDED
+from weir.cli.spark.stream_changes import names_of, short_name
 from weir.client import streams as rest
 from weir.client.blocking import Access
 from weir.model.sql_streams import StreamProgress, Wanted

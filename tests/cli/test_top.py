@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from weir.cli.scrape import overview, read_scrape
-from weir.cli.top import bars, duration, screen
+from weir.cli.operating.scrape import overview, read_scrape
+from weir.cli.operating.top import bars, duration, screen
 
 BEFORE = """\
 # HELP weir_up_seconds Since the broker started.

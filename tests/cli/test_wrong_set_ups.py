@@ -353,8 +353,9 @@ CASES = [
 
 _DRIVER = """
 import builtins, importlib.util, json, os, resource, sys, tempfile
-import weir.cli.main as program, weir.server.up_command, weir.server.node_commands, weir.cli.sql, weir.cli.consume
-import weir.runtime.real, weir.cli.verify, weir.cli.cluster, weir.cli.bookie, cryptography.x509
+import weir.cli.main as program, weir.server.up_command, weir.server.node_commands, weir.cli.spark.sql
+import weir.cli.messages.consume, weir.runtime.real, weir.cli.operating.verify, weir.cli.cluster.cluster
+import weir.cli.cluster.bookie, cryptography.x509
 
 def patch(name):
     if name == "full":
@@ -364,7 +365,7 @@ def patch(name):
     elif name == "descriptors":
         resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
     elif name == "pyspark":
-        import weir.cli.spark_side as side
+        import weir.cli.spark.common as side
         find = side.find_spec
         side.find_spec = lambda module: None if module == "pyspark" else find(module)
     elif name == "opentelemetry":

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import types as t
 
-from weir.cli.pipeline import pipeline
+from weir.cli.spark.pipeline import pipeline
 from weir.client.blocking import Access, ask_v2
 from weir.client.kafka.settings import KafkaSettings, parse_servers
 from weir.model.errors import ConfigError, RunnerBusyError

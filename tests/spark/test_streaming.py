@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
-from weir.cli.subscriptions import subscriptions
+from weir.cli.topics.subscriptions import subscriptions
 from weir.client.kafka import positions
 from weir.client.kafka.cluster import Partition
 from weir.client.kafka.positions import committed

@@ -15,7 +15,7 @@ from weir.broker.groups.query_progress import parse_progress, progress_of_commit
 from weir.broker.parts.local import LocalParts
 from weir.broker.upkeep.topic import maintain
 from weir.cli.output import Rate
-from weir.cli.topic_views import subscription_rows
+from weir.cli.topics.views import subscription_rows
 from weir.model.policies import Retention
 from weir.model.topics import TopicName
 

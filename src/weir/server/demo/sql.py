@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from weir.cli.spark_side import quiet_session
+from weir.cli.spark.common import quiet_session
 from weir.client.blocking import Access, ask_v2
 from weir.model.errors import WeirError
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from weir.cli.spark_side import need_spark
+from weir.cli.spark.common import need_spark
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
 from weir.server.config.tree import Config

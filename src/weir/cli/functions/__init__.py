@@ -1,0 +1,1 @@
+"""`weir functions`: deploy, change and watch functions of messages."""

@@ -1,0 +1,1 @@
+"""`weir groups`: consumers of every protocol, found, moved and set."""

@@ -1,0 +1,1 @@
+"""Commands on messages: sent, read, looked at, found, held back, traced."""

@@ -1,0 +1,150 @@
+"""`weir top`: what the console's first page shows, in a terminal."""
+
+import asyncio
+import sys
+from dataclasses import asdict
+from itertools import count
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from weir.cli.operating.scrape import SORTS, Overview, Scrape, overview, read_scrape
+from weir.cli.output import human_bytes, human_number, print_json
+from weir.cli.remote import Remote, remote_options
+from weir.client.admin import AdminClient
+
+#: Lines of the screen that are not topics.
+_AROUND = 9
+_SHORTEST_S = 0.1
+_HISTORY = 40
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  weir top                          the broker on this machine, every two seconds
+  weir top --sort backlog           who falls behind
+  weir top --count 1 --json         once, for a program
+  weir top --url http://other:8080  another broker; in a cluster each shows its own topics
+"""
+)
+@remote_options
+@click.option(
+    "--interval", type=click.FloatRange(_SHORTEST_S), default=2.0, show_default=True, help="Seconds between looks."
+)
+@click.option("--count", "looks", type=click.IntRange(1), help="Look so often, and end; for ever if not given.")
+@click.option("--sort", type=click.Choice(SORTS), default="in", show_default=True, help="Which topics come first.")
+def top(remote: Remote, as_json: bool, interval: float, looks: int | None, sort: str) -> None:
+    """Watch a broker: rates, what waits, connections, disk, and its busiest topics. End it with Ctrl-C."""
+
+    async def watch(client: AdminClient) -> None:
+        if as_json or not sys.stdout.isatty():
+            await _print(client, interval, looks or 1, sort, as_json=as_json)
+        else:
+            await _show(client, remote.url, interval, looks, sort)
+
+    remote.admin(watch)
+
+
+async def _print(client: AdminClient, interval: float, looks: int, sort: str, *, as_json: bool) -> None:
+    before = await _scrape(client)
+    plain = Console(soft_wrap=True, highlight=False)
+    for _ in range(looks):
+        await asyncio.sleep(interval)
+        now = await _scrape(client)
+        seen = overview(before, now, sort=sort)
+        before = now
+        if as_json:
+            print_json(asdict(seen))
+        else:
+            plain.print(screen(seen, [], ""))
+
+
+async def _show(client: AdminClient, url: str, interval: float, looks: int | None, sort: str) -> None:
+    before = await _scrape(client)
+    rates: list[float] = []
+    with Live(Text(f"looking at {url} ..."), screen=looks is None, auto_refresh=False) as live:
+        for look in count(1):
+            await asyncio.sleep(interval)
+            now = await _scrape(client)
+            room = max(3, live.console.height - _AROUND)
+            seen = overview(before, now, sort=sort, most=room)
+            rates = [*rates, seen.messages_in][-_HISTORY:]
+            live.update(screen(seen, rates, url), refresh=True)
+            before = now
+            if look == looks:
+                return
+
+
+async def _scrape(client: AdminClient) -> Scrape:
+    return read_scrape(await client.metrics(), asyncio.get_running_loop().time())
+
+
+def screen(seen: Overview, rates: list[float], url: str) -> RenderableType:
+    """One look."""
+    head = Table.grid(padding=(0, 3))
+    head.add_row(
+        f"[bold]weir[/] {escape(url)}", f"up {duration(seen.up_s)}", f"[cyan]{bars(rates)}[/]" if rates else ""
+    )
+    facts = Table.grid(padding=(0, 3))
+    facts.add_row(
+        f"in [bold]{human_number(seen.messages_in)}/s[/] {human_bytes(seen.bytes_in)}/s",
+        f"out [bold]{human_number(seen.messages_out)}/s[/] {human_bytes(seen.bytes_out)}/s",
+        f"wait [bold]{human_number(seen.backlog)}[/]",
+        f"held {human_number(seen.held)}",
+        f"topics {human_number(seen.topics)} ({human_number(seen.loaded)} loaded)",
+    )
+    connections = "  ".join(f"{protocol} {number}" for protocol, number in seen.connections.items())
+    machine = Table.grid(padding=(0, 3))
+    free = "" if seen.disk_free_bytes is None else f"disk {human_bytes(seen.disk_free_bytes)} free"
+    memory = f"memory {human_bytes(seen.memory_bytes)}"
+    machine.add_row(f"cpu {seen.cpu:.0%}", memory, free, f"connections: {connections}")
+    warnings = [
+        *(["[bold red]read-only: the disks are full, nothing is taken[/]"] if seen.read_only else []),
+        *([f"[bold red]{seen.damaged} damaged entries: see weir doctor[/]"] if seen.damaged else []),
+    ]
+    streams = [f"streams that lag: {lagging(seen.streams)}"] if any(seen.streams.values()) else []
+    return Group(head, facts, machine, *warnings, *streams, "", _topics(seen))
+
+
+def _topics(seen: Overview) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
+    table.add_column("TOPIC", ratio=1, no_wrap=True, overflow="ellipsis")
+    for column in ("IN/S", "OUT/S", "BYTES/S", "WAIT", "SIZE", "PROD", "CONS"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for line in seen.busiest:
+        table.add_row(
+            escape(line.topic.removeprefix("persistent://")),
+            human_number(line.messages_in),
+            human_number(line.messages_out),
+            human_bytes(line.bytes_in),
+            human_number(line.backlog),
+            human_bytes(line.stored_bytes),
+            str(line.producers),
+            str(line.consumers),
+        )
+    return table
+
+
+def lagging(streams: dict[str, int]) -> str:
+    worst = sorted(streams.items(), key=lambda each: -each[1])[:3]
+    return ", ".join(f"{escape(name)} {human_number(lag)}" for name, lag in worst if lag)
+
+
+def bars(values: list[float]) -> str:
+    most = max(values, default=0.0) or 1.0
+    return "".join(_BARS[round(value / most * (len(_BARS) - 1))] for value in values)
+
+
+def duration(seconds: float) -> str:
+    days, rest = divmod(int(seconds), 86_400)
+    hours, rest = divmod(rest, 3_600)
+    minutes, seconds_left = divmod(rest, 60)
+    of_day = f"{hours:02}:{minutes:02}:{seconds_left:02}"
+    return f"{days}d {of_day}" if days else of_day

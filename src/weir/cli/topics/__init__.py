@@ -1,0 +1,1 @@
+"""Commands on topics and what stands around them: namespaces, tenants, subscriptions, schemas, policies."""
