@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from weir.client import functions as rest
+from weir.client.blocking import Access
+from weir.model.errors import RunnerBusyError
 from weir.testing.processes.up import UpProcess
 
 pytestmark = pytest.mark.process
@@ -66,6 +69,12 @@ def test_a_function_is_deployed_updated_stopped_and_deleted(run_here: Any, file:
         (("{}:tidy", "--in", "a", "--retries", "soon"), "is not a wait"),
         (("{}:tidy", "--in", "a", "--set", "x"), "sets nothing"),
         (("nowhere.py:f", "--in", "a"), "cannot be read"),
+        (("{}:tidy", "--in", "nobody/there/a"), "there is no namespace nobody/there"),
+        (("{}:tidy", "--in", "a", "--out", "nobody/there/b"), "there is no namespace nobody/there"),
+        (("{}:tidy", "--in", "a", "--name", "süß"), "functions cannot use the name 'fn-süß-retry'"),
+        (("{}:tidy", "--in", "süß"), "functions cannot use the name 'süß'"),
+        (("{}:tidy", "--in", "a-partition-1"), "is not a whole, persistent topic"),
+        (("{}:tidy", "--in", "non-persistent://public/default/a"), "is not a whole, persistent topic"),
     ],
 )
 def test_what_cannot_be_deployed_is_told_before_anything_is_made(
@@ -74,6 +83,13 @@ def test_what_cannot_be_deployed_is_told_before_anything_is_made(
     done = run_here("functions", "deploy", *(one.format(file) for one in arguments))
     assert done.code in (1, 2)
     assert said in done.err
+    assert json.loads(run_here("functions", "list", "--json").out) == []
+
+
+def test_a_topic_that_is_named_twice_is_read_once(run_here: Any, file: Path) -> None:
+    run_here("functions", "deploy", f"{file}:tidy", "--in", "a", "--in", "public/default/a", "--name", "twice")
+    assert [row["INPUTS"] for row in json.loads(run_here("functions", "list", "--json").out)] == ["a"]
+    run_here("functions", "delete", "twice")
 
 
 def test_an_update_does_not_move_a_function_to_spark(run_here: Any, file: Path) -> None:
@@ -81,3 +97,12 @@ def test_an_update_does_not_move_a_function_to_spark(run_here: Any, file: Path) 
     done = run_here("functions", "update", "tidy2", "--on", "spark")
     assert "deploy it under another name" in done.err
     run_here("functions", "delete", "tidy2")
+
+
+def test_a_second_runner_is_told_who_runs_them_and_once_what_to_do(weir_up: UpProcess) -> None:
+    access = Access(weir_up.http_url)
+    rest.take_runner(access, "first", "here", 1_000)
+    with pytest.raises(RunnerBusyError) as busy:
+        rest.take_runner(access, "second", "there", 1_000)
+    assert str(busy.value) == "the functions are run by here (one is enough; stop it first to run them here)"
+    rest.release_runner(access, "first")

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import fastavro
+import msgspec
 import pytest
 
 from weir.functions.executing import Calls
@@ -56,11 +57,69 @@ def test_a_value_keeps_key_headers_and_time_of_what_it_came_of() -> None:
         ("7", [b"7"]),
         ("[1, None, b'two']", [b"1", b"two"]),
         ("(x for x in 'ab')", [b"a", b"b"]),
+        ("letters()", [b"a", b"b"]),
         ("message", [b"x"]),
     ],
 )
 def test_what_is_returned_becomes_messages(returned: str, values: list[bytes]) -> None:
-    assert [out.value for out in outs(f"def f(message): return {returned}")] == values
+    code = f"def f(message): return {returned}\nasync def letters():\n    for x in 'ab':\n        yield x"
+    assert [out.value for out in outs(code)] == values
+
+
+UNFIT = """
+import sys
+from weir.functions import Message
+class Mute(Exception):
+    def __str__(self): raise RuntimeError
+def f(message, context):
+    context.state["n"] = context.state.get("n", 0) + 1
+    if message.data == b"bad":
+        %s
+    return "good"
+"""
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ("sys.exit(3)", "SystemExit: 3"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("raise Mute", "Mute"),
+        ("raise ValueError('\\udcff')", "ValueError: \\udcff"),
+        ("return Message('x', headers={'a': 1})", "a header is 1"),
+        ("return Message('x', headers={1: 'a'})", "a header is called 1"),
+        ("return Message('x', timestamp_ms='now')", "timestamp_ms is 'now'"),
+        ("return Message('x', topic='a/b')", "is not a topic name"),
+        ("return Message('x', topic='non-persistent://public/default/a')", "is not a whole, persistent topic"),
+        ("return Message('x', topic='a-partition-1')", "is not a whole, persistent topic"),
+        ("return 'x' * 6_000_000", "bytes is returned; 5226496 is the most"),
+        ("return Message('x', headers={'h': 'x' * 6_000_000})", "bytes is returned; 5226496 is the most"),
+        ("return {1, 2}", "TypeError: Object of type set is not JSON serializable"),
+    ],
+)
+def test_what_cannot_be_sent_fails_alone_and_changes_no_state(bad: str, why: str) -> None:
+    given = [item(b"1"), item(b"bad"), item(b"2")]
+    results, changed = calls(UNFIT % bad).run(given, {})
+    msgspec.msgpack.encode(results)  # what comes of it can be told to the worker
+    assert [one.outs[0].value if one.outs else None for one in results] == [b"good", None, b"good"]
+    assert why in (results[1].error or "")
+    assert msgspec.msgpack.decode(changed[b"k"] or b"") == {"n": 2}
+
+
+def test_of_a_batch_with_a_message_that_is_too_large_the_others_are_sent() -> None:
+    code = """
+def f(batch):
+    return batch.from_pydict({"value": [b"x" * int(value) for value in batch["value"].to_pylist()]})
+"""
+    given = [item(str(size).encode()) for size in (1, 2, 6_000_000, 3)]
+    results, _ = calls(code, stateful=False).run(given, {})
+    assert sorted(len(out.value or b"") for one in results for out in one.outs) == [1, 2, 3]
+    assert [one.error is None for one in results] == [True, True, False, True]
+
+
+def test_a_topic_without_a_namespace_is_in_the_functions() -> None:
+    code = "from weir.functions import Message\ndef f(message): return Message('x', topic='audit')"
+    assert [out.topic for out in outs(code, namespace="sales/eu")] == ["persistent://sales/eu/audit"]
 
 
 def test_a_message_says_itself_where_it_goes_and_the_one_that_came_goes_to_the_output() -> None:

@@ -11,7 +11,7 @@ from weir.client import functions as rest
 from .conftest import Bench
 from .running import Runner, descendants, kill, wait, worker_of
 
-pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.soak]
+pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 COUNT = """
 def f(message, context):

@@ -54,7 +54,7 @@ def test_a_message_that_failed_waits_and_is_then_what_it_was() -> None:
     item = Item(str(ORDERS), 2, 40, b"k", b"v", [("h", b"1"), ("n", None)], 1000, attempt=2)
     record = failing.again(item, policy)
     assert (b"weir-deliver-after", b"10000") in record.headers
-    back = failing.item_of(record, FUNCTION.retry_topic, 0, 99)
+    back = failing.item_of(record, FUNCTION.retry_topic, 0, 99, waited=True)
     assert back == Item(str(ORDERS), 2, 40, b"k", b"v", [("h", b"1"), ("n", None)], 1000, attempt=3)
     assert b"weir-deliver-after" not in dict(failing.again(item, RetryPolicy(parse_schedule("0"), 3)).headers)
 

@@ -14,7 +14,7 @@ from weir.admin.routing import BadRequestError, Call, Natural, RefusedError, Rou
 from weir.admin.runner_routes import RunnerRoutes
 from weir.broker.api import Definition, Deployed, Functions
 from weir.model.errors import InvalidNameError
-from weir.model.functions import Function, FunctionStats, FunctionWanted
+from weir.model.functions import PREFIX, Function, FunctionStats, FunctionWanted, check_reachable
 from weir.model.topics import TopicName
 
 _WEIR = "/admin/weir/v1"
@@ -159,16 +159,20 @@ class FunctionRoutes:
         self._context.authoriser.check_superuser(call.role)
         name, body = self._administered(call), call.body
         self._context.registry.namespaces.get(name.namespace)
+        check_reachable(TopicName(name.namespace, f"{PREFIX}{name.local}-retry"))
         if not body.inputs:
             raise BadRequestError("a function needs a topic to read", hint="name one in inputs")
-        return name, Definition(
-            code=body.code,
-            file=body.file,
-            entry=body.entry,
-            inputs=tuple(TopicName.parse(one).base for one in body.inputs),
-            output=None if body.output is None else TopicName.parse(body.output).base,
-            options=body.options,
-        )
+        inputs = tuple(dict.fromkeys(self._used(one) for one in body.inputs))
+        output = None if body.output is None else self._used(body.output)
+        if output in inputs:
+            raise BadRequestError(f"{output} is read and written", hint="that would go round for ever")
+        return name, Definition(body.code, body.file, body.entry, inputs, output, body.options)
+
+    def _used(self, text: str) -> TopicName:
+        """A topic that a worker can read or write; it need not be there yet, but its namespace."""
+        topic = check_reachable(TopicName.parse(text))
+        self._context.registry.namespaces.get(topic.namespace)
+        return topic
 
     async def _want(self, call: Call) -> FunctionAnswer:
         name = self._administered(call)

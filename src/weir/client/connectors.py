@@ -35,7 +35,7 @@ def add_connector(access: Access, name: TopicName, config: str) -> DefinedConnec
     try:
         return _defined(ask(access, "PUT", _path(name), {"config": config}))
     except NotAllowedError as refused:
-        raise ConnectorExistsError(refused.what) from None
+        raise ConnectorExistsError(refused.what, hint="") from None  # the server has said what to do
 
 
 def want(access: Access, name: TopicName, wanted: ConnectorWanted) -> None:

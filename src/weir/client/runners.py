@@ -33,7 +33,7 @@ class RunnerLease:
         try:
             ask(access, "PUT", self.path, {"runner": me, "where": where, "ttlMs": ttl_ms})
         except NotAllowedError as busy:
-            raise RunnerBusyError(busy.what) from None
+            raise RunnerBusyError(busy.what, hint="") from None  # the server has said what to do
 
     def release(self, access: Access, me: str) -> None:
         ask(access, "DELETE", join(self.path, me))

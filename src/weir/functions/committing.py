@@ -27,7 +27,7 @@ Records = Mapping[Partition, Sequence[Record]]
 
 
 class Committer:
-    """Begun by `take_over`; then one `commit` after the other. After an error, another one must be made."""
+    """Begun by `take_over`; then one `commit` after the other. After an error, it must be begun anew."""
 
     def __init__(self, cluster: Cluster, transactional_id: str, group: str) -> None:
         self._cluster = cluster
@@ -38,12 +38,17 @@ class Committer:
         self._sender = Sender(cluster, transactional_id=transactional_id)
 
     def take_over(self) -> None:
-        """From now on nobody else of this id can commit, and what they left open is ended."""
+        """From now on nobody else of this id can commit, and what they left open is ended; as is what was begun
+        here and refused."""
+        self._cluster.close()  # answers may be on their way that nobody will take
+        self._sender = Sender(self._cluster, transactional_id=self._id)
         self._producer = init_producer(self._cluster, self._id, _TIMEOUT_MS)
 
     def commit(self, records: Records, positions: Mapping[Partition, int]) -> None:
         """All of it, or nothing; StaleEpochError if another has taken over."""
         self._sequences.clear()
+        # Before anything is sent: it may have to be asked for, on a connection where no other answer is awaited.
+        self._cluster.retry(lambda: self._cluster.group_coordinator(self._group))
         chunks = {partition: _chunks(some) for partition, some in records.items() if some}
         for turn in range(max((len(parts) for parts in chunks.values()), default=0)):
             self._sender.send(

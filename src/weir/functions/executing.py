@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from weir.functions import arrow
@@ -12,21 +12,29 @@ from weir.functions.loading import Loaded, load, said
 from weir.functions.protocol import Item, Out, Result, Setup
 from weir.functions.talk import Talk
 from weir.functions.values import Values, all_values
-from weir.model.errors import InvalidNameError
+from weir.model.errors import FunctionError
 from weir.model.topics import TopicName
 
 #: Headers that say something of the message that came, and not of what comes of it.
 _OURS = "weir-"
+#: As much as brokers take unless told otherwise, with room for what stands beside a message.
+_MOST_BYTES = 5 * 1024 * 1024 - 16 * 1024
+#: What a function may raise and has failed then, and nobody else: it may try to end the process, too.
+_FAILED = (Exception, SystemExit, KeyboardInterrupt)
 
 States = dict[bytes, bytes | None]
 
 
 class Calls:
-    """One loaded function. What it says goes to `talk`; FunctionError if it cannot be loaded."""
+    """One loaded function. What it says goes to `talk`; FunctionError if it cannot be loaded. `before_call` hears
+    of every call."""
 
-    def __init__(self, setup: Setup, talk: Talk | None = None) -> None:
+    def __init__(
+        self, setup: Setup, talk: Talk | None = None, before_call: Callable[[], None] = lambda: None
+    ) -> None:
         self._setup = setup
         self._talk = talk or Talk()
+        self._before_call = before_call
         self._values = all_values(setup.schemas)
         self._plain = Values("")
         self._loaded: Loaded = load(setup.code, setup.file, setup.entry, batch=setup.batch)
@@ -52,7 +60,7 @@ class Calls:
                     after = state.encoded() if self._setup.stateful else before
                     if after != before:
                         changed[key] = after
-                except Exception as failure:
+                except _FAILED as failure:
                     result = Result(error=said(failure, self._setup.file))
             results.append(result)
         return results, changed
@@ -69,14 +77,20 @@ class Calls:
 
     def _call(self, given: Any) -> Any:
         call = self._loaded.call
+        self._before_call()
         returned = call(given, self._context) if self._loaded.with_context else call(given)
         if inspect.isawaitable(returned):
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-            returned = self._loop.run_until_complete(_awaited(returned))
+            returned = self._awaited(_await(returned))
+        if inspect.isasyncgen(returned):
+            returned = self._awaited(_collect(returned))
         if inspect.isgenerator(returned):
             returned = list(returned)
         return returned
+
+    def _awaited(self, work: Coroutine[Any, Any, Any]) -> Any:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(work)
 
     def _of(self, topic: str | None) -> Values:
         return self._plain if topic is None else self._values.get(topic, self._plain)
@@ -100,17 +114,26 @@ class Calls:
         own = isinstance(one, Message)
         message = one if own else Message(one, key, _kept(item), timestamp_ms=item.timestamp)
         back = message.offset >= 0 and message.topic == item.topic  # the message that came, maybe changed
-        topic = None if back or message.topic is None else _full(message.topic)
+        topic = None if back or message.topic is None else self._full(message.topic)
         raw_key, value = self._of(topic or self._setup.output).encode(message.key, message.value)
         came = {name for name, _ in item.headers if name.startswith(_OURS)}
-        moment = message.timestamp_ms
-        return Out(
-            topic,
-            raw_key,
-            value,
-            [(name, _bytes(text)) for name, text in message.headers.items() if name not in came],
-            item.timestamp if moment is None else moment,
-        )
+        headers = [(_name(name), _bytes(text)) for name, text in message.headers.items() if name not in came]
+        size = len(raw_key or b"") + len(value or b"")
+        size += sum(len(name) + len(text or b"") for name, text in headers)
+        if size > _MOST_BYTES:
+            raise FunctionError(f"a message of {size} bytes is returned; {_MOST_BYTES} is the most")
+        moment = item.timestamp if message.timestamp_ms is None else message.timestamp_ms
+        if not isinstance(moment, int):
+            raise FunctionError(f"timestamp_ms is {moment!r}", hint="give milliseconds since 1970, as an int")
+        return Out(topic, raw_key, value, headers, moment)
+
+    def _full(self, topic: str) -> str:
+        """A name without a namespace is one in the function's. InvalidNameError, or FunctionError, for what no
+        message can be sent to."""
+        found = TopicName.parse(topic if "/" in topic else f"{self._setup.namespace}/{topic}")
+        if not found.persistent or found.partition is not None:
+            raise FunctionError(f"{topic} is not a whole, persistent topic", hint="functions send to those")
+        return str(found)
 
     # --- batches ------------------------------------------------------------------------------------------------
 
@@ -126,7 +149,7 @@ class Calls:
                 messages = [*self._context.taken(), *arrow.messages_of(returned)]
                 outs = [self._out(self._from_input(one, items), items[0]) for one in messages]
                 return [Result(outs), *(Result() for _ in items[1:])]
-            except Exception as failure:
+            except _FAILED as failure:
                 if len(items) == 1:
                     return [Result(error=said(failure, self._setup.file))]
         half = len(items) // 2
@@ -147,8 +170,12 @@ class Calls:
         return message
 
 
-async def _awaited(found: Any) -> Any:
+async def _await(found: Any) -> Any:
     return await found
+
+
+async def _collect(found: AsyncIterator[Any]) -> list[Any]:
+    return [one async for one in found]
 
 
 def _messages(returned: Any) -> Iterable[Any]:
@@ -157,16 +184,22 @@ def _messages(returned: Any) -> Iterable[Any]:
     return [one for one in returned if one is not None] if isinstance(returned, list | tuple) else (returned,)
 
 
-def _bytes(text: str | bytes | None) -> bytes | None:
-    return text.encode(errors=ESCAPED) if isinstance(text, str) else text
+def _name(name: object) -> str:
+    """What goes to another process has to be what it is said to be."""
+    if not isinstance(name, str):
+        raise FunctionError(f"a header is called {name!r}", hint="name headers by text")
+    return name.encode(errors="replace").decode()
+
+
+def _bytes(text: object) -> bytes | None:
+    if isinstance(text, str):
+        return text.encode(errors=ESCAPED)
+    if text is None or isinstance(text, bytes):
+        return text
+    if isinstance(text, bytearray | memoryview):
+        return bytes(text)
+    raise FunctionError(f"a header is {text!r}", hint="give text or bytes")
 
 
 def _kept(item: Item) -> dict[str, str | bytes]:
     return {name: b"" if value is None else value for name, value in item.headers if not name.startswith(_OURS)}
-
-
-def _full(topic: str) -> str:
-    try:
-        return str(TopicName.parse(topic))
-    except InvalidNameError:
-        return topic

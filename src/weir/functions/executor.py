@@ -1,31 +1,44 @@
 """A process that runs a function for its worker: frames come by one pipe, and answers go by another.
 
-It knows no broker and has no token. When its worker is gone, its pipe ends, and so does it.
+It knows no broker and has no token. When its worker is gone, so is it, whatever the function is at.
 """
 
 import os
+import signal
 import struct
 import sys
+import time
 from typing import BinaryIO
 
 import msgspec
 
 from weir.functions.executing import Calls
+from weir.functions.parent import end_with_parent
 from weir.functions.protocol import Done, Ready, Setup, Work
 from weir.functions.talk import Talk
 from weir.model.errors import FunctionError
 
 _SIZE = struct.Struct(">I")
+#: After this share of the time that a call may take, it is said that calls go on: whoever waits gives each call so
+#: much more.
+TOLD_AFTER = 0.1
 
 
 def read_frame(pipe: BinaryIO) -> bytes | None:
-    """None at the end."""
-    head = pipe.read(_SIZE.size)
-    if len(head) < _SIZE.size:
-        return None
-    size: int = _SIZE.unpack(head)[0]
-    body = pipe.read(size)
-    return body if len(body) == size else None
+    """None at the end. The pipe may be one without a buffer."""
+    head = _exactly(pipe, _SIZE.size)
+    return None if head is None else _exactly(pipe, _SIZE.unpack(head)[0])
+
+
+def _exactly(pipe: BinaryIO, size: int) -> bytes | None:
+    parts: list[bytes] = []
+    while size:
+        more = pipe.read(size)
+        if not more:
+            return None
+        parts.append(more)
+        size -= len(more)
+    return b"".join(parts)
 
 
 def write_frame(pipe: BinaryIO, body: bytes) -> None:
@@ -34,7 +47,25 @@ def write_frame(pipe: BinaryIO, body: bytes) -> None:
     pipe.flush()
 
 
+class _GoingOn:
+    """Empty frames between calls, where calls have a limit: not for each, which would cost more than most do."""
+
+    def __init__(self, outgoing: BinaryIO, timeout_s: float) -> None:
+        self._outgoing = outgoing
+        self._every_s = timeout_s * TOLD_AFTER
+        self._told = 0.0
+
+    def begin(self) -> None:
+        self._told = time.monotonic()
+
+    def before_call(self) -> None:
+        if self._every_s and time.monotonic() - self._told > self._every_s:
+            write_frame(self._outgoing, b"")
+            self.begin()
+
+
 def main() -> None:
+    end_with_parent(signal.SIGKILL)
     # Frames have pipes of their own: what the function prints, or a library of it does, is none.
     incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -42,8 +73,9 @@ def main() -> None:
     setup = _setup(incoming)
     talk = Talk()
     talk.listen(setup.log_level)
+    going_on = _GoingOn(outgoing, setup.timeout_s)
     try:
-        calls = Calls(setup, talk)
+        calls = Calls(setup, talk, going_on.before_call)
     except FunctionError as wrong:
         write_frame(outgoing, msgspec.msgpack.encode(Ready(str(wrong.what), talk.take())))
         return
@@ -51,6 +83,7 @@ def main() -> None:
     decoder, encoder = msgspec.msgpack.Decoder(Work), msgspec.msgpack.Encoder()
     while (frame := read_frame(incoming)) is not None:
         work = decoder.decode(frame)
+        going_on.begin()
         results, changed = calls.run(work.items, work.states)
         sys.stdout.flush()
         write_frame(outgoing, encoder.encode(Done(results, changed, talk.take())))

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import msgspec
 
 from weir.functions.executing import States
-from weir.functions.executor import read_frame, write_frame
+from weir.functions.executor import TOLD_AFTER, read_frame, write_frame
 from weir.functions.protocol import Done, Item, LogLine, Ready, Result, Setup, Work
 from weir.functions.values import all_values
 from weir.model.errors import FunctionError
@@ -22,6 +22,8 @@ from weir.model.errors import FunctionError
 #: What a function may see of the environment is all but who the worker is.
 _SECRETS = ("WEIR_TOKEN", "WEIR_TOKEN_FILE")
 _START_S = 60.0
+#: How often it is looked whether a process lives from which nothing comes: one that it started may hold its pipe.
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class _Process:
         )
         assert self._process.stdin is not None and self._process.stdout is not None  # noqa: PT018
         self._in: BinaryIO = self._process.stdin  # type: ignore[assignment]
-        self._out: BinaryIO = self._process.stdout  # type: ignore[assignment]
+        # Without its buffer: what lay there would not be seen when more is waited for.
+        self._out: BinaryIO = self._process.stdout.raw  # type: ignore[attr-defined]
         self._write(msgspec.msgpack.encode(setup))
 
     def ready(self) -> Ready:
@@ -59,7 +62,11 @@ class _Process:
         self._write(msgspec.msgpack.encode(work))
 
     def receive(self, timeout_s: float | None) -> Done:
-        return msgspec.msgpack.decode(self._read(timeout_s), type=Done)
+        """`timeout_s`: of each call."""
+        patience_s = timeout_s and timeout_s * (1 + TOLD_AFTER)
+        while not (frame := self._read(patience_s, timeout_s)):
+            continue  # it has come to another call
+        return msgspec.msgpack.decode(frame, type=Done)
 
     def _write(self, frame: bytes) -> None:
         try:
@@ -67,12 +74,19 @@ class _Process:
         except OSError:
             raise _Died(self._why()) from None
 
-    def _read(self, timeout_s: float | None) -> bytes:
-        if timeout_s is not None:
-            with selectors.DefaultSelector() as selector:
-                selector.register(self._out, selectors.EVENT_READ)
-                if not selector.select(timeout_s):
-                    raise _Died(f"the function took longer than {timeout_s:g} s")
+    def _read(self, patience_s: float | None, said_s: float | None = None) -> bytes:
+        until = None if patience_s is None else time.monotonic() + patience_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._out, selectors.EVENT_READ)
+            while True:
+                left_s = _LOOK_S if until is None else until - time.monotonic()
+                ended = self._process.poll() is not None
+                if selector.select(0 if ended else max(0.0, min(left_s, _LOOK_S))):
+                    break
+                if ended:
+                    raise _Died(self._why())
+                if left_s <= 0:
+                    raise _Died(f"the function took longer than {said_s or patience_s:g} s")
         frame = read_frame(self._out)
         if frame is None:
             raise _Died(self._why())
@@ -159,7 +173,7 @@ class Executors:
             try:
                 if who not in sent:
                     raise _Died("")
-                done = self._running(who).receive(self._timeout_s and self._timeout_s * len(one.items))
+                done = self._running(who).receive(self._timeout_s)
             except _Died as died:
                 self._bury(who)
                 done = self._one_by_one(who, one, str(died))

@@ -1,6 +1,7 @@
 """A function over rows of a micro-batch: what fails is tried again in its place, and given up at last.
 
 Plain Python, which Spark's tasks run: they know no retry topic, and what they give is stored whole or not at all.
+The function is called in a process beside the task's: one that hangs or kills it fails, as it does without Spark.
 """
 
 import time
@@ -8,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from weir.functions import failing
-from weir.functions.executing import Calls, States
+from weir.functions.executing import States
+from weir.functions.executors import Executors
 from weir.functions.log_topic import line_of
 from weir.functions.options import FunctionOptions
 from weir.functions.place import kafka_name
 from weir.functions.protocol import Headers, Item, LogLine, Out, Result, SchemaVersion, Setup
-from weir.functions.talk import Talk
 from weir.functions.values import all_values
 from weir.model.functions import Function
 from weir.model.topics import TopicName
@@ -52,11 +53,14 @@ def setup_of(
         batch=options.batch,
         log_level=options.log_level,
         schemas={topic: list(versions) for topic, versions in schemas.items() if versions},
+        timeout_s=options.timeout_s,
+        namespace=str(function.name.namespace),
     )
 
 
 class InPlace:
-    """One loaded function; FunctionError if it cannot be loaded. `partitioned`: topics that have partitions."""
+    """One function; FunctionError if it cannot be loaded. `partitioned`: topics that have partitions. `close`
+    it."""
 
     def __init__(
         self,
@@ -72,16 +76,20 @@ class InPlace:
         self._policy = options.policy
         self._partitioned = frozenset(partitioned)
         self._sleep = sleep
-        self._talk = Talk()
         self.values = all_values(schemas)
-        self._calls = Calls(setup_of(function, options, schemas), self._talk)
+        self._executors = Executors(setup_of(function, options, schemas), 1, timeout_s=options.timeout_s or None)
         self._log_topic = log_topic_of(function, options)
+
+    def close(self) -> None:
+        self._executors.close()
 
     def run(self, items: Sequence[Item], states: States) -> tuple[list[OutRow], States]:
         """All rows that come of them, and the states that have changed."""
         rows: list[OutRow] = []
         changed: States = {}
-        for some in [[item] for item in items] if self._options.ordered else [list(items)]:
+        most = 1 if self._options.ordered else self._options.batch_messages
+        for at in range(0, len(items), most):
+            some = list(items[at : at + most])
             more, after = self._tried(some, states | changed)
             rows += more
             changed |= after
@@ -97,12 +105,11 @@ class InPlace:
                 self._sleep(self._policy.delay_ms(attempt - 1) / 1000)
             for item in items:
                 item.attempt = attempt
-            with self._talk.listening(self._options.log_level):
-                results, after = self._calls.run(items, states | changed)
-            changed |= after
-            lines = self._talk.take()
+            outcome = self._executors.run(items, states | changed)
+            changed |= outcome.states
+            lines = list(outcome.logs)
             failed = []
-            for item, result in zip(items, results, strict=True):
+            for item, result in zip(items, outcome.results, strict=True):
                 if result.error is None:
                     rows += [row for out in result.outs if (row := self._sent(out)) is not None]
                     continue

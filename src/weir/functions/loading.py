@@ -5,10 +5,12 @@ import inspect
 import linecache
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from weir.functions.talk import printable
 from weir.model.errors import FunctionError
 
 _BATCH = "RecordBatch"
@@ -105,11 +107,13 @@ def load(code: str, file: str, entry: str, *, batch: bool | None = None) -> Load
 
 def said(failure: BaseException, file: str) -> str:
     """An exception in one line, with the last place in the function's own file."""
-    text = f"{type(failure).__name__}: {failure}" if str(failure) else type(failure).__name__
+    text = type(failure).__name__
+    with suppress(Exception):  # its words are the function's, too
+        text = f"{text}: {failure}" if str(failure) else text
     place = ""
     trace = failure.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:
             place = f" ({file}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return f"{text[:2_000]}{place}"
+    return printable(f"{text[:2_000]}{place}")

@@ -69,6 +69,10 @@ class Setup(Struct, array_like=True):
     batch: bool | None
     log_level: str
     schemas: dict[str, list[SchemaVersion]]
+    #: How long a call may take; 0: as long as it likes.
+    timeout_s: float = 0.0
+    #: Of the function: topics that it names without one are there.
+    namespace: str = "public/default"
 
 
 class Ready(Struct, array_like=True):
@@ -86,7 +90,7 @@ class Work(Struct, array_like=True):
 
 
 class Done(Struct, array_like=True):
-    """A result for each item, and the states that have changed."""
+    """A result for each item, and the states that have changed. Empty frames before it say that calls go on."""
 
     results: list[Result]
     states: dict[bytes, bytes | None]

@@ -118,6 +118,8 @@ class Runner:
         self._workers: dict[str, _Worker] = {}
         self._trouble: dict[str, _Trouble] = {}
         self._told: dict[str, tuple[int, str]] = {}
+        #: Functions that there were at the last look, running or not.
+        self._known: set[str] = set()
         self._renew_at = 0.0
 
     def take(self) -> None:
@@ -165,14 +167,16 @@ class Runner:
                 self._start(function)
         for gone in [one for one in self._trouble if one not in functions]:
             del self._trouble[gone]
+        for deleted in [one for one in self._known if one not in functions and one not in self._workers]:
+            rmtree(self._options.checkpoints / deleted, ignore_errors=True)  # its state goes with it
+            self._known.remove(deleted)
+        self._known |= functions.keys()
 
     def _look_at(self, function_id: str, worker: _Worker, wanted: Function | None) -> None:
         code = worker.code()
         if code is not None:
             del self._workers[function_id]
-            if wanted is None:  # deleted, and its state with it
-                rmtree(self._options.checkpoints / function_id, ignore_errors=True)
-            elif worker.stopping_since is None:
+            if wanted is not None and worker.stopping_since is None:
                 self._failed(worker)
             return
         if wanted is None or wanted.wanted is FunctionWanted.STOPPED or wanted.version != worker.function.version:

@@ -6,12 +6,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from weir.functions.protocol import Item, LogLine
 
 #: Of one answer to the worker; what is said beyond is left out, and the last line says so.
 _MOST_LINES = 1_000
 _MOST_CHARACTERS = 10_000
+
+
+def printable(text: str) -> str:
+    """What is no Unicode is shown, and stops nothing."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 class Talk:
@@ -38,7 +44,7 @@ class Talk:
         item = self._item
         place = ("", -1, -1) if item is None else (item.topic, item.partition, item.offset)
         now_ms = time.time_ns() // 1_000_000
-        self._lines.append(LogLine(now_ms, level, logger, text[:_MOST_CHARACTERS], *place))
+        self._lines.append(LogLine(now_ms, level, logger, printable(text[:_MOST_CHARACTERS]), *place))
 
     def take(self) -> list[LogLine]:
         lines, self._lines = self._lines, []
@@ -48,20 +54,6 @@ class Talk:
             )
             self._left_out = 0
         return lines
-
-    @contextmanager
-    def listening(self, level: str) -> Iterator[None]:
-        """The same within a process that is not the function's alone: as it was, afterwards."""
-        root = logging.getLogger()
-        kept = sys.stdout, sys.stderr, root.handlers, root.level
-        self.listen(level)
-        try:
-            yield
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            sys.stdout, sys.stderr, root.handlers = kept[:3]
-            root.setLevel(kept[3])
 
     def listen(self, level: str) -> None:
         """From now on, all that this process prints and logs."""
@@ -77,6 +69,7 @@ class _Lines(io.TextIOBase):
 
     def __init__(self, talk: Talk, level: str, name: str) -> None:
         self._talk, self._level, self._name, self._rest = talk, level, name, ""
+        self.buffer = _Bytes(self)
 
     def writable(self) -> bool:
         return True
@@ -93,6 +86,20 @@ class _Lines(io.TextIOBase):
         rest, self._rest = self._rest, ""
         if rest:
             self._talk.say(self._level, self._name, rest)
+
+
+class _Bytes(io.RawIOBase):
+    """What is written as bytes is lines all the same."""
+
+    def __init__(self, lines: _Lines) -> None:
+        self._lines = lines
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._lines.write(bytes(data).decode(errors="backslashreplace"))
+        return len(data)
 
 
 class _Handler(logging.Handler):

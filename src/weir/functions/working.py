@@ -24,7 +24,14 @@ from weir.functions.protocol import Item, LogLine, Result, Setup
 from weir.functions.reading import Read, Reader
 from weir.functions.routing import Routes
 from weir.functions.values import LaterVersions, Values
-from weir.model.errors import OffsetTrimmedError
+from weir.model.errors import (
+    InvalidNameError,
+    InvalidRecordError,
+    MessageTooLargeError,
+    NotAuthorisedError,
+    OffsetTrimmedError,
+    TopicNotFoundError,
+)
 from weir.model.functions import Function
 from weir.model.topics import TopicName
 from weir.wire.kafka.records_build import Record
@@ -34,8 +41,12 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.1
 #: How often new partitions of the inputs are looked for.
 _PARTITIONS_S = 10.0
-#: As much as brokers take unless told otherwise, with room for what stands beside a value.
-_MOST_BYTES = 5 * 1024 * 1024 - 16 * 1024
+#: About so many bytes of messages are worked on at once.
+_MOST_BYTES = 32 * 1024 * 1024
+#: What a broker says of a record that it will never take; and of a topic that is none. For the function's own
+#: output the worker waits instead.
+_UNFIT = (MessageTooLargeError, InvalidRecordError)
+_NO_TOPIC = (TopicNotFoundError, InvalidNameError, NotAuthorisedError)
 
 
 @dataclass(slots=True)
@@ -46,6 +57,10 @@ class Entry:
     offset: int
     item: Item
     arrived: float
+
+
+class _RefusedError(Exception):
+    """Something that the function sent is taken by no broker; nothing is stored of what went with it."""
 
 
 class Work:
@@ -76,6 +91,8 @@ class Work:
         self._waiting: deque[Read] = deque()
         self._looked = 0.0
         self._letters: set[TopicName] = set()
+        #: Of messages by themselves: why what the function sent for them was refused.
+        self._refused: dict[tuple[Partition, int], str] = {}
 
     # --- the beginning ------------------------------------------------------------------------------------------
 
@@ -170,10 +187,10 @@ class Work:
     def _gather(self) -> list[Read]:
         """Up to a batch of messages. Of what came together, the rest waits for the next step."""
         assert self._reader is not None
-        options, count = self._options, 0
+        options, count, size = self._options, 0, 0
         found: list[Read] = []
         until = 0.0
-        while count < options.batch_messages:
+        while count < options.batch_messages and size < _MOST_BYTES:
             if self._waiting:
                 read: Read | None = self._waiting.popleft()
             else:
@@ -187,20 +204,21 @@ class Work:
                 continue
             if not found:
                 until = time.monotonic() + options.linger_ms / 1000
-            room = options.batch_messages - count
+            room = _fitting(read, options.batch_messages - count, _MOST_BYTES - size)
             if len(read.records) > room:
                 first, rest = _split(read, room)
                 self._waiting.appendleft(rest)
                 read = first
             found.append(read)
             count += len(read.records)
+            size += sum(map(_size, read.records))
         return found
 
     def _entries(self, read: Read) -> list[Entry]:
         topic, arrived = self._names[read.partition.topic], time.monotonic()
-        index = read.partition.index
+        index, waited = read.partition.index, topic == self._function.retry_topic
         return [
-            Entry(read.partition, offset, failing.item_of(record, topic, index, offset), arrived)
+            Entry(read.partition, offset, failing.item_of(record, topic, index, offset, waited=waited), arrived)
             for offset, record in read.records
         ]
 
@@ -210,9 +228,36 @@ class Work:
             self._executors.renew(self._setup())
 
     def _process(self, entries: Sequence[Entry], positions: Mapping[Partition, int]) -> None:
+        """All at once; one by one, if something is refused that came of one of them."""
+        try:
+            self._together(entries, positions)
+        except _RefusedError as refused:
+            log.info("%s: %s", self._function.name.local, refused)
+            self._committer.take_over()
+            for entry in entries:
+                if entry.offset >= self._positions[entry.partition]:
+                    self._alone(entry)
+                if self._stopping():
+                    return
+            self._committer.commit({}, positions)
+            self._positions |= positions
+
+    def _alone(self, entry: Entry) -> None:
+        while entry.offset >= self._positions[entry.partition] and not self._stopping():
+            try:
+                self._together([entry], _behind([entry]))
+            except _RefusedError as refused:
+                self._committer.take_over()
+                self._refused[entry.partition, entry.offset] = str(refused)
+
+    def _call(self, entries: Sequence[Entry]) -> Outcome:
+        if len(entries) == 1 and (at := (entries[0].partition, entries[0].offset)) in self._refused:
+            return Outcome([Result(error=self._refused.pop(at))], {}, [])
+        return self._executors.run([entry.item for entry in entries], self._state.values)
+
+    def _together(self, entries: Sequence[Entry], positions: Mapping[Partition, int]) -> None:
         while entries:
-            outcome = self._executors.run([entry.item for entry in entries], self._state.values)
-            outcome = _without_large(outcome)
+            outcome = self._call(entries)
             bad = next((at for at, result in enumerate(outcome.results) if result.error is not None), None)
             if bad is None or not self._options.ordered:
                 self._commit(entries, outcome, positions)
@@ -236,7 +281,7 @@ class Work:
     def _before(self, entries: Sequence[Entry], bad: int) -> Sequence[Entry]:
         """Commit what stands before the one that failed, and go on with that one."""
         some = entries[:bad]
-        outcome = self._executors.run([entry.item for entry in some], self._state.values)
+        outcome = self._call(some)
         good = next((at for at, one in enumerate(outcome.results) if one.error is not None), len(some))
         if good < len(some):  # another one, this time
             return self._before(entries, good) if good else entries
@@ -267,16 +312,29 @@ class Work:
                 if topic is not None:
                     headers = [(name.encode(), value) for name, value in out.headers]
                     record = Record(0, out.timestamp, out.key, out.value, headers)
-                    records[self._routes.of(topic, out.key)].append(record)
+                    records[self._route(topic, out.key, own=topic == output)].append(record)
                     sent += 1
         state_topic = kafka_name(self._function.state_topic)
         for partition, record in self._state.records(state_topic, outcome.states, now_ms()):
             records[partition].append(record)
+        try:
+            self._committer.commit(records, positions)
+        except _UNFIT as unfit:
+            if not sent:  # what is said of failures does not fail again
+                raise
+            raise _RefusedError(str(unfit)) from unfit
         self._logs.say(lines)
-        self._committer.commit(records, positions)
         self._state.hold(outcome.states)
         self._positions |= positions
         self._count(entries, sent)
+
+    def _route(self, topic: str, key: bytes | None, *, own: bool) -> Partition:
+        try:
+            return self._routes.of(topic, key)
+        except _NO_TOPIC as refused:
+            if own:
+                raise
+            raise _RefusedError(str(refused)) from refused
 
     def _failed(self, item: Item, error: str) -> tuple[Partition, Record]:
         """To be tried again later, or given up."""
@@ -337,15 +395,17 @@ def _behind(entries: Sequence[Entry]) -> dict[Partition, int]:
     return {entry.partition: entry.offset + 1 for entry in entries}
 
 
-def _without_large(outcome: Outcome) -> Outcome:
-    """What no broker takes has failed, and does not hold up the rest."""
-    for at, result in enumerate(outcome.results):
-        largest = max((len(out.value or b"") + len(out.key or b"") for out in result.outs), default=0)
-        if largest > _MOST_BYTES:
-            results = list(outcome.results)
-            results[at] = Result(error=f"a message of {largest} bytes is returned; {_MOST_BYTES} is the most")
-            outcome = Outcome(results, outcome.states, outcome.logs)
-    return outcome
+def _size(record: tuple[int, Record]) -> int:
+    return len(record[1].key or b"") + len(record[1].value or b"")
+
+
+def _fitting(read: Read, count: int, size: int) -> int:
+    """How many of its records are taken, one at the least."""
+    for at, record in enumerate(read.records[:count]):
+        size -= _size(record)
+        if size < 0:
+            return max(1, at)
+    return count
 
 
 def _failure(item: Item, error: str) -> LogLine:

@@ -1,13 +1,31 @@
 """Functions that are deployed: what is wanted, and what their runner says of them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from weir.model.topics import TopicName
+from weir.model.errors import InvalidNameError
+from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 
 #: Before the names of what a function has: its subscription, and the topics of its retries and its state.
 PREFIX = "fn-"
+_NAMES = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+
+
+def check_reachable(topic: TopicName) -> TopicName:
+    """Workers read and write by Kafka's protocol: InvalidNameError for what cannot be named there."""
+    name = topic.local if topic.namespace == DEFAULT_NAMESPACE else f"{topic.namespace}..{topic.local}"
+    if not topic.persistent or topic.partition is not None:
+        raise InvalidNameError(
+            f"{topic} is not a whole, persistent topic", hint="functions keep their place in those"
+        )
+    if not _NAMES.fullmatch(name.replace("/", "..")):
+        raise InvalidNameError(
+            f"functions cannot use the name {topic.local[:80]!r}",
+            hint="use letters, digits and . _ -, with the namespace 249 at the most",
+        )
+    return topic
 
 
 class FunctionWanted(Enum):

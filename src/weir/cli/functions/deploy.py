@@ -18,7 +18,7 @@ from weir.functions.loading import look
 from weir.functions.options import FunctionOptions, from_text, to_text
 from weir.functions.place import ensure_subscription
 from weir.model.errors import ConfigError
-from weir.model.functions import Function
+from weir.model.functions import Function, check_reachable
 from weir.model.topics import TopicName
 
 _MOST_BYTES = 500_000
@@ -197,10 +197,7 @@ def _config(given: tuple[str, ...]) -> dict[str, str]:
 
 def _topic(text: str, near: TopicName) -> TopicName:
     """A name without a namespace is one in the function's."""
-    found = TopicName.parse(text if "/" in text else f"{near.namespace}/{text}")
-    if not found.persistent or found.partition is not None:
-        raise ConfigError(f"{text} is not a whole, persistent topic", hint="functions keep their place in topics")
-    return found
+    return check_reachable(TopicName.parse(text if "/" in text else f"{near.namespace}/{text}"))
 
 
 def _subscribe(access: Access, function: Function) -> None:

@@ -33,6 +33,7 @@ _BY_CODE: dict[int, tuple[type[errors.WeirError], str]] = {
     59: (errors.UnknownProducerError, "the broker does not know the producer"),
     74: (errors.NotOwnerError, "another broker leads the partition"),
     75: (errors.NotOwnerError, "another broker leads the partition"),
+    87: (errors.InvalidRecordError, "the broker refuses the records"),
     88: (errors.UnstablePositionError, "a transaction that moves the position is open"),
     89: (errors.ProducersHeldError, "the broker asks to wait"),
     90: (errors.StaleEpochError, "a newer producer has taken over"),

@@ -50,6 +50,10 @@ class MessageTooLargeError(BrokerError):
     """The message is larger than the topic allows."""
 
 
+class InvalidRecordError(BrokerError):
+    """What the message asks for in its headers, or is, cannot be."""
+
+
 class QuotaExceededError(BrokerError):
     """The topic's backlog exceeds its quota."""
 

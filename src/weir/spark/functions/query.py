@@ -65,6 +65,14 @@ def _whose(inline: Sequence[str]) -> "Column":
     return f.when(lies_within, f.expr(within)).otherwise(own) if inline else own
 
 
+def _dealt_by(inline: Sequence[str]) -> "Column":
+    """Messages of a key go to one task, in their order; those without one anywhere."""
+    from pyspark.sql import functions as f
+
+    whose = _whose(inline)
+    return f.when(whose == f.lit(b""), f.encode(f.col("offset").cast("string"), "utf-8")).otherwise(whose)
+
+
 def sink_options(cluster: WeirCluster, function: Function) -> Mapping[str, str]:
     return {**cluster.options, "sinkId": f"fn-{function.id}"}
 
@@ -78,7 +86,7 @@ def called(source: "DataFrame", task: TaskFunction, *, stateful: bool, paralleli
         grouped = messages.withColumn("whose", _whose(task.inline)).groupBy("whose")
         rows = grouped.transformWithState(KeyedFunction(task), WRITTEN, "append", "none")
     else:
-        spread = messages.repartition(parallelism) if parallelism > 1 else messages
+        spread = messages.repartition(parallelism, _dealt_by(task.inline)) if parallelism > 1 else messages
         rows = spread.mapInArrow(mapper(task), WRITTEN)
     counts = [f.sum(f.when(f.col("kind") == kind, 1).otherwise(0)).alias(kind) for kind in (SENT, FAILED, DEAD)]
     counted: DataFrame = rows.observe(COUNTED, *counts).where(f.col("kind") != FAILED)

@@ -54,10 +54,11 @@ class TaskFunction:
         """All rows that come of them, and the states that have changed."""
         key = (self.function.id, self.function.version)
         if key not in _LOADED:
-            _LOADED.clear()
+            _forget()
             _LOADED[key] = self._load(self.schemas)
         if _LATER.wanted(items, _LOADED[key].values):
             found = {topic: schemas_of_topic(self.access, TopicName.parse(topic)) for topic in self.schemas}
+            _forget()
             _LOADED[key] = self._load(found)
         return _LOADED[key].run(items, states)
 
@@ -82,6 +83,12 @@ class TaskFunction:
 #: One for each process, function and version.
 _LOADED: dict[tuple[str, int], InPlace] = {}
 _LATER = LaterVersions()
+
+
+def _forget() -> None:
+    for one in _LOADED.values():
+        one.close()
+    _LOADED.clear()
 
 
 def mapper(task: TaskFunction) -> Any:
