@@ -5,7 +5,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
-from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -16,6 +15,7 @@ from weir.model.topics import NamespaceName
 from weir.spark.lake.definitions import namespace_lake, turn_on
 from weir.testing.processes.both_clients import Kafka, some_rows
 from weir.testing.processes.s3 import S3Server
+from weir.testing.processes.states import stands_still
 
 from .tiered_kit import Weir, checked, until, weir_in
 
@@ -49,10 +49,6 @@ def turn_on_tiering(weir: Weir, topic: str) -> None:
     assert now is not None
     with suppress(WeirError):  # whoever is killed does not answer
         turn_on(access, namespace, topic, replace(now, tiered_after_ms=0))
-
-
-def stands_still(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.mark.parametrize("step", STEPS)

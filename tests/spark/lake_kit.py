@@ -7,7 +7,7 @@ from typing import Any
 from weir.client.blocking import Access
 from weir.client.registry import topic_of
 from weir.model.topics import TopicName
-from weir.spark.lake.definitions import Definition, turn_on
+from weir.spark.lake.definitions import Definition, namespace_lake, turn_on
 from weir.spark.lake.export import Exported, Exporter, Jobs
 from weir.spark.lake.tables import LakeTable, find_table
 from weir.spark.sql.cluster import WeirCluster
@@ -27,6 +27,14 @@ class Lake:
     def on(self, topic: str) -> TopicName:
         name = topic_of(topic)
         turn_on(self.place.access, name.namespace, name.local, self.definition)
+        return name
+
+    def on_for_others(self, topic: str) -> TopicName:
+        """As `on`, and tables that are made here are the namespace's own, for `weir lake run` too."""
+        name = self.on(topic)
+        found = namespace_lake(self.place.access, name.namespace).of(name)
+        assert found is not None
+        self.definition = found
         return name
 
     def export(self, topic: str) -> Exported | None:

@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import pyspark
 
 from weir.spark.java import find_java
+from weir.testing.processes.states import processes_below
 
 DEADLINE_S = 240.0
 _ADDRESS = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
@@ -26,6 +28,13 @@ spark.executor.cores 1
 spark.cores.max 2
 spark.sql.shuffle.partitions 2
 """
+
+
+def kill_all(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
+    """Those that are still there."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 class Daemon:
@@ -64,9 +73,7 @@ class Daemon:
 
     def kill(self) -> None:
         """It and all that it has started, as if its machine had lost its power."""
-        for pid in [*_below(self.process.pid), self.process.pid]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_all([*processes_below(self.process.pid), self.process.pid])
         self.process.wait(60)
 
 
@@ -108,17 +115,3 @@ class SparkCluster:
                 daemon.process.terminate()
         for daemon in (*self.workers.values(), self._master):
             daemon.process.wait(60)
-
-
-def _below(pid: int) -> list[int]:
-    """The processes that one has started, and those that they have."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(FileNotFoundError, ProcessLookupError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-    found = list(children.get(pid, []))
-    for child in found:  # which grows
-        found += children.get(child, [])
-    return found

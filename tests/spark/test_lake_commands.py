@@ -95,12 +95,26 @@ def test_a_namespace_is_on_with_topics_that_come_later_and_one_of_them_can_be_of
     done(weir("lake", "off", "public/lakes"))
 
 
+def test_a_topic_without_partitions_has_a_standing_as_others_have(weir, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    done(weir("topics", "create", "alone"))
+    done(weir("produce", "alone", "a"))
+    done(weir("lake", "on", "alone", "--to", str(tmp_path)))
+    done(weir("lake", "run", "--once", "--master", "none"))
+    (told,) = json.loads(done(weir("lake", "status", "alone", "--json")))
+    assert (told["partition"], told["exported"], told["end"], told["tiered"]) == (0, 1, 1, None)
+    done(weir("lake", "off", "alone"))
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--option", "s3.secret-access-key=x"), "is a secret"),
         (("--catalog", "postgresql://me:pass@host/db"), "has a password"),
         (("--to", "ftp://host/x"), "not known"),
+        (("--to", "s3://"), "names no bucket"),
+        (("--to", "file://folder/x"), "names a machine"),
+        (("--catalog", "mysql://host/x"), "not known"),
+        (("--catalog", "postgresql://me@127.0.0.1:1/db"), "Connection refused"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_changed(weir, topics: Topics, words, said) -> None:  # type: ignore[no-untyped-def]
@@ -108,3 +122,16 @@ def test_what_cannot_be_is_said_before_anything_is_changed(weir, topics: Topics,
     result = weir("lake", "on", topic, *words)
     assert result.exit_code != 0
     assert said in f"{result.output} {result.exception}"
+    assert "\n" not in str(result.exception), "in a line"
+    assert json.loads(done(weir("lake", "status", topic, "--json"))) == []
+
+
+def test_a_topic_that_is_not_there_cannot_be_turned_on_and_is_not_in_the_lake_when_it_is_made(  # type: ignore[no-untyped-def]
+    weir, topics: Topics
+) -> None:
+    result = weir("lake", "on", "later")
+    assert "no such topic" in f"{result.output} {result.exception}"
+    topics.create(name="later")
+    assert json.loads(done(weir("lake", "status", "later", "--json"))) == []
+    assert "was not in the lake" in done(weir("lake", "off", "later"))
+    assert "the lake is on for no topic" in done(weir("lake", "run", "--once", "--master", "none"))

@@ -7,6 +7,7 @@ that exports writes the files itself here (`--master none`).
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,9 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from weir.spark.lake.definitions import Definition, namespace_lake, turn_off
+from weir.spark.lake.definitions import Definition, turn_off
 from weir.spark.lake.jobs import LocalJobs
 from weir.testing.processes.s3 import S3Server
+from weir.testing.processes.states import stands_still
 from weir.testing.processes.up import UpProcess, environment
 
 from .conftest import Topics
@@ -53,6 +55,7 @@ class Place:
     @contextmanager
     def export_to(self, step: str) -> Iterator["subprocess.Popen[str]"]:
         """An export that stands still there; it is waited for in the end."""
+        self.step = step
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "weir.cli.main", "lake", "run", "--once", "--json"),
@@ -77,21 +80,18 @@ class Place:
                 process.kill()
             process.communicate()
 
-    def go_on(self, export: "subprocess.Popen[str]") -> None:
-        """To its end, which may be an error in words, and is no stack."""
+    def go_on(self, export: "subprocess.Popen[str]") -> str:
+        """To its end, which may be an error in words, and is no stack; what it said."""
         os.kill(export.pid, signal.SIGCONT)
         said, failed = export.communicate(timeout=_PATIENCE_S)
         assert export.returncode in (0, 1), failed
         assert "Traceback" not in failed, failed
         if export.returncode == 0:
             assert json.loads(said)["failed"] == {}
+        return failed
 
     def close(self) -> None:
         self.up.close()
-
-
-def stands_still(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,11 @@ def kill_broker(place: Place, export: "subprocess.Popen[str]") -> None:
 
 def kill_broker_for_longer(place: Place, export: "subprocess.Popen[str]") -> None:
     place.up.kill()
-    place.go_on(export)
+    waiting, failed = place.go_on(export).splitlines()
+    assert "it is tried again for" in waiting, "it says what it waits for, while it does"
+    assert re.fullmatch(r"weir: 1 topic was not exported to the end; \S+: .*cannot connect to \S+: .*", failed)
+    added = place.step != "planned"
+    assert ("6 rows were added; then: " in failed) == added, "it says what it has done"
     place.up.start()
 
 
@@ -140,7 +144,7 @@ Killer = Callable[[Place, "subprocess.Popen[str]"], None]
 TABLE: list[tuple[Killer, str]] = [
     *((kill_driver, step) for step in STEPS),
     *((kill_broker, step) for step in STEPS),
-    *((kill_broker_for_longer, step) for step in ("planned", "written")),
+    *((kill_broker_for_longer, step) for step in STEPS),
     *((kill_store, step) for step in STEPS),
     *((kill_store_for_longer, step) for step in STEPS),
 ]
@@ -155,10 +159,7 @@ def test_whoever_is_killed_at_any_step_every_offset_is_in_the_table_once(
 
 def count_every_offset(place: Place, killer: Killer, step: str) -> None:
     topic = place.topics.create(2)
-    name = place.lake.on(topic)
-    found = namespace_lake(place.lake.place.access, name.namespace).of(name)
-    assert found is not None
-    place.lake.definition = found
+    name = place.lake.on_for_others(topic)
     try:
         for partition in range(2):
             place.topics.fill(topic, [f"before {at}" for at in range(3)], partition)

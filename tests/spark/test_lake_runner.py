@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from weir.model.errors import LakeError, NetworkError, TopicNotFoundError
+from weir.model.errors import LakeError, LakeUnfinishedError, NetworkError, TopicNotFoundError
 from weir.model.topics import TopicName
 from weir.spark.lake import runner as module
 from weir.spark.lake.definitions import Definition
@@ -24,6 +24,8 @@ class Lakes:
         self.failing: dict[TopicName, Exception] = {}
         self.tried: list[TopicName] = []
         self.away: Exception | None = None
+        #: Away from the next export on.
+        self.away_after: Exception | None = None
         monkeypatch.setattr(module, "lake_topics", self._topics)
         monkeypatch.setattr(module, "find_table", lambda name, definition: None)
         place: Any = SimpleNamespace()
@@ -40,6 +42,7 @@ class Lakes:
 
     def export(self, name: TopicName, definition: Definition, told: object = None) -> Exported | None:
         self.tried.append(name)
+        self.away = self.away_after
         if name in self.failing:
             raise self.failing[name]
         rows, self.lag[name] = self.lag[name], 0
@@ -108,6 +111,27 @@ def test_brokers_that_are_away_and_topics_that_are_gone_end_nothing(lakes: Lakes
     assert lakes.step() == []
     del lakes.failing[ORDERS]
     assert lakes.step() == [1000], "it was made again"
+
+
+def test_a_broker_that_goes_away_is_waited_for_once_and_not_once_for_each_topic(lakes: Lakes) -> None:
+    lakes.lag = {OTHERS: 1000, ORDERS: 1000}
+    lakes.failing[OTHERS] = LakeUnfinishedError("6 rows were added; then: nobody answers")
+    lakes.failing[OTHERS].__cause__ = NetworkError("nobody answers")
+    lakes.away_after = NetworkError("nobody answers now")
+    found, failed = lakes.runner.once()
+    assert (found, lakes.tried) == ([], [OTHERS])
+    assert failed == {OTHERS: "6 rows were added; then: nobody answers", ORDERS: "nobody answers now"}
+    lakes.away = None
+    assert (lakes.step(), lakes.tried) == ([], [OTHERS, OTHERS])
+
+
+def test_a_leader_that_is_away_holds_up_its_topic_alone(lakes: Lakes) -> None:
+    lakes.lag = {OTHERS: 1000, ORDERS: 1000}
+    lakes.failing[OTHERS] = NetworkError("nobody answers")
+    found, failed = lakes.runner.once()
+    assert ([one.topic for one in found], failed) == ([ORDERS], {OTHERS: "nobody answers"})
+    lakes.lag[ORDERS] = 1000
+    assert lakes.step() == [1000]
 
 
 _OF_SPARK = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ _UPKEEP = {
     "snapshots": "snapshots expired",
     "orphans": "orphans removed",
 }
-#: Names a step of an export at which the process ends, or stands still: for tests of that.
+#: Names a step of an export, or of its tasks, at which the process ends, or stands still: for tests of that.
 _STOP_AT = "WEIR_LAKE_STOP_AT"
 
 
@@ -126,7 +127,7 @@ def on(
     need_lake()
     from weir.client.streams import listeners
     from weir.spark.lake import definitions as lakes
-    from weir.spark.lake.holding import hold
+    from weir.spark.lake.holding import check_there, hold
     from weir.spark.lake.stores import open_catalog
 
     namespace, topic = _named(what)
@@ -142,7 +143,10 @@ def on(
         None if keep is None else parse_span_ms(keep),
         None if tiered_after is None else parse_span_ms(tiered_after),
     )
-    open_catalog(wanted)  # what is wrong with it is said now
+    # What is wrong is said now, before anything of it is kept.
+    if topic is not None:
+        check_there(place, topic)
+    open_catalog(wanted)
     lakes.turn_on(place.access, namespace, None if topic is None else topic.local, wanted)
     held = hold(place, namespace, topic)
     done(f"{what} is in the lake: {url} ({held} topic{'' if held == 1 else 's'} now)", as_json=as_json, to=url)
@@ -199,7 +203,7 @@ def run(
     from weir.spark.lake.runner import LakeRunner, Trigger
 
     place = place_of(remote, kafka)
-    trigger = Trigger(parse_span_ms(age) / 1000, parse_size(size))
+    trigger = Trigger(parse_span_ms(age) / 1000, _bound(size))
     stopped: list[int] = []
     if not once:
         # Before Spark starts, which has the JVM ignore Ctrl-C.
@@ -208,8 +212,9 @@ def run(
     config = {"spark.driver.memory": memory, **spark_config()}
     spark = None if master == "none" else quiet_session("weir-lake", master=master, config=config)
     try:
-        jobs = LocalJobs() if spark is None else SparkJobs(spark)
-        exporter = Exporter(place, jobs, reached=stop_at(os.environ.get(_STOP_AT)))
+        reached = stop_at(os.environ.get(_STOP_AT))
+        jobs = LocalJobs() if spark is None else SparkJobs(spark, reached=reached)
+        exporter = Exporter(place, jobs, reached=reached)
         with _Bars(shown=not as_json) as bars:
             runner = LakeRunner(place, exporter, trigger, told=bars)
             if once:
@@ -252,7 +257,7 @@ def upkeep(
     try:
         jobs = LocalJobs() if spark is None else SparkJobs(spark)
         limits = Limits(
-            parse_size(small),
+            _bound(small),
             files,
             snapshots_s=parse_span_ms(snapshots) / 1000,
             orphans_s=parse_span_ms(orphans) / 1000,
@@ -261,6 +266,12 @@ def upkeep(
     finally:
         if spark is not None:
             spark.stop()
+
+
+def _bound(text: str) -> int:
+    """Bytes; what nothing reaches if there is to be no bound."""
+    found = parse_size(text)
+    return found if found >= 0 else sys.maxsize
 
 
 def _look_after(runner: "LakeRunner", tasks: "Tasks", limits: "Limits", *, as_json: bool) -> None:
@@ -286,10 +297,15 @@ def _once(runner: "LakeRunner", *, as_json: bool) -> None:
         for one in found:
             click.echo(_line(one))
         if not found and not failed:
-            click.echo("everything is in the lake")
+            click.echo(
+                "everything is in the lake"
+                if runner.topics()
+                else "the lake is on for no topic: weir lake on TOPIC"
+            )
     if failed:
         first = next(iter(failed.items()))
-        raise LakeError(f"{len(failed)} of the topics were not exported; {first[0]}: {first[1]}")
+        many = "1 topic was" if len(failed) == 1 else f"{len(failed)} topics were"
+        raise LakeError(f"{many} not exported to the end; {first[0]}: {first[1]}")
 
 
 def _go_on(runner: "LakeRunner", tasks: "Tasks", stopped: Callable[[], bool], *, as_json: bool) -> None:

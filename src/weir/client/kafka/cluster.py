@@ -3,6 +3,7 @@
 What may succeed later is tried again, with everything looked up anew in between, until patience ends.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -17,8 +18,11 @@ from weir.model.errors import ConnectFailedError, NetworkError, TopicNotFoundErr
 from weir.wire.kafka import messages as m
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
+#: After so long whoever looks on is told what is waited for.
+_TELL_S = 5.0
 _GROUP, TRANSACTION = 0, 1
 
 
@@ -203,11 +207,16 @@ class Patience:
     """Waits a little longer each time, and at last raises what it was given."""
 
     def __init__(self, seconds: float) -> None:
-        self._deadline = time.monotonic() + seconds
+        now = time.monotonic()
+        self._deadline, self._tell = now + seconds, now + min(seconds, _TELL_S)
         self._pause_s = _FIRST_PAUSE_S
 
     def wait(self, failure: WeirError) -> None:
-        if time.monotonic() + self._pause_s > self._deadline:
+        now = time.monotonic()
+        if now + self._pause_s > self._deadline:
             raise failure
+        if now >= self._tell:
+            self._tell = self._deadline
+            log.warning("%s; it is tried again for %.0f s", failure.what, self._deadline - now)
         time.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)

@@ -52,6 +52,10 @@ class LakeError(WeirError):
     """A table of the lake that cannot be written or read as it is."""
 
 
+class LakeUnfinishedError(LakeError):
+    """Some rows of an export are in the table, each once; what came behind them failed."""
+
+
 class LakeConflictError(LakeError):
     """Somebody else has committed to the table meanwhile; nothing was added."""
 

@@ -18,7 +18,6 @@ from weir.model.errors import (
     ConfigError,
     NotAuthenticatedError,
     NotAuthorisedError,
-    TopicNotFoundError,
     WireError,
 )
 from weir.model.topics import NamespaceName, TopicName
@@ -26,6 +25,7 @@ from weir.model.topics import NamespaceName, TopicName
 _ALL, _ONE, _OFF = "lake", "lake.", "off"
 #: Whose tables these are, for ever: two Weirs that share a catalog must not take each other's for their own.
 _OWNER = "lake-owner"
+_CATALOGS = ("sqlite:///", "postgresql://", "http://", "https://")
 #: Words that a secret's option has in its name: options can be read by whoever administers the namespace.
 _SECRET = ("secret", "password", "token", "credential", "access-key", "account-key")
 
@@ -98,6 +98,10 @@ def where(to: str | None, data: str) -> str:
         raise ConfigError(
             f"{to} is of a kind that is not known", hint="write a folder, file:///... or s3://bucket/..."
         )
+    if scheme == "file" and urlsplit(to).netloc:
+        raise ConfigError(f"{to} names a machine, not a folder", hint="write file:///folder, with three slashes")
+    if scheme != "file" and not urlsplit(to).netloc:
+        raise ConfigError(f"{to} names no bucket", hint="write s3://bucket/path")
     return to.rstrip("/")
 
 
@@ -108,6 +112,11 @@ def catalog_of(catalog: str | None, to: str, data: str) -> str:
             raise ConfigError(
                 "the catalog's address has a password, which others can read",
                 hint="leave it out, and set PGPASSWORD where weir lake runs",
+            )
+        if not catalog.startswith(_CATALOGS):
+            raise ConfigError(
+                f"{catalog} is a catalog of a kind that is not known",
+                hint="write sqlite:///FILE, postgresql://user@host/db, or http(s)://... of a REST catalog",
             )
         return catalog
     if to.startswith("file:"):
@@ -178,10 +187,9 @@ def whole_lake(access: Access) -> dict[NamespaceName, NamespaceLake]:
 
 def tiered_parts(access: Access, topic: TopicName) -> dict[int, dict[str, Any]]:
     """By partition, what brokers read from the lake because its ledgers are gone."""
-    try:
-        told = ask_v2(access, "GET", topic_path(topic, "partitioned-stats"))
-        parts = told.get("partitions") or {}
-    except TopicNotFoundError:
+    if ask_v2(access, "GET", topic_path(topic, "partitions"))["partitions"]:
+        parts = ask_v2(access, "GET", topic_path(topic, "partitioned-stats")).get("partitions") or {}
+    else:
         parts = {str(topic): ask_v2(access, "GET", topic_path(topic, "stats"))}
     found = {TopicName.parse(name).partition or 0: part.get("lake") for name, part in parts.items()}
     return {partition: lake for partition, lake in found.items() if lake}

@@ -19,10 +19,17 @@ from pyiceberg.exceptions import CommitFailedException
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import ends, starts
 from weir.client.registry import schemas_by
-from weir.model.errors import ConfigError, LakeConflictError, SchemaNotFoundError
+from weir.model.errors import (
+    ConfigError,
+    LakeConflictError,
+    LakeUnfinishedError,
+    SchemaNotFoundError,
+    TopicNotFoundError,
+)
 from weir.model.topics import TopicName
 from weir.spark.lake.columns import storable, topic_schema
 from weir.spark.lake.definitions import Definition
+from weir.spark.lake.failures import in_a_line
 from weir.spark.lake.holding import keep
 from weir.spark.lake.stores import store_options
 from weir.spark.lake.tables import LOST, OFFSETS, RANGES, LakeTable, open_table, summary_of
@@ -116,11 +123,19 @@ class Exporter:
             self._keep(cluster, topic, table)
             work = _Work(cluster, options, values, table, definition)
             rows = files = size = lost = 0
-            while (added := self._commit(work, goal, told)) is not None:
-                rows, files = rows + sum(one.rows for one in added), files + sum(len(one.files) for one in added)
-                size, lost = size + sum(one.bytes for one in added), lost + sum(one.lost for one in added)
-                self._keep(cluster, topic, table)
-                self._reached("kept")
+            try:
+                while (added := self._commit(work, goal, told)) is not None:
+                    rows += sum(one.rows for one in added)
+                    files += sum(len(one.files) for one in added)
+                    size, lost = size + sum(one.bytes for one in added), lost + sum(one.lost for one in added)
+                    self._keep(cluster, topic, table)
+                    self._reached("kept")
+            except TopicNotFoundError:
+                raise
+            except Exception as failure:
+                if not rows:
+                    raise
+                raise LakeUnfinishedError(f"{rows} rows were added; then: {in_a_line(failure)}") from failure
         return Exported(topic, rows, files, size, lost, time.monotonic() - began) if rows or lost else None
 
     # --- one commit ------------------------------------------------------------------------------------------

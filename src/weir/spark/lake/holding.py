@@ -19,6 +19,12 @@ from weir.spark.sql.cluster import WeirCluster, kafka_name
 SUBSCRIPTION = "lake"
 
 
+def check_there(place: WeirCluster, topic: TopicName) -> None:
+    """TopicNotFoundError if it is not."""
+    with Cluster(connection(place.options)) as cluster:
+        cluster.partitions([kafka_name(topic)])
+
+
 def hold(place: WeirCluster, namespace: NamespaceName, topic: TopicName | None) -> int:
     """Of how many topics everything stays until it is exported; TopicNotFoundError if it is not there."""
     with Cluster(connection(place.options)) as cluster:

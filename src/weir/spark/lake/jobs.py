@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from threading import Event, Thread
 from typing import TypeVar
 
+from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 from pyspark.sql import SparkSession
 
@@ -16,17 +17,21 @@ B = TypeVar("B")
 
 
 class SparkJobs:
-    """One task for each range, wherever the session's tasks run."""
+    """One task for each range, wherever the session's tasks run. `reached` travels there, and is told which step
+    the first attempt of each has done; tests end the process there."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, *, reached: Callable[[str], None] = lambda step: None) -> None:
         self._spark = spark
+        self._reached = reached
 
     def run(self, job: WriteJob, ranges: Sequence[Range], done: Callable[[int], None]) -> Sequence[Written]:
         context = self._spark.sparkContext
-        counted, shared = context.accumulator(0), context.broadcast(job)
+        counted, shared, reached = context.accumulator(0), context.broadcast(job), self._reached
 
         def write(wanted: Range) -> Written:
-            found = write_range(shared.value, wanted)
+            attempt = TaskContext.get()
+            is_first = attempt is not None and attempt.attemptNumber() == 0
+            found = write_range(shared.value, wanted, reached if is_first else lambda step: None)
             counted.add(wanted.size)
             return found
 

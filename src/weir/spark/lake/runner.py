@@ -1,18 +1,18 @@
 """`weir lake run`: looks at every topic of the lake now and then, and exports those that are due."""
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from weir.client.kafka.cluster import Cluster
 from weir.client.registry import topic_of
-from weir.model.errors import NetworkError, TopicClosedError, TopicNotFoundError, WeirError
+from weir.model.errors import LakeUnfinishedError, NetworkError, TopicClosedError, TopicNotFoundError
 from weir.model.replays import is_selection
 from weir.model.topics import TopicName
 from weir.spark.lake.definitions import Definition, whole_lake
 from weir.spark.lake.export import Exported, Exporter, Standing, Told
+from weir.spark.lake.failures import in_a_line
 from weir.spark.lake.tables import LakeTable, find_table, is_own
 from weir.spark.lake.upkeep import Kept, Limits, Tasks, Upkeep, drop_deleted
 from weir.spark.source.options import connection
@@ -23,8 +23,6 @@ log = logging.getLogger(__name__)
 #: What a row takes in Parquet, as long as nothing is known of the topic's.
 _ROW_BYTES = 200.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
-#: What a task of Spark's died of, in the words of its Python: `OSError: the disk is full`.
-_CAUSE = re.compile(r"[\w.]*(Error|Exception): \S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +99,26 @@ class LakeRunner:
         self._now = now
         self._seen: dict[TopicName, _Seen] = {}
 
+    def topics(self) -> list[LakeTopic]:
+        """Those that the lake is on for."""
+        return lake_topics(self._place)
+
     def once(self) -> tuple[list[Exported], dict[TopicName, str]]:
         """Export all that is acknowledged now. What failed is told by its topic; the others are exported."""
         found, failed = [], {}
-        for one in lake_topics(self._place):
+        left = lake_topics(self._place)
+        while left:
+            one = left.pop(0)
             try:
                 added = self._exporter.export(one.name, one.definition, self._told)
             except TopicNotFoundError:
                 continue
             except Exception as failure:  # Spark's, pyiceberg's and the store's are of many kinds
                 log.debug("why:", exc_info=failure)
-                failed[one.name] = _said(failure)
+                failed[one.name] = in_a_line(failure)
+                if (away := self._away(failure)) is not None:
+                    failed |= {other.name: in_a_line(away) for other in left}
+                    break
                 continue
             if added is not None:
                 found.append(added)
@@ -140,8 +147,10 @@ class LakeRunner:
                 seen.failures += 1
                 pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (seen.failures - 1))
                 seen.again_s = self._now() + pause_s
-                log.warning("%s was not exported (next try in %.0f s): %s", one.name, pause_s, _said(failure))
+                log.warning("%s was not exported (next try in %.0f s): %s", one.name, pause_s, in_a_line(failure))
                 log.debug("why:", exc_info=failure)
+                if self._away(failure) is not None:
+                    break
         return found
 
     def look_after(self, tasks: Tasks, limits: Limits) -> Iterator[tuple[TopicName, Kept | str]]:
@@ -162,6 +171,16 @@ class LakeRunner:
                     log.debug("why:", exc_info=failure)
                     yield one.name, f"it is tried again later: {failure}"
 
+    def _away(self, failure: Exception) -> Exception | None:
+        """What is in the way of every topic, and not only of this one: each would wait for a minute."""
+        cause = failure.__cause__ if isinstance(failure, LakeUnfinishedError) else failure
+        if isinstance(cause, NetworkError | TopicClosedError):
+            try:
+                lake_topics(self._place)
+            except (NetworkError, TopicClosedError) as away:
+                return away
+        return None
+
     def _is_due(self, one: LakeTopic, seen: _Seen) -> bool:
         waiting = sum(part.lag for part in self._exporter.standing(one.name, find_table(one.name, one.definition)))
         if not waiting:
@@ -173,12 +192,3 @@ class LakeRunner:
             self._now() - seen.since_s >= self._trigger.age_s
             or waiting * seen.row_bytes >= self._trigger.size_bytes
         )
-
-
-def _said(failure: Exception) -> str:
-    """In one line: Spark's have the stacks of both sides in them."""
-    if isinstance(failure, WeirError):
-        return str(failure)
-    told = [line.strip() for line in str(failure).splitlines() if line.strip()]
-    causes = [line for line in told if _CAUSE.match(line)]
-    return next(reversed(causes), told[0] if told else type(failure).__name__)

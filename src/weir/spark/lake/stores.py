@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from weir.model.errors import LakeError
 from weir.model.installation import install_command
 from weir.spark.lake.definitions import Definition
+from weir.spark.lake.failures import in_a_line
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -78,7 +79,7 @@ def _opened(address: str, warehouse: str, options: tuple[tuple[str, str], ...]) 
         return load_catalog(_CATALOG_NAME, **{**found, "warehouse": warehouse, **dict(options)})
     except Exception as failure:
         raise LakeError(
-            f"the lake's catalog {address} does not open: {failure}",
+            f"the lake's catalog {address} does not open: {in_a_line(failure)}",
             hint="check --catalog of weir lake on, and that it is there",
         ) from failure
 

@@ -1,6 +1,6 @@
 """One range of offsets written as Parquet files, a file for each day in it: what a task of Spark does."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -59,8 +59,9 @@ class Written:
         return sum(file.file_size_in_bytes for file in self.files)
 
 
-def write_range(job: WriteJob, wanted: Range) -> Written:
-    """Files of the range's rows, in the order of their offsets; they are in no table yet."""
+def write_range(job: WriteJob, wanted: Range, reached: Callable[[str], None] = lambda step: None) -> Written:
+    """Files of the range's rows, in the order of their offsets; they are in no table yet. `reached` is told
+    `writing` with a file begun, and `closed` with all of them whole."""
     losses = Losses(fail=False)
     values = None if job.values is None else {wanted.partition.topic: job.values}
     options = job.options if values is None else _with_corrupt(job.options)
@@ -70,7 +71,9 @@ def write_range(job: WriteJob, wanted: Range) -> Written:
     try:
         for batch in read_range(options, wanted, values, losses, protocol=True):
             writer.add(batch)
+            reached("writing")
         files = writer.close()
+        reached("closed")
     except BaseException:
         writer.abandon()
         raise
