@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pulsar
 import pytest
+from confluent_kafka import Consumer, TopicPartition
+from pulsar.schema import AvroSchema, Integer, Record, String
 
 from weir.client.blocking import ask_v2
 from weir.client.replays import all_replays
@@ -16,10 +18,12 @@ from weir.spark.lake.definitions import namespace_lake, turn_off
 from weir.spark.lake.jobs import LocalJobs
 from weir.spark.replay.selecting import selection_topic
 from weir.spark.sql.results import Done, Rows
+from weir.wire.kafka.records_build import Record as KafkaRecord
+from weir.wire.kafka.records_build import build_batch
 
 from .conftest import Topics
 from .lake_kit import Lake
-from .sql_session import Sql, make_orders, stored
+from .sql_session import Sql, make_orders, patiently, stored
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark")]
 
@@ -142,3 +146,57 @@ def test_dead_letters_are_picked_also_when_their_topic_has_trimmed_them(
         assert not any(name.startswith("weir-dead") for name in again.properties())
     finally:
         billing.close()
+
+
+#: Two versions of one schema.
+OLD = type("Order", (Record,), {"id": Integer()})
+NEW = type("Order", (Record,), {"id": Integer(), "note": String(default=None, required_default=True)})
+
+
+def test_messages_of_older_versions_of_a_schema_say_so_again_and_in_another_topic_no_version_of_its(
+    topics: Topics, sql: Sql, client: pulsar.Client
+) -> None:
+    topic, target = _name("versions"), topics.create(name=_name("to"))
+    billing = client.subscribe(topic, "billing")
+    for kind, ids in ((OLD, (0, 1)), (NEW, (2,)), (OLD, (3,))):
+        producer = client.create_producer(topic, schema=AvroSchema(kind))
+        for number in ids:
+            producer.send(kind(id=number))
+        producer.close()
+    try:
+        first = _drain(billing, 4)
+        assert len({message.schema_version() for message in first}) == 2
+        sql.do(f"REPLAY {topic} INTO SUBSCRIPTION billing")
+        again = _drain(billing, 4)
+        for was, message in zip(first, again, strict=True):
+            assert message.data() == was.data()
+            assert message.schema_version() == was.schema_version()
+            assert "weir-schema-version" not in message.properties()
+        sql.do(f"REPLAY {topic} INTO TOPIC {target}")
+        assert _headers_of(topics, target, 4) == [{} for _ in first]
+    finally:
+        billing.close()
+
+
+def _headers_of(topics: Topics, topic: str, count: int) -> list[dict[str, object]]:
+    """Without what a replay says."""
+    consumer = Consumer({"bootstrap.servers": topics.servers, "group.id": "none", "log_level": 0})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found = [consumer.poll(60) for _ in range(count)]
+        told = [dict(message.headers() or []) for message in found if message is not None]
+        return [{name: one[name] for name in one if not name.startswith("weir-replay")} for one in told]
+    finally:
+        consumer.close()
+
+
+def test_a_message_that_was_delayed_once_is_not_delayed_again(topics: Topics, sql: Sql) -> None:
+    topic, target = topics.create(name=_name("delayed")), topics.create(name=_name("to"))
+    wishes = [(b"weir-deliver-after", b"1"), (b"weir-delay-id", b"mine"), (b"a", b"b")]
+    topics.send(topic, build_batch([KafkaRecord(0, 1_700_000_000_000, b"k", b"v", wishes)]))
+    patiently(lambda: stored(topics.servers, topic))
+    done = sql.do(f"REPLAY {topic} INTO TOPIC {target}")
+    assert isinstance(done, Done)
+    assert done.fields["messages"] == 1
+    assert stored(topics.servers, target) == [("k", "v")]
+    assert _headers_of(topics, target, 1) == [{"a": b"b"}]

@@ -56,6 +56,10 @@ def test_messages_are_picked_by_time_headers_and_typed_values_and_go_to_a_topic_
         *("--where", "headers['region'] = 'eu' AND amount >= 2.5 AND __key <> 'k8'"),
     )
     assert "2 messages would go to" in weir(*wanted, "--dry-run")
+    injected = f"true) INTO TOPIC `{target}`; SELECT (1"
+    assert "PARSE_SYNTAX_ERROR" not in weir(*wanted[:-1], injected, "--dry-run", code=1)
+    commented = f"{wanted[-1]} -- of Europe"
+    assert "2 messages would go to" in weir(*wanted[:-1], commented, "--dry-run")
     assert json.loads(weir("replay", "list", source, "--json")) == []
     assert stored(topics.servers, target) == []
 

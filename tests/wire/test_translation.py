@@ -220,6 +220,39 @@ def test_the_schema_version_of_a_pulsar_message_is_a_header_of_every_record_behi
         assert record.headers == []
 
 
+def test_the_schema_version_comes_back_where_all_messages_of_a_batch_have_the_same() -> None:
+    def read(*versions: bytes) -> api.MessageMetadata:
+        headers = [[(SCHEMA_VERSION.encode(), one), (b"more", b"")] for one in versions]
+        records = [Record(at, NOW, b"k", b"v", one) for at, one in enumerate(headers)]
+        return parse_metadata(split_message(memoryview(pulsar_entry(kafka_batch(records)).payload)))
+
+    for versions in ((b"3",), (b"3", b"3")):
+        assert read(*versions).schema_version == (3).to_bytes(8, "big")
+    assert [one.key for one in read(b"3").properties] == ["more"]
+    for versions in ((b"3", b"4"), (b"x",), (b"9" * 30,)):
+        assert not read(*versions).HasField("schema_version")
+    assert [one.key for one in read(b"x").properties] == [SCHEMA_VERSION, "more"]
+
+
+def test_what_only_a_pulsar_consumer_can_open_is_its_entry_again_when_it_was_copied_by_kafka() -> None:
+    chunk = outer(uuid="u-1", chunk_id=2, num_chunks_from_msg=5, compression=api.LZ4, partition_key="k")
+    encrypted = outer(encryption_algo="aes", encryption_param=b"nonce")
+    encrypted.encryption_keys.add(key="key", value=b"secret")
+    for metadata in (chunk, encrypted):
+        metadata.properties.add(key="a", value="b")
+        (record,) = iter_records(only_piece(kafka_records(pulsar_batch(metadata, b"part"))))
+        copied = Record(0, NOW, record.key, record.value, [*record.headers, (b"weir-replay-id", b"r")])
+        parts = split_message(memoryview(pulsar_entry(kafka_batch([copied], stamp=Stamp(77, 0, 40))).payload))
+        found = parse_metadata(parts)
+        assert bytes(parts.payload) == b"part"
+        assert [(one.key, one.value) for one in found.properties] == [("a", "b"), ("weir-replay-id", "r")]
+        assert (found.producer_name, found.sequence_id) == ("kafka-77", 40)
+        for of in (found, metadata):
+            for name in ("properties", "producer_name", "sequence_id"):
+                of.ClearField(name)
+        assert found == metadata
+
+
 def test_an_encrypted_batch_goes_to_kafka_as_it_is_with_headers_that_say_so() -> None:
     metadata = outer(num_messages_in_batch=4)
     metadata.encryption_keys.add(key="key", value=b"secret")

@@ -11,6 +11,8 @@ from weir.model.value import value
 
 #: The header by which a producer names what it delays, so that it can be cancelled.
 DELAY_ID = b"weir-delay-id"
+#: Headers by which Kafka's producers delay a message, until a moment or for so long, and end a delay.
+DELIVER_AT, DELIVER_AFTER, CANCEL = b"weir-deliver-at", b"weir-deliver-after", b"weir-cancel"
 _MAX_ID_BYTES = 256
 
 

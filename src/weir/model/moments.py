@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from weir.model.errors import ConfigError
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|min|m|h|d|w)?", re.ASCII)
+#: The last one of the year 9999, as of ISO's dates: what is later no calendar knows.
+_LAST_MS = 253_402_300_799_999
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
@@ -21,8 +23,8 @@ def parse_moment_ms(text: str, now_ms: int) -> int:
     """Milliseconds since 1970, an ISO date and time (UTC unless it says otherwise), or `-10min`: so long ago."""
     text = text.strip()
     if text.startswith("-"):
-        return now_ms - parse_span_ms(text[1:])
-    if text.isascii() and text.isdigit():
+        return max(0, now_ms - parse_span_ms(text[1:]))
+    if text.isascii() and text.isdigit() and int(text) <= _LAST_MS:
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

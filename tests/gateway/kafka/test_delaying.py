@@ -9,15 +9,9 @@ from hypothesis import strategies as st
 
 from weir.broker.api import Outgoing
 from weir.gateway.kafka.errors import Code, RefusedError
-from weir.gateway.kafka.produce.delaying import (
-    CANCEL,
-    DELAY_ID,
-    DELIVER_AFTER,
-    DELIVER_AT,
-    MOST_PARTS,
-    Delaying,
-)
+from weir.gateway.kafka.produce.delaying import MOST_PARTS, Delaying
 from weir.model.batch import Batch, BatchFormat, Stamp
+from weir.model.message import CANCEL, DELAY_ID, DELIVER_AFTER, DELIVER_AT
 from weir.testing.codecs.record_samples import compressed
 from weir.wire.formats import FORMATS
 from weir.wire.kafka.records import (

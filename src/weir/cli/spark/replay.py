@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -232,8 +233,9 @@ def _go_on(place: "WeirCluster", begun: "Replay", spark: "_Statements", *, as_js
 
         found = go_on(place, begun, select, Delivery(place, bar, reached=reached))
     count = sum(found.delivered)
+    before = "" if begun is not found else ", before now"
     done(
-        f"{count} messages were delivered again to {found.into} (replay {found.id})",
+        f"{count} messages were delivered again to {found.into} (replay {found.id}){before}",
         as_json=as_json,
         replay=found.id,
         messages=count,
@@ -281,16 +283,17 @@ class _Statements:
         self._opened: Any = None
 
     def count(self, wanted: "Replay") -> int:
+        from msgspec import json
+
         counted: list[int] = []
 
         def take(answer: Any) -> None:
             rows = getattr(answer, "rows", None)
             if isinstance(rows, list):
-                from msgspec import json
-
                 counted.extend(int(json.decode(bytes(row))["messages"]) for row in rows)
 
-        self._run(f"{_statement(wanted)} DRY RUN", take)
+        asked = b64encode(json.encode(wanted)).decode()
+        self._run(f"REPLAY COUNT OF '{asked}'", take)
         return sum(counted)
 
     def select(self, wanted: "Replay") -> None:
@@ -312,26 +315,6 @@ class _Statements:
 
 def _nothing() -> None:
     pass
-
-
-def _table(topic: TopicName) -> str:
-    parts = (topic.namespace.tenant, topic.namespace.name, topic.local)
-    return ".".join(f"`{part}`" for part in parts)
-
-
-def _statement(wanted: "Replay") -> str:
-    parts = [f"REPLAY {_table(wanted.topic)}"]
-    if wanted.since_ms is not None:
-        parts.append(f"FROM '{wanted.since_ms}'")
-    if wanted.until_ms is not None:
-        parts.append(f"TO '{wanted.until_ms}'")
-    if wanted.where:
-        parts.append(f"WHERE ({wanted.where})")
-    if wanted.subscription is not None:
-        parts.append(f"INTO SUBSCRIPTION `{wanted.subscription}`")
-    else:
-        parts.append(f"INTO TOPIC {_table(wanted.target)}")
-    return " ".join(parts)
 
 
 class _Bar:

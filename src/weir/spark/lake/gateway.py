@@ -2,7 +2,8 @@
 
 PySpark brings Hadoop's client of WebHDFS, which asks for ranges; this answers them out of the store by Arrow. So
 footers, columns and row groups are read, and nothing else. It listens on the loopback only, behind a word that
-only this process knows; it is for sessions whose tasks run on this machine.
+only this process knows; it is for sessions whose tasks run on this machine. A store that is away is waited for;
+what it does not answer is an error, and never a part of a file.
 """
 
 import json
@@ -10,12 +11,14 @@ import logging
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from weir.spark.lake.stores import suit_store
+from weir.model.errors import LakeError, WeirError
+from weir.spark.lake.stores import PatientReads, suit_store
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +33,7 @@ class StoreGateway:
     def __init__(self) -> None:
         self._word = secrets.token_urlsafe(24)
         self._stores: list[tuple[tuple[tuple[str, str], ...], Any]] = []
+        self._patience: dict[str, PatientReads] = {}
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -65,15 +69,26 @@ class StoreGateway:
         scheme, _, name = file.partition("/")
         return self._stores[int(number)][1], f"{scheme}://{name}"
 
+    def trouble(self) -> LakeError | None:
+        """What is wrong with a store that did not answer last: Spark may only know that a file ended too early."""
+        return next((found for one in list(self._patience.values()) if (found := one.trouble())), None)
+
+    def _open(self, path: str) -> "_Reader":
+        found = self._find(path)
+        if found is None:
+            raise FileNotFoundError(path)
+        store, file = found
+        bucket = "/".join(file.split("/")[:3])
+        with self._lock:
+            patient = self._patience.setdefault(bucket, PatientReads(bucket))
+        return _Reader(store, file, patient)
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         gateway = self
 
         @lru_cache(maxsize=10_000)
         def size_of(path: str) -> int:
-            found = gateway._find(path)
-            if found is None:
-                raise FileNotFoundError(path)
-            return len(found[0].new_input(found[1]))
+            return gateway._open(path).size()
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -89,8 +104,8 @@ class StoreGateway:
                 except (BrokenPipeError, ConnectionResetError):
                     self.close_connection = True  # the reader has what it wanted
                 except Exception as failure:
-                    log.warning("a file of the lake cannot be read: %s", failure)
-                    self._refuse(500, str(failure), "java.io.IOException")
+                    log.info("a file of the lake cannot be read: %s", failure)
+                    self._refuse(500, _said(failure), "java.io.IOException")
 
             def _answer(self, path: str, op: str, given: Mapping[str, str]) -> None:
                 size = size_of(path)
@@ -119,21 +134,24 @@ class StoreGateway:
                         self._refuse(400, f"{op} is not served", "java.lang.UnsupportedOperationException")
 
             def _range(self, path: str, first: int, length: int) -> None:
-                """In pieces that grow: whoever wants a footer only goes away after the first one."""
-                found = gateway._find(path)
-                assert found is not None
-                self.send_response(200)
-                self.send_header("Content-Length", str(max(0, length)))
-                self.end_headers()
+                """In pieces that grow: whoever wants a footer only goes away after the first one. That is read
+                before anything is answered; behind it an error can only be told by an end that is too early."""
                 piece, at, end = _FIRST_PIECE, first, first + length
-                with found[0].new_input(found[1]).open() as stream:
-                    while at < end:
-                        stream.seek(at)
-                        data = stream.read(min(piece, end - at))
-                        if not data:
-                            raise ConnectionResetError
+                with closing(gateway._open(path)) as file:
+                    data = file.read(at, min(piece, length))
+                    self.send_response(200)
+                    self.send_header("Content-Length", str(max(0, length)))
+                    self.end_headers()
+                    while True:
                         self.wfile.write(data)
                         at, piece = at + len(data), min(2 * piece, _LARGEST_PIECE)
+                        if at >= end:
+                            return
+                        try:
+                            data = file.read(at, min(piece, end - at))
+                        except Exception as failure:
+                            log.info("a file of the lake cannot be read on: %s", failure)
+                            raise ConnectionResetError from failure
 
             def _json(self, body: object) -> None:
                 self._send(200, json.dumps(body).encode())
@@ -156,10 +174,50 @@ class StoreGateway:
         return Handler
 
 
+class _Reader:
+    """A file of a store, opened again where the store was away. FileNotFoundError, LakeError."""
+
+    def __init__(self, store: Any, file: str, patient: PatientReads) -> None:
+        self._store, self._file, self._patient = store, file, patient
+        self._stream: Any = None
+
+    def size(self) -> int:
+        return self._patient(lambda: len(self._store.new_input(self._file)))
+
+    def read(self, first: int, length: int) -> bytes:
+        """All of these bytes."""
+        data = self._patient(lambda: self._piece(first, length)) if length > 0 else b""
+        if len(data) != max(0, length):
+            raise LakeError(f"{self._file} ends before its end", hint="is it being written anew?")
+        return data
+
+    def _piece(self, first: int, length: int) -> bytes:
+        try:
+            if self._stream is None:
+                self._stream = self._store.new_input(self._file).open()
+            self._stream.seek(first)
+            return bytes(self._stream.read(length))
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
 @lru_cache(maxsize=1)
 def gateway() -> StoreGateway:
     """The one of this process."""
     return StoreGateway()
+
+
+def _said(failure: Exception) -> str:
+    """With the error's own name, by which it is found in what Spark says of it."""
+    if isinstance(failure, WeirError):
+        return f"{type(failure).__module__}.{type(failure).__name__}: {failure.what}"
+    return str(failure)
 
 
 def _status(size: int) -> dict[str, object]:

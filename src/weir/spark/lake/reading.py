@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from weir.model.errors import LakeError, NotAuthenticatedError, NotAuthorisedError
 from weir.model.topics import TopicName
 from weir.spark.lake.definitions import Definition, namespace_lake
-from weir.spark.lake.stores import store_options
+from weir.spark.lake.stores import PatientReads, store_options
 from weir.spark.source.columns import RAW_KEY, RAW_VALUE
 from weir.spark.sql.cluster import WeirCluster, kafka_name
 
@@ -71,13 +71,16 @@ def find_history(
         return None
     from weir.spark.lake.tables import find_table, is_own
 
-    table = find_table(topic, definition)
+    patient = PatientReads(definition.to)
+    table = patient(lambda: find_table(topic, definition))
     if table is None or not is_own(table, definition):
         return None
     if not table.location.startswith("file:") and not _reads_buckets(spark):
         log.warning("the history of %s is in %s, which this Spark does not read", topic, table.location)
         return None
-    files = [task.file for task in table.table.scan().plan_files()]
+    found_table = table.table
+    planned = patient(lambda: list(found_table.scan().plan_files()))
+    files = [task.file for task in planned]
     offsets = table.offsets()
     if not files:
         return History(None, offsets)

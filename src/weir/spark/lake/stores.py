@@ -4,10 +4,11 @@ Nothing here asks the network for what was not named: an S3 client that is not t
 """
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from weir.model.errors import LakeError
@@ -17,6 +18,8 @@ from weir.spark.lake.failures import in_a_line
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+
+T = TypeVar("T")
 
 #: pyiceberg's names, and the variables of AWS' own tools, the first that is set.
 _FROM_ENVIRONMENT = {
@@ -32,6 +35,18 @@ _CATALOG_NAME = "weir"
 _POSTGRESQL = "postgresql://"
 #: How long a writer waits for another one's lock on SQLite's file.
 _SQLITE_PATIENCE_S = 60
+#: How long a read waits for a store that is away, and how often it asks again. Shorter than the minute after which
+#: Hadoop's client no longer waits for the gateway's answer.
+STORE_PATIENCE_S, _STORE_PAUSE_S = 30.0, 0.5
+#: What Arrow says of a store that cannot answer now, and may again.
+_AWAY = (
+    "NETWORK_CONNECTION",
+    "SERVICE_UNAVAILABLE",
+    "INTERNAL_FAILURE",
+    "REQUEST_TIMEOUT",
+    "SLOW_DOWN",
+    "curlCode",
+)
 
 
 def store_options(definition: Definition) -> dict[str, str]:
@@ -52,6 +67,45 @@ def suit_store(options: Mapping[str, str]) -> None:
     file."""
     if "s3.endpoint" in options:
         os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
+
+
+class PatientReads:
+    """Reads of one store: if it is away, they are tried again a moment later, all of them for so long together."""
+
+    def __init__(
+        self,
+        where: str,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._where = where
+        self._now = now
+        self._sleep = sleep
+        self._away_since: float | None = None
+
+    def __call__(self, read: Callable[[], T]) -> T:
+        """LakeError if the store does not come back."""
+        while True:
+            try:
+                found = read()
+            except OSError as failure:
+                if not any(word in str(failure) for word in _AWAY):
+                    raise
+                if self._away_since is None:
+                    self._away_since = self._now()
+                if self._now() - self._away_since >= STORE_PATIENCE_S:
+                    raise self.trouble() or failure from failure
+            else:
+                self._away_since = None
+                return found
+            self._sleep(_STORE_PAUSE_S)
+
+    def trouble(self) -> LakeError | None:
+        """What is wrong with the store, if it did not answer last."""
+        if self._away_since is None:
+            return None
+        return LakeError(f"the store of the lake, {self._where}, does not answer", hint="start it, and try again")
 
 
 def open_catalog(definition: Definition) -> "Catalog":

@@ -11,7 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from weir.client.kafka.admin import stored_sequences
 from weir.client.kafka.cluster import Cluster, Partition
@@ -28,8 +30,10 @@ from weir.spark.source.options import connection, parse
 from weir.spark.source.ranges import Range
 from weir.spark.source.reading import read_range
 from weir.spark.sql.cluster import WeirCluster, kafka_name
+from weir.spark.values.typed import versions_of
 from weir.wire.kafka.compression import compressor
 from weir.wire.kafka.records import ADDRESSED, Compression
+from weir.wire.pulsar.translation import METADATA
 
 #: How often it is kept how far a replay is, and how many messages may be on their way.
 _REPORT_S = 1.0
@@ -183,11 +187,12 @@ class Delivery:
                 if at + rows.num_rows <= first:
                     at += rows.num_rows
                     continue
-                (_, encoded), *_ = splitter.split(rows)
-                for chunk in chunks(encoded):
-                    if at >= first:
-                        yield _Sent(index, at, chunk)
-                    at += chunk.count
+                for alike in runs(rows):
+                    (_, encoded), *_ = splitter.split(alike)
+                    for chunk in chunks(encoded):
+                        if at >= first:
+                            yield _Sent(index, at, chunk)
+                        at += chunk.count
 
     def _rows(self, topic: str, index: int, cluster: Cluster) -> Iterator[Any]:
         part = Partition(topic, index)
@@ -212,6 +217,22 @@ def grouped(batches: Iterator[Any], count: int) -> Iterator[Any]:
             have += batch.num_rows - at
     if waiting:
         yield _one(waiting)
+
+
+def runs(rows: Any) -> Iterator[Any]:
+    """The same rows, cut where a batch must end: what was written by another version of the schema, or can only be
+    opened as it is, cannot be in one batch for Pulsar's consumers."""
+    headers = rows.column("headers")
+    versions = versions_of(headers).tolist()
+    closed = np.flatnonzero(np.asarray(pc.equal(headers.flatten().field("key"), METADATA)))
+    ends = np.asarray(headers.value_lengths().fill_null(0)).cumsum()
+    for row in np.searchsorted(ends, closed, side="right").tolist():
+        versions[row] = (row,)
+    first = 0
+    for at in range(1, rows.num_rows + 1):
+        if at == rows.num_rows or versions[at] != versions[at - 1]:
+            yield rows.slice(first, at - first)
+            first = at
 
 
 def _one(batches: list[Any]) -> Any:

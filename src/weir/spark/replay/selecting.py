@@ -16,10 +16,11 @@ from weir.client.admin import topic_path
 from weir.client.blocking import ask_v2
 from weir.client.kafka import positions
 from weir.client.kafka.cluster import Cluster
-from weir.client.registry import topic_of
+from weir.client.registry import schemas_by, topic_of
 from weir.client.sinks import forget, last_epoch
 from weir.model.dead_letters import NAMES
-from weir.model.errors import NotAllowedError, TopicExistsError, WeirError
+from weir.model.errors import NotAllowedError, SchemaNotFoundError, TopicExistsError, WeirError
+from weir.model.message import CANCEL, DELAY_ID, DELIVER_AFTER, DELIVER_AT
 from weir.model.replays import (
     HEADERS,
     ID_HEADER,
@@ -31,11 +32,11 @@ from weir.model.replays import (
     Replay,
 )
 from weir.model.topics import TopicName
-from weir.spark.sink.encode import DELIVER_AT
 from weir.spark.source.options import connection
 from weir.spark.source.progress import Progress
 from weir.spark.sql.cluster import WeirCluster, kafka_name
 from weir.spark.sql.tables import SENT_KEY, SENT_VALUE, Tables
+from weir.wire.pulsar.translation import SCHEMA_VERSION
 
 #: Whose position keeps the selection from being trimmed.
 HOLDER = "replay"
@@ -43,6 +44,8 @@ _EMPTY = "CAST(array() AS array<struct<key:string,value:binary>>)"
 #: What is known of a message that became a dead letter; null of others.
 _DEAD = ("__dead_reason", "__dead_subscription", "__dead_deliveries", "__dead_at")
 _DLQ = "-DLQ"
+#: What asks for a delay, which was waited for once, or ends one.
+_DELAYS = tuple(name.decode() for name in (DELIVER_AT, DELIVER_AFTER, DELAY_ID, CANCEL))
 
 
 def selection_topic(replay: Replay) -> TopicName:
@@ -73,7 +76,7 @@ class Selector:
             .selectExpr(
                 f"{SENT_KEY} AS key",
                 f"{self._value(replay)} AS value",
-                f"{_headers(replay)} AS headers",
+                f"{_headers(replay, self._unfit(replay))} AS headers",
                 "__timestamp AS timestamp",
                 f"{place} AS partition",
             )
@@ -106,6 +109,12 @@ class Selector:
             f"CASE WHEN {SENT_VALUE} IS NULL AND ({there}) THEN CAST(raise_error({_quoted(what)}) AS binary) "
             f"ELSE {SENT_VALUE} END"
         )
+
+    def _unfit(self, replay: Replay) -> Sequence[str]:
+        """Headers that would be wrong where the messages go: versions of a schema are the topic's own."""
+        there = _versions(self.place, replay.target)
+        known = all(there.get(number) == one for number, one in _versions(self.place, replay.topic).items())
+        return () if replay.target == replay.topic or known else (SCHEMA_VERSION,)
 
     # --- dead letters --------------------------------------------------------------------------------------------
 
@@ -213,6 +222,14 @@ def _partitions(place: WeirCluster, topic: TopicName) -> int:
         return len(cluster.partitions([kafka_name(topic)]))
 
 
+def _versions(place: WeirCluster, topic: TopicName) -> dict[int, tuple[str, str]]:
+    """By their numbers, what a topic's schemas are."""
+    try:
+        return {one.version: (one.kind, one.definition) for one in schemas_by(place.access, topic)}
+    except SchemaNotFoundError:
+        return {}
+
+
 def _names(topic: TopicName) -> list[str]:
     """A topic as dead letters may name it."""
     return [str(topic), topic.local]
@@ -237,10 +254,10 @@ def _first(key: str) -> str:
     return f"CAST(get(filter(__headers, h -> h.key = {key}), 0).value AS string)"
 
 
-def _headers(replay: Replay) -> str:
+def _headers(replay: Replay, unfit: Sequence[str]) -> str:
     """Those that the message had, without what was told of its death, of its delay, and of a replay before; and
     where it comes from."""
-    gone = ", ".join(map(_quoted, (*NAMES, *HEADERS, DELIVER_AT)))
+    gone = ", ".join(map(_quoted, (*NAMES, *HEADERS, *_DELAYS, *unfit)))
     told = {
         ID_HEADER: _quoted(replay.id),
         TOPIC_HEADER: _quoted(str(replay.topic)),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from weir.client.kafka.cluster import Partition
 from weir.model.batch import Stamp
 from weir.model.errors import ConfigError
+from weir.model.message import DELIVER_AT
 from weir.spark.sink.kernels import choose, measure, write
 from weir.spark.source.kernels import Bytes, Ints, bytes_of
 from weir.wire.kafka.records import TRANSACTIONAL, Compression, sealed
@@ -21,7 +22,6 @@ _AROUND_BYTES = 25
 #: A batch ends with the record that reaches this, unless its first one does.
 BATCH_BYTES = 512 * 1024
 _MAX_RECORDS = 1 << 20
-DELIVER_AT = "weir-deliver-at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ def _with_delays(column: Any, delays: Any, size: int) -> Any:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     # Rows that are to be delayed are held one by one by the broker anyway: here each may be an object.
     rows = [
-        [*(headers or ()), {"key": DELIVER_AT, "value": moment}] if is_late else headers
+        [*(headers or ()), {"key": DELIVER_AT.decode(), "value": moment}] if is_late else headers
         for headers, is_late, moment in zip(given, late, moments.to_pylist(), strict=True)
     ]
     return pa.array(rows, kind)

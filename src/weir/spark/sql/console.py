@@ -174,8 +174,9 @@ class Console:
 
     @do.register(s.ReplayMessages)
     @do.register(s.SelectReplay)
+    @do.register(s.CountReplay)
     @do.register(s.ShowReplays)
-    def _replay(self, statement: s.ReplayMessages | s.SelectReplay | s.ShowReplays) -> Rows | Done:
+    def _replay(self, statement: s.ReplayMessages | s.SelectReplay | s.CountReplay | s.ShowReplays) -> Rows | Done:
         from weir.spark.sql.replay_console import ReplayConsole
 
         with _spoken():
@@ -286,4 +287,14 @@ def _spoken() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, ValueError, OverflowError) as failure:
-        raise SqlError(told(failure)) from failure
+        raise SqlError(_away(failure) or told(failure)) from failure
+
+
+def _away(failure: BaseException) -> str | None:
+    """That a bucket does not answer, if that is why a file of it could not be read."""
+    if "webhdfs://" not in str(failure):
+        return None
+    from weir.spark.lake.gateway import gateway
+
+    trouble = gateway().trouble()
+    return None if trouble is None else trouble.what

@@ -8,7 +8,7 @@ from sqlglot import Token, TokenType
 from weir.model.errors import SqlError
 from weir.spark.sql import statements as s
 from weir.spark.sql.queries import Query, find_query, moved, tokenize
-from weir.spark.sql.replay_parsing import replay_messages, select_replay
+from weir.spark.sql.replay_parsing import count_replay, replay_messages, select_replay
 from weir.spark.sql.stream_options import read_options
 from weir.spark.sql.tokens import Tokens
 
@@ -261,5 +261,6 @@ _OWN: dict[tuple[str, ...], Callable[[Tokens, str], s.Statement]] = {
     ("INSERT", "INTO"): _insert,
     ("SHOW", "REPLAYS"): _show_replays,
     ("REPLAY", "SELECTION", "OF"): select_replay,
+    ("REPLAY", "COUNT", "OF"): count_replay,
     ("REPLAY",): replay_messages,
 }

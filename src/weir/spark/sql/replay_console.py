@@ -26,15 +26,16 @@ class ReplayConsole:
         self._place = place
         self._selector = Selector(tables, place)
 
-    def do(self, statement: s.ReplayMessages | s.SelectReplay | s.ShowReplays) -> Rows | Done:
+    def do(self, statement: s.ReplayMessages | s.SelectReplay | s.CountReplay | s.ShowReplays) -> Rows | Done:
         if isinstance(statement, s.ShowReplays):
             return Rows(COLUMNS, [row_of(one) for one in all_replays(self._place.access)])
         if isinstance(statement, s.SelectReplay):
             return self._select(statement.id)
+        if isinstance(statement, s.CountReplay):
+            return self._count(statement.wanted)
         wanted = resolve(self._place, request_of(statement))
         if statement.dry_run:
-            counts = self._selector.count(wanted)
-            return Rows(("partition", "messages"), sorted(counts.items()))
+            return self._count(wanted)
         picked = self._selector.picked(wanted)  # what is wrong with the condition is said before anything is kept
         replay = begin(self._place, wanted)
         done = go_on(self._place, replay, lambda one: self._selector.write(one, picked), Delivery(self._place))
@@ -43,6 +44,9 @@ class ReplayConsole:
             f"{count} messages of {table_name(done.topic)} delivered again to {done.into} (replay {done.id})",
             {"replay": done.id, "messages": count},
         )
+
+    def _count(self, wanted: Replay) -> Rows:
+        return Rows(("partition", "messages"), sorted(self._selector.count(wanted).items()))
 
     def check(self, statement: s.ReplayMessages) -> None:
         """WeirError if it cannot be done; nothing is kept."""

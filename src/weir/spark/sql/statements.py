@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from weir.model.replays import Replay
 from weir.spark.sql.queries import Query
 
 Name = tuple[str, ...]
@@ -138,6 +139,13 @@ class SelectReplay:
 
 
 @dataclass(frozen=True, slots=True)
+class CountReplay:
+    """How many messages a replay would deliver, which nobody has begun."""
+
+    wanted: Replay
+
+
+@dataclass(frozen=True, slots=True)
 class ShowReplays:
     pass
 
@@ -145,6 +153,7 @@ class ShowReplays:
 Statement = (
     ReplayMessages
     | SelectReplay
+    | CountReplay
     | ShowReplays
     | CreateStream
     | ShowStreams

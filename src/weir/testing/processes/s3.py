@@ -50,6 +50,10 @@ class S3Server:
         server.again()
         return server
 
+    @property
+    def is_away(self) -> bool:
+        return self._process is None
+
     def again(self) -> None:
         """Start it over what it had."""
         with (self._folder / "s3.log").open("ab") as log:

@@ -8,6 +8,7 @@ import json
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
@@ -17,7 +18,7 @@ from weir.wire.entry import MAX_PAYLOAD_BYTES
 from weir.wire.pulsar.batch import encode_batch, iter_batch, open_payload
 from weir.wire.pulsar.compression import Compression, compress
 from weir.wire.pulsar.message import is_batch, message_key, parse_metadata, seal_message, split_message
-from weir.wire.pulsar.proto import api, serialize
+from weir.wire.pulsar.proto import api, parse, serialize
 
 BASE64_HEADERS = "weir-base64-headers"
 NULL_HEADERS = "weir-null-headers"
@@ -27,6 +28,8 @@ ENCRYPTED = "weir-pulsar-encrypted"
 CHUNK = "weir-pulsar-chunk"
 #: Which version of the topic's schema the producer wrote by, in decimal; other protocols have no field for it.
 SCHEMA_VERSION = "weir-schema-version"
+_MAX_VERSION_DIGITS = 18
+_CLOSED = (METADATA, ENCRYPTED, CHUNK)
 _OUR_OWN = (BASE64_HEADERS, NULL_HEADERS)
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -148,6 +151,10 @@ def entry_of_messages(
     would have more than `most_bytes`."""
     outer = api.MessageMetadata(producer_name=producer, sequence_id=sequence, publish_time=messages[0].publish_ms)
     payload: Buffer
+    closed = _reopened(messages[0], outer) if len(messages) == 1 else None
+    if closed is not None:
+        return b"".join(seal_message(closed, messages[0].value or b""))
+    messages = _of_one_version(messages, outer)
     if len(messages) == 1:
         payload = _describe(outer, messages[0])
     else:
@@ -163,6 +170,47 @@ def entry_of_messages(
         outer.uncompressed_size = len(payload)
         payload = compress(compression, payload)
     return b"".join(seal_message(outer, payload))
+
+
+def _reopened(message: Message, outer: api.MessageMetadata) -> api.MessageMetadata | None:
+    """The metadata of a message that only a Pulsar consumer can open, if it is one and was no batch: what came
+    from such an entry by another protocol is one again."""
+    packed = next((value for name, value in message.headers if name == METADATA), None)
+    if packed is None:
+        return None
+    try:
+        found = parse(api.MessageMetadata, packed)
+    except WireError:
+        return None
+    if is_batch(found) or not (found.encryption_keys or found.num_chunks_from_msg > 1):
+        return None
+    for name in ("deliver_at_time", "txnid_least_bits", "txnid_most_bits", "properties", "marker_type"):
+        found.ClearField(name)
+    found.producer_name, found.sequence_id = outer.producer_name, outer.sequence_id
+    found.publish_time = outer.publish_time
+    for name, text in properties_of([one for one in message.headers if one[0] not in _CLOSED]):
+        found.properties.add(key=name, value=text)
+    return found
+
+
+def _of_one_version(messages: Sequence[Message], outer: api.MessageMetadata) -> Sequence[Message]:
+    """Where all were written by the same version of the schema, the entry says so, and the headers need not."""
+    places = [_version_at(one.headers) for one in messages]
+    if None in places:
+        return messages
+    version, *others = {one.headers[at or 0][1] for one, at in zip(messages, places, strict=True)}
+    if others or version is None or not version.isdigit() or len(version) > _MAX_VERSION_DIGITS:
+        return messages
+    outer.schema_version = int(version).to_bytes(8, "big")
+    return [
+        replace(one, headers=[header for place, header in enumerate(one.headers) if place != at])
+        for one, at in zip(messages, places, strict=True)
+    ]
+
+
+def _version_at(headers: Headers) -> int | None:
+    """Where the version of the schema is said: the last time, since one before is of what it was copied from."""
+    return next((at for at in range(len(headers) - 1, -1, -1) if headers[at][0] == SCHEMA_VERSION), None)
 
 
 def _singles(messages: Sequence[Message], sequence: int) -> Iterable[tuple[api.SingleMessageMetadata, Buffer]]:

@@ -17,15 +17,12 @@ from weir.broker.api import Outgoing
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.model.batch import Stamp
 from weir.model.errors import WireError
-from weir.model.message import DELAY_ID
+from weir.model.message import CANCEL, DELAY_ID, DELIVER_AFTER, DELIVER_AT
 from weir.wire.kafka.records import LOG_APPEND_TIME, NO_STAMP, TRANSACTIONAL, BatchHeader, parse_header
 from weir.wire.kafka.records_build import Record, build_batch
 from weir.wire.kafka.records_read import iter_records
 from weir.wire.kafka.records_search import Searcher
 
-DELIVER_AT = b"weir-deliver-at"
-DELIVER_AFTER = b"weir-deliver-after"
-CANCEL = b"weir-cancel"
 #: A part costs memory while it is on its way; librdkafka sends no more records in a batch unless told to.
 MOST_PARTS = 10_000
 _MAX_ID_BYTES = 256

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from weir.gateway.kafka.produce.delaying import DELIVER_AT
 from weir.model.batch import Stamp
+from weir.model.message import DELIVER_AT
 from weir.testing.kafka.clients.client import Link, check_code
 from weir.testing.world.clock import EPOCH_S
 from weir.wire.kafka import messages as m
