@@ -5,7 +5,9 @@ The selection is written by hand: Spark is not needed for any of this.
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pulsar
 import pytest
@@ -23,6 +25,7 @@ from weir.spark.replay.doing import cancel, go_on, sweep
 from weir.spark.replay.requests import Request, begin, resolve
 from weir.spark.replay.selecting import selection_topic
 from weir.spark.sql.cluster import WeirCluster
+from weir.testing.processes.up import UpProcess
 
 from .conftest import Topics
 from .replay_kit import new_name, place_of, selecting
@@ -162,6 +165,29 @@ def test_the_command_lists_who_replayed_what_ends_one_and_goes_on_with_one(
     assert {one["state"] for one in found.values()} == {"cancelled", "done"}
     assert (found[left.id]["where"], found[left.id]["delivered"]) == ("value = 'a'", 1)
     assert left.id in weir("list", source)
+
+
+def test_one_that_cannot_go_on_says_how_to_go_on_and_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    with closing(UpProcess(tmp_path).start()) as up:
+        topics = Topics(up)
+        place = place_of(topics)
+        source, target = topics.create(name="from"), topics.create(name="to")
+        quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(tmp_path / "pulsar.log"))
+        client = pulsar.Client(up.pulsar_url, logger=quiet)
+        gone = client.subscribe(source, "gone")
+        left = [begin(place, resolve(place, Request(TopicName.parse(source), to))) for to in ("gone", target)]
+        for replay in left:
+            selecting(topics, place, {0: ["a"]})(replay)
+            Delivery(place).fix(replay)
+        gone.unsubscribe()
+        client.close()
+        result = CliRunner().invoke(cli, ["replay", "resume", "--url", up.http_url])
+        assert result.exit_code == 1
+        assert isinstance(result.exception, ReplayStateError)
+        assert "1 of 2 replays did not go on" in str(result.exception)
+        assert f"`weir replay resume {left[0].id}` tries again, `cancel` ends it" in result.stderr
+        assert [value for _, value in stored(topics.servers, target)] == ["a"]
+        assert find_replay(place.access, left[1].id).state is ReplayState.DONE
 
 
 class Watcher:

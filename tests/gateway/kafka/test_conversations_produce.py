@@ -93,6 +93,23 @@ def test_records_that_may_not_be_stored_are_refused_and_the_connection_goes_on(c
     play(conversation, max_batch_bytes=10_000)
 
 
+def test_a_message_as_large_as_any_may_say_in_headers_where_it_was_copied_from() -> None:
+    async def conversation(stage: Stage) -> None:
+        await stage.topic()
+        peer = await stage.peer()
+        large = bytes(10_000)
+        peer.produce("orders", batch_of(large, stamp=Stamp(7, 0, 0)))
+        assert (await peer.produced()).error_code == Code.NONE
+        for too_much in (
+            batch_of(large, b"and more", stamp=Stamp(7, 0, 1)),
+            batch_of(3 * large, stamp=Stamp(7, 0, 1)),
+        ):
+            peer.produce("orders", too_much)
+            assert (await peer.produced()).error_code == Code.MESSAGE_TOO_LARGE
+
+    play(conversation, max_batch_bytes=10_000)
+
+
 def test_one_bad_partition_does_not_spoil_the_others() -> None:
     async def conversation(stage: Stage) -> None:
         await stage.topic(partitions=3)

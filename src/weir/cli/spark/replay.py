@@ -5,7 +5,6 @@ import signal
 import time
 from base64 import b64encode
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +16,11 @@ from weir.cli.remote import Remote, remote_options
 from weir.cli.spark.common import master_option, need_spark, place_of
 from weir.cli.spark.sql_session import hello_of, open_session
 from weir.cli.values import parse_moment_ms, show_moment
-from weir.model.errors import ConfigError, ReplayNotFoundError, SqlError
+from weir.model.errors import ConfigError, ReplayNotFoundError, ReplayStateError, WeirError
 from weir.model.topics import TopicName
 
 if TYPE_CHECKING:
+    from weir.client.blocking import Access
     from weir.model.replays import Replay
     from weir.spark.sql.cluster import WeirCluster
 
@@ -188,10 +188,14 @@ def resume(
         done("no replay waits to go on", as_json=as_json)
     spark = _Statements(remote, kafka, master, server=not no_server)
     try:
-        for one in left:
-            _go_on(place, one, spark, as_json=as_json)
+        if len(left) == 1:
+            _go_on(place, left[0], spark, as_json=as_json)
+            return
+        failed = [one.id for one in left if not _tried(place, one, spark, as_json=as_json)]
     finally:
         spark.close()
+    if failed:
+        raise ReplayStateError(f"{len(failed)} of {len(left)} replays did not go on", hint="see weir replay list")
 
 
 @replay.command(epilog=examples("weir replay cancel 20261116-081500-a1b2c3"))
@@ -209,11 +213,21 @@ def cancel(*, replay_id: str, remote: Remote, as_json: bool) -> None:
     done(f"replay {found.id} is {found.state.value}: {count} of {of} messages were delivered", as_json=as_json)
 
 
+def _tried(place: "WeirCluster", one: "Replay", spark: "_Statements", *, as_json: bool) -> bool:
+    """Whether it went on to its end; if not, others may."""
+    try:
+        _go_on(place, one, spark, as_json=as_json)
+    except WeirError as failure:
+        click.echo(f"replay {one.id}: {failure}", err=True)
+        return False
+    return True
+
+
 def _go_on(place: "WeirCluster", begun: "Replay", spark: "_Statements", *, as_json: bool) -> None:
-    from weir.client.replays import find_replay
     from weir.spark.replay.delivering import Delivery
     from weir.spark.replay.doing import go_on
 
+    asked = place.access
     # A broker that dies is waited for; one that was never there has been missed before.
     place = replace(place, access=replace(place.access, patience_s=_PATIENCE_S))
     reached = _stop_at(os.environ.get(_STOP_AT))
@@ -222,16 +236,21 @@ def _go_on(place: "WeirCluster", begun: "Replay", spark: "_Statements", *, as_js
         def select(wanted: "Replay") -> None:
             bar.say("Spark picks the messages")
             reached("begun")
-            try:
-                spark.select(wanted)
-            except SqlError as failure:
-                with suppress(ReplayNotFoundError):  # the condition was none, and nothing is left of it
-                    find_replay(place.access, wanted.id)
-                    failure.hint = f"`weir replay resume {wanted.id}` tries again, `cancel` ends it"
-                raise
+            spark.select(wanted)
             reached("selected")
 
-        found = go_on(place, begun, select, Delivery(place, bar, reached=reached))
+        try:
+            found = go_on(place, begun, select, Delivery(place, bar, reached=reached))
+        except WeirError as failure:
+            if _is_open(asked, begun):
+                failure.hint = f"`weir replay resume {begun.id}` tries again, `cancel` ends it"
+            raise
+        except KeyboardInterrupt:
+            bar.stop()
+            click.echo(
+                f"replay {begun.id} is kept: `weir replay resume {begun.id}` goes on, `cancel` ends it", err=True
+            )
+            raise
     count = sum(found.delivered)
     before = "" if begun is not found else ", before now"
     done(
@@ -240,6 +259,20 @@ def _go_on(place: "WeirCluster", begun: "Replay", spark: "_Statements", *, as_js
         replay=found.id,
         messages=count,
     )
+
+
+def _is_open(access: "Access", begun: "Replay") -> bool:
+    """Whether there is something to go on with; as far as is known, if no broker answers. Of a condition that was
+    none nothing is left."""
+    from weir.client.replays import find_replay
+    from weir.model.replays import ReplayState
+
+    try:
+        return find_replay(access, begun.id).state in (ReplayState.SELECTING, ReplayState.DELIVERING)
+    except ReplayNotFoundError:
+        return False
+    except WeirError:
+        return True
 
 
 def _access(remote: Remote) -> Any:
@@ -337,6 +370,9 @@ class _Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
         self._bars.stop()
 
     def say(self, what: str) -> None:

@@ -26,6 +26,8 @@ from weir.wire.kafka.records_read import iter_records
 #: Older clients could not have read it, so older requests may not carry it.
 _ZSTD_SINCE = 7
 _COPIED_BELOW_BYTES = 16 * 1024
+#: What a message that is as large as any may be can say about itself in headers more, when it is copied.
+_ABOUT_COPIES_BYTES = 16 * 1024
 
 
 _Bad = m.ProduceResponse.BatchIndexAndErrorMessage
@@ -59,16 +61,20 @@ def judged(records: Buffer | None, version: int, limits: SessionLimits) -> Batch
         raise RefusedError(Code.INVALID_RECORD, str(bad)) from bad
     if header.base_offset:
         raise RefusedError(Code.INVALID_RECORD, f"a producer's batch begins at {header.base_offset}, not at 0")
-    if header.size > limits.max_batch_bytes:
-        raise RefusedError(
-            Code.MESSAGE_TOO_LARGE, f"a batch has {header.size} bytes, {limits.max_batch_bytes} are allowed"
-        )
+    most_bytes = limits.max_batch_bytes + (_ABOUT_COPIES_BYTES if is_copy(header) else 0)
+    if header.size > most_bytes:
+        raise RefusedError(Code.MESSAGE_TOO_LARGE, f"a batch has {header.size} bytes, {most_bytes} are allowed")
     if header.count > limits.max_batch_records:
         # Clients that can, cut it in two and try again.
         raise RefusedError(Code.MESSAGE_TOO_LARGE, f"a batch has {header.count} records")
     if version < _ZSTD_SINCE and header.compression is Compression.ZSTD:
         raise RefusedError(Code.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of produce")
     return header
+
+
+def is_copy(header: BatchHeader) -> bool:
+    """Whether it may be a copy that says where it comes from: one message of an idempotent producer's."""
+    return header.records == 1 and header.producer_id >= 0
 
 
 def opened(records: Buffer) -> Iterator[Record]:
