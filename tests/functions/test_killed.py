@@ -84,3 +84,23 @@ def count_while_killing(bench: Bench, folder: Path, victims: Sequence[str], each
         assert found == [f"{at} {at + 1}" for at in range(sent)]
     finally:
         runner.end()
+
+
+def test_a_function_that_is_deleted_while_it_is_stopped_leaves_no_checkpoints(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """As `weir functions delete` does it."""
+    runner = Runner(bench, tmp_path, "--checkpoints", str(tmp_path / "checkpoints"))
+    function = bench.deploy(COUNT, on="spark", stateful="true")
+    rest.want(bench.access, function.name, FunctionWanted.STOPPED)
+    mine, other = tmp_path / "checkpoints" / function.id, tmp_path / "checkpoints" / "of-another-weir"
+    for folder in (mine, other):
+        folder.mkdir(parents=True)
+    runner.start()
+    try:
+        wait(lambda: state_of(bench, function) == "stopped", "its runner does not say so")
+        bench.delete(function)
+        wait(lambda: not mine.exists(), "its checkpoints stay")
+        assert other.exists()
+    finally:
+        runner.end()

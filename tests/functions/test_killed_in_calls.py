@@ -1,5 +1,5 @@
 """A function that kills, in its calls, whoever works with it: in first calls, retries, the last one before a dead
-letter; then during an update and a stop. Light and on Spark, and every message is counted."""
+letter; then during an update and a stop; and every message is counted."""
 
 import json
 import signal
@@ -57,7 +57,6 @@ def f(message, context):
 """
 #: Whom a call kills: by how many parents above the process that calls, or by name.
 LIGHT = {"caller": 0, "worker": 1}
-SPARK = {"caller": 0, "task": 1, "daemon": 2, "java": 3, "worker": 4}
 
 
 class Killing:
@@ -121,7 +120,13 @@ class Killing:
         return len(list(self.folder.glob("struck *")))
 
 
-def run(killing: Killing, function: Function, plans: Sequence[Mapping[tuple[int, int], str]], each: int) -> None:
+def run(
+    killing: Killing,
+    function: Function,
+    plans: Sequence[Mapping[tuple[int, int], str]],
+    each: int,
+    updates: Sequence[str] = ("worker", "runner"),
+) -> None:
     bench, (topic,) = killing.bench, function.inputs
     killing.plan({})
     killing.start()
@@ -133,7 +138,7 @@ def run(killing: Killing, function: Function, plans: Sequence[Mapping[tuple[int,
             wanted = len(so_far), len([victim for victim in so_far if victim in ("broker", "runner")])
             killing.until(lambda: (killing.struck(), killing.revived) == wanted, f"not all of {strikes}", 600.0)  # noqa: B023
         killing.plan({})
-        for version, ending in enumerate(("worker", "runner"), 2):
+        for version, ending in enumerate(updates, 2):
             killing.until(lambda: killing.state_of(function) == "running", "it does not run", 600.0)
             killing.feed(topic.local, each)
             pid = worker_of(bench, function, version=version - 1)
@@ -181,18 +186,4 @@ def test_light_whoever_is_killed_in_whatever_call_every_message_is_counted(bench
     plans += [{(500 + LATER, 2): "broker", (500 + NEVER, 2): "worker"}]
     plans += [{(600 + NEVER + EVERY * at, 3): victim for at, victim in enumerate(("caller", "worker"))}]
     plans += [{(700 + NEVER, 3): "broker", (700 + NEVER + EVERY, 3): "runner"}]
-    run(killing, function, plans, 100)
-
-
-@pytest.mark.spark
-def test_on_spark_whoever_is_killed_in_whatever_call_every_message_is_counted(
-    bench: Bench, tmp_path: Path
-) -> None:
-    variables = {"TMPDIR": str(tmp_path), "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={tmp_path} -XX:-UsePerfData"}
-    killing = Killing(bench, tmp_path, "--checkpoints", str(tmp_path / "checkpoints"), variables=variables)
-    function = bench.deploy(
-        code(tmp_path, SPARK), on="spark", stateful="true", master="local[2]", retry="10ms", max_deliveries="3"
-    )
-    plans = [{(at * 100 + STRUCK, 1): victim} for at, victim in enumerate((*SPARK, "broker"))]
-    plans += [{(600 + LATER, 2): "java", (600 + NEVER, 3): "worker"}]
     run(killing, function, plans, 100)

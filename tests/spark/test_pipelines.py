@@ -9,6 +9,7 @@ import sys
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -66,6 +67,7 @@ def test_a_new_pipeline_is_one_that_can_be_read(tmp_path: Path) -> None:
         ('name = "a b"', "name"),
         ('name = "x"\n[source.a]', "did you mean sources"),
         ('name = "x"\n[sources.a]\nread = "all"', "stream or table"),
+        ('name = "x"\n[sources.a]\nmode = "permisive"', "write FAILFAST, PERMISSIVE or DROPMALFORMED"),
         ('name = "x"\n[sources.a]\n[sinks.a]', "source and a sink"),
         ('name = "x"\n[sinks.a]\ntopic = "a/b"\nkeys = "id"', "did you mean key"),
         ("name = ", "cannot be read"),
@@ -136,10 +138,25 @@ def test_the_picture_shows_each_dataset_and_a_line_for_each_read(tmp_path: Path)
     texts = [one.text for one in root.iter(f"{inside}text")]
     assert {"orders", "log", "clean", "topic, written: shop..eu..clean", "a<b"} <= set(texts)
     assert len(root.findall(f"{inside}path")) == 3
-    boxes = drawing.place(GRAPH)
+    boxes = drawing.place(GRAPH).boxes
     assert boxes["orders"].x < boxes["log"].x < boxes["clean"].x
     with pytest.raises(ConfigError, match="no picture"):
         drawing.write(GRAPH, "shop", tmp_path / "lineage.gif")
+
+
+def test_lines_go_past_what_stands_between_their_ends() -> None:
+    kinds = {"orders": Kind.SOURCE, "log": Kind.STREAMING_TABLE, "days": Kind.MATERIALIZED_VIEW, "out": Kind.SINK}
+    graph = Graph({name: Dataset(name, kind) for name, kind in kinds.items()})
+    graph.flows += [FlowEdge("log", "log", ("orders",)), FlowEdge("days", "days", ("log",))]
+    graph.flows += [FlowEdge("last", "out", ("days",)), FlowEdge("all", "out", ("orders", "log"))]
+    picture = drawing.place(graph)
+    assert len(picture.lines) == 5
+    for line in picture.lines:
+        for (x1, y1), (x2, y2) in pairwise(line.points):
+            x, y = (x1 + x2) / 2, (y1 + y2) / 2
+            assert not [
+                box for box in picture.boxes.values() if box.x < x < box.x + 200 and box.y < y < box.y + 56
+            ]
 
 
 def test_the_picture_is_a_png_where_matplotlib_is(tmp_path: Path) -> None:

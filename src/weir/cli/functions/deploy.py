@@ -180,8 +180,10 @@ def _definition(
         )
     inputs = tuple(_topic(one, name) for one in given["inputs"]) or (before.inputs if before else ())
     output = _topic(given["output"], name) if given["output"] else (before.output if before else None)
-    if output is not None and output in inputs:
-        raise ConfigError(f"{short_name(output)} is read and written", hint="that would go round for ever")
+    others = [_topic(one, name) for one in (options.log_topic, options.dead_letter_topic) if one]
+    for written in [*others, *([] if output is None else [output])]:
+        if written in inputs:
+            raise ConfigError(f"{short_name(written)} is read and written", hint="that would go round for ever")
     return Definition(text, file, entry, inputs, output, to_text(options))
 
 

@@ -1,11 +1,11 @@
 """The lineage as a picture: datasets in layers from left to right, flows as lines between them. SVG by hand; PNG
 where matplotlib is installed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from weir.model.errors import ConfigError
 from weir.spark.pipelines.graph import Graph, Kind
@@ -34,38 +34,83 @@ class Box:
     line: str
 
 
-def place(graph: Graph) -> dict[str, Box]:
-    """Each dataset's place. Within a layer they stand near what they are made of, so lines cross less."""
-    layers = graph.layers()
-    highest = max((len(layer) for layer in layers), default=1)
-    before: dict[str, list[str]] = {}
-    for flow in graph.flows:
-        before.setdefault(flow.target, []).extend(flow.inputs)
-    found: dict[str, Box] = {}
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A flow from one dataset to another, by points: between the first and second it has its name. Where datasets
+    stand in between, it goes past them by a row of its own."""
+
+    points: tuple[tuple[float, float], ...]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    boxes: Mapping[str, Box]
+    lines: Sequence[Line]
+    wide: float
+    high: float
+
+
+def place(graph: Graph) -> Picture:
+    """Where everything stands. Within a layer that is near what it is made of, so lines cross less."""
+    layers, edges = graph.layers(), _edges(graph)
+    depths = {name: depth for depth, layer in enumerate(layers) for name in layer}
+    passing = [
+        [at for at, (begin, end, _) in enumerate(edges) if depths[begin] < depth < depths[end]]
+        for depth in range(len(layers))
+    ]
+    highest = max((len(layer) + len(past) for layer, past in zip(layers, passing, strict=True)), default=1)
+    boxes: dict[str, Box] = {}
+    #: How high each line has come to so far.
+    heights: list[list[float]] = [[] for _ in edges]
     for depth, layer in enumerate(layers):
-        ordered = sorted(layer, key=lambda name: (_middle(before.get(name, ()), found), name))
-        top = _MARGIN + (highest - len(layer)) * (_HIGH + _GAP_Y) / 2
-        for row, name in enumerate(ordered):
-            dataset = graph.datasets.get(name)
-            kind = Kind.OUTSIDE if dataset is None else dataset.kind
-            topic = None if dataset is None else dataset.topic
-            fill, line = _COLOURS[kind]
-            below = kind.value if topic in (None, name) else f"{kind.value}: {topic}"
-            x, y = _MARGIN + depth * (_WIDE + _GAP_X), top + row * (_HIGH + _GAP_Y)
-            found[name] = Box(x, y, _cut(name), _cut(below, _LONGEST + 6), fill, line)
-    return found
+        rows: list[tuple[float, str, int]] = [(heights[at][-1], "", at) for at in passing[depth]]
+        for name in layer:
+            comes = [heights[at][-1] for at, (_, end, _) in enumerate(edges) if end == name and heights[at]]
+            rows.append((sum(comes) / len(comes) if comes else 0.0, name, -1))
+        top = _MARGIN + (highest - len(rows)) * (_HIGH + _GAP_Y) / 2
+        for row, (_, name, at) in enumerate(sorted(rows)):
+            y = top + row * (_HIGH + _GAP_Y)
+            if at >= 0:
+                heights[at].append(y + _HIGH / 2)
+                continue
+            boxes[name] = _box(graph, name, _x(depth), y)
+            for mine, (begin, _, _) in enumerate(edges):
+                if begin == name:
+                    heights[mine].append(y + _HIGH / 2)
+    lines = [
+        Line(_points(depths[begin], heights[at], boxes[end]), name) for at, (begin, end, name) in enumerate(edges)
+    ]
+    wide = _x(max(len(layers) - 1, 0)) + _WIDE + _MARGIN
+    return Picture(boxes, lines, wide, 2 * _MARGIN + highest * (_HIGH + _GAP_Y) - _GAP_Y)
 
 
-def _middle(inputs: Any, found: Mapping[str, Box]) -> float:
-    heights = [found[name].y for name in inputs if name in found]
-    return sum(heights) / len(heights) if heights else 0.0
+def _x(depth: int) -> float:
+    return _MARGIN + depth * (_WIDE + _GAP_X)
+
+
+def _points(depth: int, heights: Sequence[float], end: Box) -> tuple[tuple[float, float], ...]:
+    """Both edges of each layer that it passes."""
+    found = [(_x(depth) + _WIDE, heights[0])]
+    for past, y in enumerate(heights[1:], depth + 1):
+        found += [(_x(past), y), (_x(past) + _WIDE, y)]
+    return (*found, (end.x, end.y + _HIGH / 2))
+
+
+def _box(graph: Graph, name: str, x: float, y: float) -> Box:
+    dataset = graph.datasets.get(name)
+    kind = Kind.OUTSIDE if dataset is None else dataset.kind
+    topic = None if dataset is None else dataset.topic
+    fill, line = _COLOURS[kind]
+    below = kind.value if topic in (None, name) else f"{kind.value}: {topic}"
+    return Box(x, y, _cut(name), _cut(below, _LONGEST + 6), fill, line)
 
 
 def _cut(text: str, most: int = _LONGEST) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _lines(graph: Graph) -> list[tuple[str, str, str]]:
+def _edges(graph: Graph) -> list[tuple[str, str, str]]:
     """From, to, and the flow's name where it is not its target's."""
     return [
         (one, flow.target, "" if flow.name == flow.target else flow.name)
@@ -74,16 +119,10 @@ def _lines(graph: Graph) -> list[tuple[str, str, str]]:
     ]
 
 
-def _size(boxes: Mapping[str, Box]) -> tuple[float, float]:
-    wide = max((box.x for box in boxes.values()), default=0) + _WIDE + _MARGIN
-    high = max((box.y for box in boxes.values()), default=0) + _HIGH + _MARGIN
-    return wide, high
-
-
 def svg(graph: Graph, title: str) -> str:
     """A whole document."""
-    boxes = place(graph)
-    wide, high = _size(boxes)
+    picture = place(graph)
+    wide, high = picture.wide, picture.high
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide:.0f}" height="{high:.0f}" '
         f'viewBox="0 0 {wide:.0f} {high:.0f}" font-family="sans-serif" font-size="13">',
@@ -92,20 +131,21 @@ def svg(graph: Graph, title: str) -> str:
         'orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="#555"/></marker></defs>',
         f'<rect width="{wide:.0f}" height="{high:.0f}" fill="#fff"/>',
     ]
-    for begin, end, name in _lines(graph):
-        one, other = boxes[begin], boxes[end]
-        x1, y1, x2, y2 = one.x + _WIDE, one.y + _HIGH / 2, other.x, other.y + _HIGH / 2
-        half = (x1 + x2) / 2
-        parts.append(
-            f'<path d="M{x1:.0f} {y1:.0f} C{half:.0f} {y1:.0f} {half:.0f} {y2:.0f} {x2:.0f} {y2:.0f}" '
-            'fill="none" stroke="#555" marker-end="url(#arrow)"/>'
-        )
-        if name:
+    for line in picture.lines:
+        (x, y), *others = line.points
+        path = f"M{x:.0f} {y:.0f}"
+        for x2, y2 in others:
+            half = (x + x2) / 2
+            path += f" C{half:.0f} {y:.0f} {half:.0f} {y2:.0f} {x2:.0f} {y2:.0f}"
+            x, y = x2, y2
+        parts.append(f'<path d="{path}" fill="none" stroke="#555" marker-end="url(#arrow)"/>')
+        if line.name:
+            x, y = _named_at(line)
             parts.append(
-                f'<text x="{half:.0f}" y="{(y1 + y2) / 2 - 5:.0f}" text-anchor="middle" font-size="11" '
-                f'fill="#555">{escape(_cut(name, 16))}</text>'
+                f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="middle" font-size="11" '
+                f'fill="#555">{escape(_cut(line.name, 16))}</text>'
             )
-    for box in boxes.values():
+    for box in picture.boxes.values():
         middle = box.x + _WIDE / 2
         parts.append(
             f'<rect x="{box.x:.0f}" y="{box.y:.0f}" width="{_WIDE}" height="{_HIGH}" rx="6" fill="{box.fill}" '
@@ -116,6 +156,11 @@ def svg(graph: Graph, title: str) -> str:
             f"{escape(box.below)}</text>"
         )
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _named_at(line: Line) -> tuple[float, float]:
+    (x1, y1), (x2, y2) = line.points[:2]
+    return (x1 + x2) / 2, (y1 + y2) / 2 - 5
 
 
 def write(graph: Graph, title: str, path: Path) -> None:
@@ -137,21 +182,22 @@ def _png(graph: Graph, path: Path) -> None:
         raise ConfigError(
             "PNG is drawn by matplotlib, which is not installed", hint="end the name with .svg"
         ) from None
-    boxes = place(graph)
-    wide, high = _size(boxes)
+    picture = place(graph)
+    wide, high = picture.wide, picture.high
     figure = Figure(figsize=(wide / 100, high / 100), dpi=150)
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(0, wide)
     axes.set_ylim(high, 0)
     axes.axis("off")
-    for begin, end, name in _lines(graph):
-        one, other = boxes[begin], boxes[end]
-        start, stop = (one.x + _WIDE, one.y + _HIGH / 2), (other.x, other.y + _HIGH / 2)
-        axes.add_patch(FancyArrowPatch(start, stop, arrowstyle="-|>", mutation_scale=10, color="#555"))
-        if name:
-            axes.text((start[0] + stop[0]) / 2, (start[1] + stop[1]) / 2 - 5, name, ha="center", size=7)
-    for box in boxes.values():
+    for line in picture.lines:
+        for begin, end in pairwise(line.points[:-1]):
+            axes.plot(*zip(begin, end, strict=True), color="#555", linewidth=1.0)
+        arrow = FancyArrowPatch(*line.points[-2:], arrowstyle="-|>", mutation_scale=10, color="#555", shrinkA=0)
+        axes.add_patch(arrow)
+        if line.name:
+            axes.text(*_named_at(line), _cut(line.name, 16), ha="center", size=7, color="#555")
+    for box in picture.boxes.values():
         axes.add_patch(
             FancyBboxPatch((box.x, box.y), _WIDE, _HIGH, "round,pad=0,rounding_size=6", fc=box.fill, ec=box.line)
         )

@@ -16,6 +16,7 @@ _SOURCE = ("topic", "read", "start", "mode", "values")
 _SINK = ("topic", "key")
 _LINEAGE = ("openlineage", "namespace")
 _READS, _STARTS, _VALUES = ("stream", "table"), ("earliest", "latest"), ("schema", "raw")
+_MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def _source(name: str, given: Mapping[str, Any]) -> Source:
         _topic(given.get("topic", name), about),
         _one_of(given, "read", _READS, about),
         _one_of(given, "start", _STARTS, about),
-        str(given.get("mode", "FAILFAST")).upper(),
+        _one_of({**given, "mode": str(given.get("mode", _MODES[0])).upper()}, "mode", _MODES, about),
         _one_of(given, "values", _VALUES, about),
     )
 
@@ -153,7 +154,8 @@ def _topic(given: object, about: str) -> TopicName:
 def _one_of(given: Mapping[str, Any], word: str, allowed: tuple[str, ...], about: str) -> str:
     found = str(given.get(word, allowed[0]))
     if found not in allowed:
-        raise ConfigError(f"{about}: {word} is {found!r}", hint=f"write {' or '.join(allowed)}")
+        words = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
+        raise ConfigError(f"{about}: {word} is {found!r}", hint=f"write {words}")
     return found
 
 
