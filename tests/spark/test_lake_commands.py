@@ -68,6 +68,7 @@ def test_a_topic_is_turned_on_exported_looked_at_and_turned_off(weir, topics: To
     assert "lake" in done(weir("subscriptions", "list", topic))
     assert "files of old days gone: 1" in done(weir("lake", "upkeep")), "the messages are of 2023"
     assert "nothing to do" in done(weir("lake", "upkeep"))
+    assert "exports that run now" in str(weir("lake", "upkeep", "--orphans", "1min").exception)
 
     assert "no longer" in done(weir("lake", "off", topic))
     assert json.loads(done(weir("lake", "status", topic, "--json"))) == []

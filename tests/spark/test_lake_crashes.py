@@ -4,9 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyarrow.fs import FileSelector
 
 from weir.spark.lake.definitions import Definition
 from weir.spark.lake.jobs import LocalJobs
+from weir.spark.lake.stores import open_catalog
+from weir.spark.lake.tables import drop_table
 from weir.testing.processes.s3 import S3Server
 
 from .conftest import Topics
@@ -41,3 +44,7 @@ def test_the_same_holds_in_a_bucket_of_a_real_s3_server(
         f"s3://{s3.bucket}/weir", f"sqlite:///{tmp_path}/catalog.db", {"s3.endpoint": s3.url}
     )
     count_every_offset(topics, lake)
+    left = FileSelector(f"{s3.bucket}/weir", recursive=True)
+    (topic,) = {lake.table(name).topic for _, name in open_catalog(lake.definition).list_tables("public__default")}
+    drop_table(lake.table(topic.local), lake.definition)
+    assert [one.path for one in s3.files.get_file_info(left) if one.is_file] == [], "orphans go with the table"

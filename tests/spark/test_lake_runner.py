@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from weir.model.errors import LakeError, LakeUnfinishedError, NetworkError, TopicNotFoundError
+from weir.model.errors import LakeConflictError, LakeError, LakeUnfinishedError, NetworkError, TopicNotFoundError
 from weir.model.topics import TopicName
 from weir.spark.lake import runner as module
 from weir.spark.lake.definitions import Definition
@@ -24,6 +24,8 @@ class Lakes:
         self.failing: dict[TopicName, Exception] = {}
         self.tried: list[TopicName] = []
         self.away: Exception | None = None
+        #: How many exports others come before.
+        self.second = 0
         #: Away from the next export on.
         self.away_after: Exception | None = None
         monkeypatch.setattr(module, "lake_topics", self._topics)
@@ -43,6 +45,9 @@ class Lakes:
     def export(self, name: TopicName, definition: Definition, told: object = None) -> Exported | None:
         self.tried.append(name)
         self.away = self.away_after
+        if self.second:
+            self.second -= 1
+            raise LakeConflictError("the table was changed by another process")
         if name in self.failing:
             raise self.failing[name]
         rows, self.lag[name] = self.lag[name], 0
@@ -132,6 +137,16 @@ def test_a_leader_that_is_away_holds_up_its_topic_alone(lakes: Lakes) -> None:
     assert ([one.topic for one in found], failed) == ([ORDERS], {OTHERS: "nobody answers"})
     lakes.lag[ORDERS] = 1000
     assert lakes.step() == [1000]
+
+
+def test_once_begins_again_where_another_export_came_before_but_not_for_ever(lakes: Lakes) -> None:
+    lakes.lag = {ORDERS: 1000}
+    lakes.second = 2
+    found, failed = lakes.runner.once()
+    assert ([one.rows for one in found], failed, lakes.tried) == ([1000], {}, 3 * [ORDERS])
+    lakes.lag, lakes.second, lakes.tried = {ORDERS: 1000}, 100, []
+    found, failed = lakes.runner.once()
+    assert (found, list(failed), lakes.tried) == ([], [ORDERS], 5 * [ORDERS])
 
 
 _OF_SPARK = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.

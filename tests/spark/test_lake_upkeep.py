@@ -13,7 +13,7 @@ from weir.model.errors import LakeConflictError, LakeError
 from weir.spark.lake.definitions import Definition, NamespaceLake
 from weir.spark.lake.jobs import LocalJobs
 from weir.spark.lake.rewriting import left
-from weir.spark.lake.tables import find_table
+from weir.spark.lake.tables import drop_table, find_table
 from weir.spark.lake.upkeep import Kept, Limits, Upkeep, drop_deleted, tombstones
 from weir.wire.kafka.records_build import Record, build_batch
 
@@ -140,12 +140,15 @@ def test_the_table_of_a_deleted_topic_goes_with_its_files_and_others_stay(
         topics.fill(topic, ["a"])
         lake.export(topic)
     name = lake.table(deleted).topic
+    place = Path(lake.table(deleted).location.removeprefix("file://"))
+    (place / "data" / "of-a-killed-export.parquet").write_bytes(b"half")
     topics.delete(deleted)
     lakes = [NamespaceLake(name.namespace, lake.definition, {})]
     with Cluster(topics.cluster().settings) as cluster:
         assert drop_deleted(cluster, lakes) == [name]
         assert drop_deleted(cluster, lakes) == []
     assert find_table(name, lake.definition) is None
+    assert not place.exists(), "with what exports that came to nothing had left"
     assert len(parquet(lake, tmp_path)) == 1
     assert lake.places(kept) == [(0, 0)]
 
@@ -163,6 +166,22 @@ def test_a_table_of_another_weir_is_neither_written_nor_dropped(topics: Topics, 
     with Cluster(topics.cluster().settings) as cluster:
         assert drop_deleted(cluster, [NamespaceLake(name.namespace, lake.definition, {})]) == []
     assert find_table(name, ours) is not None
+
+
+def test_what_lies_where_a_table_would_stays_whole_of_a_catalog_that_is_lost(topics: Topics, lake: Lake) -> None:
+    """As of a bucket, whose catalog lies beside the broker's data by default; or of two Weirs with one bucket."""
+    topic = topics.create()
+    topics.fill(topic, ["a"])
+    lake.export(topic)
+    first = lake.definition
+    lake.definition = Definition(first.to, first.catalog.replace("catalog.db", "another.db"), owner="another")
+    topics.fill(topic, ["b"])
+    lake.export(topic)
+    assert lake.places(topic) == [(0, 0), (0, 1)]
+    assert upkeep(lake, topic).remove_orphans() == 0
+    drop_table(lake.table(topic), lake.definition)
+    lake.definition = first
+    assert lake.places(topic) == [(0, 0)]
 
 
 def test_with_nothing_to_do_nothing_is_done(topics: Topics, lake: Lake) -> None:

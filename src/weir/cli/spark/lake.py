@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: How often it is looked what is due.
 _STEP_S = 2.0
 _UPKEEP_S = 3600.0
+#: What an export writes is nobody's until its commit.
+_LEAST_ORPHANS_MS = 3_600_000
 _UPKEEP = {
     "joined": "small files joined",
     "expired": "files of old days gone",
@@ -252,6 +254,10 @@ def upkeep(
     from weir.spark.lake.runner import LakeRunner, Trigger
     from weir.spark.lake.upkeep import Limits
 
+    if parse_span_ms(orphans) < _LEAST_ORPHANS_MS:
+        raise ConfigError(
+            f"--orphans {orphans} would remove files of exports that run now", hint="say 1h or longer"
+        )
     place = place_of(remote, None)
     spark = None if master == "none" else quiet_session("weir-lake", master=master, config=spark_config())
     try:

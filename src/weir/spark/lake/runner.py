@@ -5,9 +5,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from pyiceberg.exceptions import CommitFailedException
+
 from weir.client.kafka.cluster import Cluster
 from weir.client.registry import topic_of
-from weir.model.errors import LakeUnfinishedError, NetworkError, TopicClosedError, TopicNotFoundError
+from weir.model.errors import (
+    LakeConflictError,
+    LakeUnfinishedError,
+    NetworkError,
+    TopicClosedError,
+    TopicNotFoundError,
+)
 from weir.model.replays import is_selection
 from weir.model.topics import TopicName
 from weir.spark.lake.definitions import Definition, whole_lake
@@ -22,6 +30,8 @@ log = logging.getLogger(__name__)
 
 #: What a row takes in Parquet, as long as nothing is known of the topic's.
 _ROW_BYTES = 200.0
+#: How often an export that others came before begins again.
+_TRIES = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
 
 
@@ -110,7 +120,7 @@ class LakeRunner:
         while left:
             one = left.pop(0)
             try:
-                added = self._exporter.export(one.name, one.definition, self._told)
+                added = self._patiently(one)
             except TopicNotFoundError:
                 continue
             except Exception as failure:  # Spark's, pyiceberg's and the store's are of many kinds
@@ -123,6 +133,15 @@ class LakeRunner:
             if added is not None:
                 found.append(added)
         return found, failed
+
+    def _patiently(self, one: LakeTopic) -> Exported | None:
+        """Again, from where the table is now, if others came before: what they had to add they have added."""
+        for _ in range(_TRIES - 1):
+            try:
+                return self._exporter.export(one.name, one.definition, self._told)
+            except (LakeConflictError, CommitFailedException) as second:
+                log.info("%s: %s", one.name, second)
+        return self._exporter.export(one.name, one.definition, self._told)
 
     def step(self) -> list[Exported]:
         """Export what is due. One topic's failure does not hold up the others; it is tried again later."""

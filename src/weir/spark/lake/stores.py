@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from weir.model.errors import LakeError
@@ -106,6 +106,12 @@ class PatientReads:
         if self._away_since is None:
             return None
         return LakeError(f"the store of the lake, {self._where}, does not answer", hint="start it, and try again")
+
+
+def folder_in(io: Any, location: str) -> tuple[Any, str]:
+    """Arrow's file system of a place, and its path there."""
+    scheme, host, path = io.parse_location(location, io.properties)
+    return io.fs_by_scheme(scheme, host), path
 
 
 def open_catalog(definition: Definition) -> "Catalog":

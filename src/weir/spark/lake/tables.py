@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
@@ -17,6 +18,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationError,
 )
+from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
@@ -24,7 +26,7 @@ from weir.model.errors import LakeError
 from weir.model.topics import TopicName
 from weir.spark.lake.columns import fits
 from weir.spark.lake.definitions import Definition
-from weir.spark.lake.stores import open_catalog
+from weir.spark.lake.stores import folder_in, open_catalog, store_options
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -107,7 +109,7 @@ def open_table(topic: TopicName, definition: Definition, schema: Any, topic_id: 
         found = None
     if found is None:
         about = {TOPIC: str(topic), TOPIC_ID: topic_id, OWNER: definition.owner}
-        _create(catalog, topic, location_of(topic, definition), schema, about)
+        _create(catalog, topic, _free(location_of(topic, definition), definition), schema, about)
         found = find_table(topic, definition)
     if found is None:
         raise LakeError(f"the table of {topic} was dropped as soon as it was made", hint="who else drops tables?")
@@ -147,9 +149,24 @@ def _create(catalog: "Catalog", topic: TopicName, location: str, schema: Any, ab
         pass  # by another process, a moment ago
 
 
+def _free(location: str, definition: Definition) -> str:
+    """This place, or one beside it if something lies there: a table of a catalog that is lost, or of another Weir
+    that has the same bucket. What shares a table's folder would be taken for its orphans one day."""
+    from pyarrow.fs import FileSelector, FileType
+
+    store, path = folder_in(load_file_io(store_options(definition), location), location)
+    there = store.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
+    return f"{location}-{uuid4().hex[:8]}" if any(one.type is FileType.File for one in there) else location
+
+
 def drop_table(found: LakeTable, definition: Definition) -> None:
-    """With all its files."""
+    """With all that lies in its folder, orphans too. Rows go first: whoever dies then finds the table again."""
+    store, path = folder_in(found.table.io, found.location)
+    with suppress(FileNotFoundError):
+        store.delete_dir(f"{path}/data")
     open_catalog(definition).purge_table(table_name(found.topic))
+    with suppress(FileNotFoundError):
+        store.delete_dir(path)
 
 
 def _evolve(found: LakeTable, schema: Any) -> None:

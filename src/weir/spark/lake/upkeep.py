@@ -21,7 +21,7 @@ from weir.model.errors import TopicNotFoundError
 from weir.model.topics import TopicName
 from weir.spark.lake.definitions import Definition, NamespaceLake
 from weir.spark.lake.rewriting import Rewrite, RewriteJob, replace_files, rewrite, same_names, sent_keys
-from weir.spark.lake.stores import open_catalog, store_options
+from weir.spark.lake.stores import folder_in, open_catalog, store_options
 from weir.spark.lake.tables import LakeTable, drop_table, find_table, is_own, table_name
 from weir.spark.source.columns import RAW_KEY, RAW_VALUE
 from weir.spark.sql.cluster import kafka_name
@@ -183,8 +183,7 @@ class Upkeep:
         known |= {_bare(one.metadata_file) for one in table.metadata.metadata_log} | {
             _bare(table.metadata_location)
         }
-        scheme, host, path = table.io.parse_location(table.location(), table.io.properties)  # type: ignore[attr-defined]
-        store = table.io.fs_by_scheme(scheme, host)  # type: ignore[attr-defined]
+        store, path = folder_in(table.io, table.location())
         last_s, gone = self._wall_s() - self._limits.orphans_s, 0
         for one in store.get_file_info(FileSelector(path, recursive=True, allow_not_found=True)):
             if one.type is FileType.File and one.path not in known and one.mtime_ns / 1e9 < last_s:
