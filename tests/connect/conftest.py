@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
@@ -12,6 +13,7 @@ import psycopg
 import pytest
 
 from weir.client.blocking import Access
+from weir.client.connectors import all_connectors
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import EARLIEST, LATEST, list_offsets
 from weir.client.kafka.producing import Sender
@@ -25,6 +27,8 @@ from weir.testing.processes.postgresql import PostgresqlServer
 from weir.testing.processes.s3 import S3Server
 from weir.testing.processes.up import UpProcess
 from weir.wire.kafka.records_build import Record, build_batch
+
+from .runner_kit import Cli, RunnerProcess, RunnerThread
 
 #: Steps after which what is waited for has not come.
 _STEPS = 400
@@ -166,3 +170,26 @@ def folder(tmp_path: Path) -> Path:
     found = tmp_path / "files"
     found.mkdir()
     return found
+
+
+@pytest.fixture
+def running(weir: Weir, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunnerThread]:
+    monkeypatch.setenv("SHOP_PASSWORD", "hunter2")
+    found = RunnerThread(weir.place)
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def weir_connect(weir: Weir) -> Iterator[Cli]:
+    found = Cli(weir.place)
+    yield found
+    for one in all_connectors(weir.place.access):
+        found("remove", one.connector.name.local)
+
+
+@pytest.fixture
+def runner(weir: Weir, tmp_path: Path) -> Iterator[RunnerProcess]:
+    found = RunnerProcess(weir.place, tmp_path / "runner.log")
+    yield found
+    found.end(signal.SIGTERM)

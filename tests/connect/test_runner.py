@@ -2,127 +2,21 @@
 
 import json
 import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from click.testing import CliRunner, Result
 
-from weir.cli.main import cli
 from weir.client.connectors import all_connectors
 from weir.client.kafka.cluster import Cluster
-from weir.connect.runner import Runner, run
-from weir.model.errors import RunnerBusyError
 from weir.model.topics import TopicName
 from weir.testing.processes.postgresql import PostgresqlServer
-from weir.testing.processes.up import environment
 
 from .conftest import Weir
+from .runner_kit import Cli, RunnerProcess, RunnerThread, until
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("connect")]
-
-_PATIENCE_S = 60.0
-
-
-def until(reached: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not (found := reached()):
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.02)
-    return found
-
-
-class Cli:
-    def __init__(self, weir: Weir) -> None:
-        self._url = weir.up.http_url
-
-    def __call__(self, *words: str) -> str:
-        result = self.run(*words)
-        assert result.exit_code == 0, (result.output, result.exception)
-        return result.output
-
-    def run(self, *words: str) -> Result:
-        return CliRunner().invoke(cli, ["connect", *words, "--url", self._url])
-
-    def status(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self("status", name, "--json"))
-        return found
-
-
-class RunnerProcess:
-    def __init__(self, weir: Weir, log: Path) -> None:
-        self._command = [sys.executable, "-m", "weir.cli.main", "-v", "connect", "run", "--url", weir.up.http_url]
-        self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._command, "--standby", "--lease", "1s"],
-                stdout=log,
-                stderr=log,
-                env={**environment(), "SHOP_PASSWORD": "hunter2"},
-            )
-
-    def end(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
-            self._process.wait()
-            self._process = None
-
-
-class RunnerThread:
-    """The same without a process of its own."""
-
-    def __init__(self, weir: Weir) -> None:
-        self._runner = Runner(weir.place, lease_ms=1_000)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=lambda: run(self._runner, self._stop.is_set))
-
-    def start(self) -> None:
-        def first() -> bool:
-            try:
-                self._runner.take()
-            except RunnerBusyError:  # one that was killed a moment ago
-                return False
-            return True
-
-        until(first)
-        self._thread.start()
-
-    def end(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._runner.close()
-
-
-@pytest.fixture
-def running(weir: Weir, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunnerThread]:
-    monkeypatch.setenv("SHOP_PASSWORD", "hunter2")
-    found = RunnerThread(weir)
-    yield found
-    found.end()
-
-
-@pytest.fixture
-def weir_connect(weir: Weir) -> Iterator[Cli]:
-    found = Cli(weir)
-    yield found
-    for one in all_connectors(weir.place.access):
-        found("remove", one.connector.name.local)
-
-
-@pytest.fixture
-def runner(weir: Weir, tmp_path: Path) -> Iterator[RunnerProcess]:
-    found = RunnerProcess(weir, tmp_path / "runner.log")
-    yield found
-    found.end(signal.SIGTERM)
 
 
 def test_a_connector_is_added_run_paused_stopped_resumed_and_removed(

@@ -5,8 +5,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from weir.connect.values import record_of
-
 _TO_ARROW = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -22,9 +20,9 @@ _TO_ARROW = {
 }
 
 
-def avro_of(name: str, schema: Any) -> Mapping[str, Any]:
-    """A record of a Parquet file's columns; what Avro has no plain type for becomes text."""
-    return record_of(name, [(field.name, _avro(field.type)) for field in schema])
+def columns_of(schema: Any) -> list[tuple[str, Any]]:
+    """A Parquet file's columns; what Avro has no plain type for becomes text."""
+    return [(field.name, _avro(field.type)) for field in schema]
 
 
 def _avro(kind: Any) -> Any:

@@ -75,6 +75,8 @@ class Inlet:
         #: Where each partition ended when it was last looked at.
         self.ends: dict[Partition, int] = {}
         self._turn = 0
+        #: What the group was last told.
+        self._told: dict[Partition, int] = {}
 
     def open(self, kept: "dict[Partition, int] | None" = None) -> None:
         """Begin where the group is, or beyond it where what was written says so; else at the start."""
@@ -94,6 +96,14 @@ class Inlet:
     def commit(self, positions: "dict[Partition, int]") -> None:
         """Everything before these offsets is done, for good."""
         commit(self.cluster, self._job.group, positions)
+        self._told |= positions
+
+    def check_alone(self, partition: Partition) -> None:
+        """ConnectorError if another has moved the group: a runner that was frozen for longer than its lease, and
+        goes on beside the one that took its place."""
+        now = committed(self.cluster, self._job.group, [partition]).get(partition, -1)
+        if now > self._told.get(partition, -1):
+            raise ConnectorError(f"another runner has written {partition} up to {now}")
 
     def lag(self) -> int:
         return sum(max(0, self.ends.get(one, at) - at) for one, at in self.positions.items())

@@ -26,7 +26,7 @@ from weir.wire.kafka.records import TRANSACTIONAL
 from weir.wire.kafka.records_build import Record, build_batch
 
 _SEQUENCES = 1 << 31
-_TOPIC_EXISTS = 36
+_TOPIC_EXISTS, _UNKNOWN_TOPIC = 36, 3
 #: Of one batch; a broker takes a megabyte by default.
 _BATCH_BYTES = 900_000
 _TRANSACTION_MS = 60_000
@@ -60,7 +60,13 @@ def ensure_topic(cluster: Cluster, topic: str, partitions: int, configs: Mapping
 def delete_topic(cluster: Cluster, topic: str) -> None:
     """Fine if it is not there."""
     request = m.DeleteTopicsRequest(topic_names=[topic], timeout_ms=_CREATE_TIMEOUT_MS)
-    cluster.retry(lambda: cluster.any().ask(request, m.DeleteTopicsResponse))
+
+    def ask() -> None:
+        for one in cluster.any().ask(request, m.DeleteTopicsResponse).responses:
+            if one.error_code != _UNKNOWN_TOPIC:
+                check(one.error_code, topic, one.error_message)
+
+    cluster.retry(ask)
 
 
 class Outlet:

@@ -1,16 +1,26 @@
 """What source and sink of PostgreSQL share: a connection, names in quotes, and keys of tables."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from weir.connect.secrets import reveal
 from weir.connect.task import Job
-from weir.model.errors import ConfigError
+from weir.model.errors import ConfigError, ConnectorError
 from weir.model.installation import install_command
 
 if TYPE_CHECKING:
     import psycopg
 
 _CONNECT_TIMEOUT_S = 10
+#: A server that is gone without a word is noticed after a minute.
+_ALIVE: dict[str, Any] = {
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+_LONGEST_WORDS = 500
 
 
 def connect(job: Job) -> "psycopg.Connection[Any]":
@@ -23,7 +33,25 @@ def connect(job: Job) -> "psycopg.Connection[Any]":
     password = reveal(job.option("password"))
     more: dict[str, Any] = {} if password is None else {"password": password}
     name = f"weir connect {job.definition.name.local}"
-    return psycopg.connect(job.option("dsn"), application_name=name, connect_timeout=_CONNECT_TIMEOUT_S, **more)
+    more |= {"application_name": name, "connect_timeout": _CONNECT_TIMEOUT_S, "client_encoding": "UTF8"}
+    try:
+        return psycopg.connect(job.option("dsn"), **_ALIVE, **more)
+    except psycopg.ProgrammingError as wrong:
+        raise ConfigError(
+            f"dsn cannot be read: {str(wrong).strip()}", hint="host=... dbname=... user=..."
+        ) from None
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Errors of PostgreSQL's, which have several lines, as one of Weir's."""
+    try:
+        yield
+    except Exception as failure:
+        if type(failure).__module__.partition(".")[0] != "psycopg":
+            raise
+        said = " ".join(str(failure).split())[:_LONGEST_WORDS]
+        raise ConnectorError(f"PostgreSQL: {said or type(failure).__name__}") from failure
 
 
 def identifier(name: str, *, one: bool = False) -> str:

@@ -46,6 +46,7 @@ class Worker:
         self._make = make
         self._stop = threading.Event()
         self._wake = threading.Event()
+        self._task: Task | None = None
         self.paused = False
         self.state = "starting"
         self.records = self.restarts = self.batch_ms = 0
@@ -59,6 +60,9 @@ class Worker:
         """Ask it to end; `join` waits."""
         self._stop.set()
         self._wake.set()
+        task = self._task
+        if task is not None:
+            task.interrupt()
 
     def join(self) -> None:
         self._thread.join(_JOIN_S)
@@ -76,6 +80,8 @@ class Worker:
                 self._carry(worked)
                 return
             except Exception as failure:
+                if self._stop.is_set():  # it was interrupted
+                    return
                 if worked:
                     pause_s = _FIRST_PAUSE_S
                 self._failed(failure, pause_s)
@@ -85,7 +91,7 @@ class Worker:
 
     def _carry(self, worked: list[bool]) -> None:
         """Until it shall end, or fails. `worked` is told once it is seen that it works."""
-        task = self._make(self._job)
+        task = self._task = self._make(self._job)
         try:
             task.open()
             self.status = task.status
@@ -105,6 +111,7 @@ class Worker:
                 else:
                     self._wait(task.status.idle_s)
         finally:
+            self._task = None
             task.close()
 
     def _failed(self, failure: Exception, pause_s: float) -> None:

@@ -60,4 +60,7 @@ class Task(Protocol):
     def step(self) -> int:
         """Carry what there is, up to a batch; how many records it was. 0: wait before the next."""
 
+    def interrupt(self) -> None:
+        """It shall end: by another thread, so that a long step does not have to be waited for. May do nothing."""
+
     def close(self) -> None: ...

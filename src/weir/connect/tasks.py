@@ -5,6 +5,7 @@ from contextlib import suppress
 from importlib import import_module
 
 from weir.client.kafka.cluster import Cluster
+from weir.client.sinks import forget
 from weir.connect.inlet import forget_group
 from weir.connect.outlet import delete_topic
 from weir.connect.place import kafka_name
@@ -18,12 +19,10 @@ _CLASSES = {"postgresql": "Postgresql", "files": "Files", "http": "Http", "kafka
 def make_task(job: Job) -> Task:
     """ConfigError if it cannot be done as it is defined."""
     definition = job.definition
-    if definition.options.get("engine") == "spark":
-        from weir.connect.spark_files import SparkFiles
-
-        return SparkFiles(job)
-    module = import_module(f"weir.connect.{definition.side}s.{definition.type}")
-    kind: Callable[[Job], Task] = getattr(module, f"{_CLASSES[definition.type]}{definition.side.capitalize()}")
+    spark = definition.options.get("engine") == "spark"
+    module = import_module(f"weir.connect.{definition.side}s.{'spark_' if spark else ''}{definition.type}")
+    name = f"{'Spark' if spark else ''}{_CLASSES[definition.type]}{definition.side.capitalize()}"
+    kind: Callable[[Job], Task] = getattr(module, name)
     return kind(job)
 
 
@@ -32,5 +31,10 @@ def clean_up(job: Job) -> None:
     if job.definition.side == "sink":
         forget_group(job)
         return
-    with suppress(WeirError), Cluster(job.place.kafka) as cluster:
+    with Cluster(job.place.kafka) as cluster:
         delete_topic(cluster, kafka_name(positions_topic(job)))
+    if job.definition.options.get("engine") == "spark":
+        from weir.connect.sources.spark_files import sink_id
+
+        with suppress(WeirError):
+            forget(job.place.access, sink_id(job))

@@ -8,8 +8,10 @@ import io
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from math import isfinite
 from typing import Any
 
 import fastavro
@@ -27,6 +29,8 @@ Row = Mapping[str, Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = date(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
+#: As Protobuf's JSON writes them, and Spark reads them.
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _VERSION_HEADER = SCHEMA_VERSION.encode()
 
 
@@ -82,7 +86,20 @@ class Encoder:
 
 
 def plain_json(row: Any) -> bytes:
-    return json.dumps(row, default=json_value, ensure_ascii=False).encode()
+    """JSON has no NaN and no infinity: they become texts."""
+    try:
+        text = json.dumps(row, default=json_value, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(row), default=json_value, ensure_ascii=False)
+    return text.encode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if isfinite(value) else _NOT_FINITE[str(value)]
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def json_value(value: Any) -> Any:
@@ -129,7 +146,7 @@ def _json_encoder(definition: Mapping[str, Any]) -> Callable[[Row], bytes]:
                 raise ValueError(f"{name} is missing")
             if name in row:
                 found[name] = None if value is None else to_json(value, kind)
-        return json.dumps(found, ensure_ascii=False).encode()
+        return plain_json(found)
 
     return encode
 
@@ -142,7 +159,7 @@ def to_json(value: Any, kind: Any) -> Any:  # noqa: PLR0911 - a table of types
         case "timestamp-micros":
             return _micros(value)
         case "date":
-            return (_as_date(value) - _DAY).days
+            return value if isinstance(value, int) else (_as_date(value) - _DAY).days
         case "int" | "long":
             return int(value)
         case "float" | "double":
@@ -173,10 +190,12 @@ def _avro_encoder(definition: Mapping[str, Any]) -> Callable[[Row], bytes]:
 
 def _to_avro(value: Any, kind: Any) -> Any:  # noqa: PLR0911 - a table of types
     match _shape(kind):
+        case "timestamp-millis" | "timestamp-micros" if isinstance(value, int):
+            return _micros(value) // (1000 if _shape(kind) == "timestamp-millis" else 1)
         case "timestamp-millis" | "timestamp-micros":
             return _EPOCH + timedelta(microseconds=_micros(value))
         case "date":
-            return _as_date(value)
+            return value if isinstance(value, int) else _as_date(value)
         case "int" | "long":
             return int(value)
         case "float" | "double":
@@ -192,7 +211,9 @@ def _to_avro(value: Any, kind: Any) -> Any:  # noqa: PLR0911 - a table of types
 
 
 def _micros(value: Any) -> int:
-    """Since 1970. Without a zone: UTC."""
+    """Since 1970. Without a zone: UTC. A number is one that Python's years end before."""
+    if isinstance(value, int):
+        return value
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
     if isinstance(value, date) and not isinstance(value, datetime):
@@ -220,7 +241,7 @@ def _flag(value: Any) -> bool:
 
 def _as_text(value: Any) -> str:
     if isinstance(value, dict | list):
-        return json.dumps(value, default=json_value, ensure_ascii=False)
+        return plain_json(value).decode()
     found = json_value(value)
     return found if isinstance(found, str) else str(found)
 
@@ -311,18 +332,27 @@ class Decoder:
 def from_json(value: Any, kind: Any) -> Any:
     """A value of JSON as one of its type."""
     match _shape(kind):
-        case "timestamp-millis":
-            return _EPOCH + timedelta(milliseconds=value)
-        case "timestamp-micros":
-            return _EPOCH + timedelta(microseconds=value)
-        case "date":
-            return _DAY + timedelta(days=value)
+        case "timestamp-millis" | "timestamp-micros" | "date":
+            with suppress(OverflowError):
+                return _moment(value, _shape(kind))
+            # Python has no such year: it stays a number, of days or microseconds.
+            return value * 1000 if _shape(kind) == "timestamp-millis" else value
+        case "float" | "double":
+            return float(value) if isinstance(value, str) else value
         case "bytes" | "fixed":
             return b64decode(value)
         case "decimal":
             return Decimal(str(value))
         case _:
             return value
+
+
+def _moment(value: Any, shape: str) -> Any:
+    if shape == "date":
+        return _DAY + timedelta(days=value)
+    return _EPOCH + (
+        timedelta(milliseconds=value) if shape == "timestamp-millis" else timedelta(microseconds=value)
+    )
 
 
 def _guess(value: bytes) -> Any:

@@ -31,6 +31,9 @@ class Sink:
         """Positions that the other system has, where it does; they go before those of the group."""
         return {}
 
+    def interrupt(self) -> None:
+        """Steps are short."""
+
     def close(self) -> None:
         self.inlet.close()
 

@@ -17,7 +17,7 @@ from weir.client.kafka.cluster import Partition
 from weir.connect.sinks.base import Sink
 from weir.connect.stores import Store
 from weir.connect.task import Job, Message
-from weir.connect.values import json_value
+from weir.connect.values import Decoder, json_value
 from weir.model.errors import ConnectorError
 
 _NAME = re.compile(r"(?P<topic>[^/]+)/partition=(?P<index>\d+)/(?P<first>\d{20})-(?P<last>\d{20})\.\w+$")
@@ -39,7 +39,7 @@ class _Waiting:
 class FilesSink(Sink):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        self._store = Store(job)
+        self.store = Store(job)
         self._waiting: dict[Partition, _Waiting] = {}
         self.status.idle_s = _LOOK_S
 
@@ -50,7 +50,7 @@ class FilesSink(Sink):
     def kept(self) -> dict[Partition, int]:
         found: dict[Partition, int] = {}
         for topic in self._names:
-            for one in self._store.list(topic):
+            for one in self.store.list(topic):
                 if name := _NAME.fullmatch(one.path):
                     place = Partition(name["topic"], int(name["index"]))
                     found[place] = max(found.get(place, 0), int(name["last"]) + 1)
@@ -95,35 +95,44 @@ class FilesSink(Sink):
     def _write(self, partition: Partition, one: _Waiting) -> None:
         """Offsets that have no message, as markers of transactions have none, belong to the file before them."""
         form = self.job.option("format")
-        name = f"{one.first:020d}-{one.next_offset - 1:020d}.{_SUFFIX[form]}"
+        self.inlet.check_alone(partition)
         if one.rows:
             columns = self.decoder(partition.topic).columns
             data = {"json": _json, "csv": _csv, "parquet": _parquet}[form](one.rows, columns)
-            self._store.write(f"{partition.topic}/partition={partition.index}/{name}", data)
+            self.store.write(self.path_of(partition, one.first, one.next_offset), data)
         self.inlet.commit({partition: one.next_offset})
         self.status.position = f"{partition} at {one.next_offset}"
         del self._waiting[partition]
 
+    def path_of(self, partition: Partition, first: int, next_offset: int) -> str:
+        suffix = _SUFFIX[self.job.option("format")]
+        return f"{partition.topic}/partition={partition.index}/{first:020d}-{next_offset - 1:020d}.{suffix}"
+
     def _row(self, offset: int, message: Message) -> Mapping[str, Any]:
-        row = {} if message.value is None else self.decoder(message.topic).row(message)
-        if self.job.option("columns") == "value" and message.value is not None:
-            return row
-        about = {
-            "__key": None if message.key is None else bytes(message.key).decode(errors="replace"),
-            "__partition": message.partition,
-            "__offset": offset,
-            "__timestamp": message.timestamp,
-            "__headers": [
-                {
-                    "key": name.decode(errors="replace"),
-                    "value": None if text is None else bytes(text).decode(errors="replace"),
-                }
-                for name, text in message.headers
-            ],
-        }
-        if self.job.option("columns") == "value":  # a deletion says at least of what
-            return {"__key": about["__key"]}
-        return {**row, **about}
+        decoder = self.decoder(message.topic) if message.value is not None else None
+        return row_of(decoder, offset, message, self.job.option("columns"))
+
+
+def row_of(decoder: Decoder | None, offset: int, message: Message, columns: str) -> Mapping[str, Any]:
+    row = {} if message.value is None or decoder is None else decoder.row(message)
+    if columns == "value" and message.value is not None:
+        return row
+    about = {
+        "__key": None if message.key is None else bytes(message.key).decode(errors="replace"),
+        "__partition": message.partition,
+        "__offset": offset,
+        "__timestamp": message.timestamp,
+        "__headers": [
+            {
+                "key": name.decode(errors="replace"),
+                "value": None if text is None else bytes(text).decode(errors="replace"),
+            }
+            for name, text in message.headers
+        ],
+    }
+    if columns == "value":  # a deletion says at least of what
+        return {"__key": about["__key"]}
+    return {**row, **about}
 
 
 def _json(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, Any]]) -> bytes:

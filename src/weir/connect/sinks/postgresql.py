@@ -3,12 +3,14 @@
 Rows are added, or replace those of their key; a message without a value deletes its key's row.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from weir.client.kafka.cluster import Partition
 from weir.connect.inlet import Piece
-from weir.connect.postgresql import columns_of, connect, identifier, primary_key
+from weir.connect.postgresql import columns_of, connect, identifier, one_sentence, primary_key
 from weir.connect.sinks.base import Sink
 from weir.connect.task import Job, Message
 from weir.connect.values import key_row
@@ -50,6 +52,15 @@ class PostgresqlSink(Sink):
         return self._rows
 
     def open(self) -> None:
+        with one_sentence():
+            self._open()
+
+    def interrupt(self) -> None:
+        if self._rows is not None:
+            with suppress(Exception):
+                self._rows.cancel()
+
+    def _open(self) -> None:
         self._rows = connect(self.job)
         self._database.execute(
             "SELECT pg_advisory_xact_lock(7305525)"
@@ -104,6 +115,10 @@ class PostgresqlSink(Sink):
     # --- rows ---
 
     def step(self) -> int:
+        with one_sentence():
+            return self._step()
+
+    def _step(self) -> int:
         piece = self.take()
         if piece is None:
             return 0
@@ -137,7 +152,8 @@ class PostgresqlSink(Sink):
                 with self._database.transaction():
                     self._run([self._change(message)])
             except (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError, ConnectorError) as wrong:
-                what = wrong.what if isinstance(wrong, ConnectorError) else str(wrong).strip()
+                said = wrong.diag.message_primary if isinstance(wrong, psycopg.Error) else wrong.what
+                what = said or str(wrong).strip()
                 if not self.keeps_dead_letters:
                     self._database.rollback()
                     raise ConnectorError(
@@ -204,6 +220,12 @@ class PostgresqlSink(Sink):
 
 def _value(value: Any, kind: str) -> Any:
     """As psycopg gives it to a column of this type. A text takes whatever type the column has."""
+    if isinstance(value, str) and kind.endswith("[]") and value.startswith("["):
+        return _array(json.loads(value))  # as a source of PostgreSQL writes arrays
+    if isinstance(value, int) and kind.startswith(("timestamp", "date")):
+        from weir.connect.postgresql_types import text_of
+
+        return text_of(value, kind) or value
     if kind in ("json", "jsonb") and not isinstance(value, str):
         from psycopg.types.json import Jsonb
 
@@ -215,6 +237,16 @@ def _value(value: Any, kind: str) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool) and kind.startswith(("text", "character")):
         return str(value)
     return value
+
+
+def _array(value: Any) -> str:
+    """As PostgreSQL writes one: a text, which takes the type that the column has."""
+    if isinstance(value, list):
+        return "{" + ",".join(map(_array, value)) + "}"
+    if value is None:
+        return "NULL"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _type_of(kind: Any) -> str:

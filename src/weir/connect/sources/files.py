@@ -7,24 +7,26 @@ path: one that is changed after it was read is not read again.
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from itertools import islice
-from typing import Any
+from typing import IO, Any
 
 from weir.connect.sources.base import RowSource, now_ms
 from weir.connect.stores import Store, StoredFile
 from weir.connect.task import Job, Message
+from weir.connect.values import Row
 from weir.model.errors import ConnectorError
 
-_DONE = -1
+DONE = -1
+HINT = "mend the file, or take it away: what was not carried is read again"
 
 
 class FilesSource(RowSource):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        self._store = Store(job)
-        self._key = job.option("key") or ()
+        self.store = Store(job)
+        self.key = job.option("key") or ()
         self._records: Iterator[Any] | None = None
         self._file: StoredFile | None = None
         self._read = 0
@@ -45,10 +47,10 @@ class FilesSource(RowSource):
             messages = [self._message(one) for one in found]
         except (ValueError, OSError, ConnectorError) as bad:
             what = bad.what if isinstance(bad, ConnectorError) else str(bad)
-            raise ConnectorError(f"{path}, behind record {self._read}: {what}") from None
+            raise ConnectorError(f"{path}, behind record {self._read}: {what}", hint=HINT) from None
         self._read += len(found)
         whole = len(found) < limit
-        self.send(messages, {path: _DONE if whole else self._read})
+        self.send(messages, {path: DONE if whole else self._read})
         self.status.position = f"{path}: {'all' if whole else self._read} records"
         if whole:
             self._records = None
@@ -56,21 +58,26 @@ class FilesSource(RowSource):
 
     def _begin(self) -> bool:
         """Open the next file that was not read, or not to its end."""
-        pattern, settled_ms = self.job.option("pattern"), now_ms() - self.job.option("settle")
-        waiting = [
-            one
-            for one in self._store.list()
-            if self.positions.get(one.path) != _DONE
-            and (fnmatch(one.path, pattern) or fnmatch(one.path.rsplit("/", 1)[-1], pattern))
-            and one.changed_ms <= settled_ms
-        ]
-        self.status.lag = len(waiting)
+        waiting = self.waiting()
         if not waiting:
             return False
         self._file = waiting[0]
         self._read = self.positions.get(self._file.path, 0)
         self._records = islice(self._open(self._file.path), self._read, None)
         return True
+
+    def waiting(self) -> list[StoredFile]:
+        """Files that were not read, or not to their end, and are not being written."""
+        pattern, settled_ms = self.job.option("pattern"), now_ms() - self.job.option("settle")
+        found = [
+            one
+            for one in self.store.list()
+            if self.positions.get(one.path) != DONE
+            and (fnmatch(one.path, pattern) or fnmatch(one.path.rsplit("/", 1)[-1], pattern))
+            and one.changed_ms <= settled_ms
+        ]
+        self.status.lag = len(found)
+        return found
 
     def _open(self, path: str) -> Iterator[Any]:
         match self.job.option("format"):
@@ -82,36 +89,48 @@ class FilesSource(RowSource):
                 return self._lines(path)
 
     def _lines(self, path: str) -> Iterator[bytes]:
-        with io.BufferedReader(self._store.open(path), 1 << 20) as file:
+        with io.BufferedReader(self.store.open(path), 1 << 20) as file:
             for line in file:
                 if text := line.rstrip(b"\r\n"):
                     yield text
 
+    def text(self, path: str) -> IO[str]:
+        return io.TextIOWrapper(io.BufferedReader(self.store.open(path), 1 << 20), "utf-8-sig", newline="")
+
     def _csv(self, path: str) -> Iterator[Any]:
-        with io.TextIOWrapper(io.BufferedReader(self._store.open(path), 1 << 20), "utf-8-sig", newline="") as file:
-            for row in csv.DictReader(file, delimiter=self.job.option("delimiter"), strict=True):
-                if None in row or None in row.values():
-                    raise ValueError("a row has more or fewer columns than the first line")
-                yield {name: None if value == "" else value for name, value in row.items()}
+        with self.text(path) as file:
+            yield from rows_of_csv(file, self.job.option("delimiter"))
 
     def _parquet(self, path: str) -> Iterator[Any]:
         import pyarrow.parquet as pq
 
-        with self._store.open(path) as file:
+        with self.store.open(path) as file:
             found = pq.ParquetFile(file)
-            if not self.known():
-                from weir.connect.arrow import avro_of
+            from weir.connect.arrow import columns_of
 
-                self.declare(avro_of(self.topic.local, found.schema_arrow))
+            self.declare(columns_of(found.schema_arrow))
             for batch in found.iter_batches(self.job.option("batch")):
                 yield from batch.to_pylist()
 
     def _message(self, record: Any) -> Message:
-        if not isinstance(record, bytes):
-            return self.message(record, self._key)
-        if self.job.option("format") == "text":
-            return Message(self.name, None, record, now_ms())
-        row = json.loads(record)
-        if isinstance(row, dict):
-            return self.message(row, self._key)
-        return Message(self.name, None, record, now_ms())
+        return message_of(record, self.job.option("format"), self.name, lambda row: self.message(row, self.key))
+
+
+def message_of(record: Any, form: str, topic: str, by_row: Callable[[Row], Message]) -> Message:
+    """A row, or a line's bytes, as a message; ValueError if the line is not what files of the format have."""
+    if not isinstance(record, bytes):
+        return by_row(record)
+    row = json.loads(record) if form == "json" else None
+    return by_row(row) if isinstance(row, dict) else Message(topic, None, record, now_ms())
+
+
+def rows_of_csv(text: IO[str], delimiter: str) -> Iterator[Any]:
+    """Rows by the names of the first line; what is empty is null."""
+    for row in csv.DictReader(text, delimiter=delimiter, strict=True):
+        if None in row or None in row.values():
+            raise ValueError("a row has more or fewer columns than the first line")
+        yield cells(row)
+
+
+def cells(row: Row) -> Row:
+    return {name: None if value == "" else value for name, value in row.items()}

@@ -6,12 +6,12 @@ and who writes to it now; when all of those have ended, the rows up to there are
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from weir.connect.postgresql import connect, identifier, primary_key
+from weir.connect.postgresql import connect, identifier, one_sentence, primary_key
 from weir.connect.sources.base import RowSource
 from weir.connect.task import Job
-from weir.connect.values import record_of
 from weir.model.errors import ConfigError, ConnectorError
 
 if TYPE_CHECKING:
@@ -27,12 +27,32 @@ _AVRO: dict[int, Any] = {
     26: "long",
     700: "float",
     701: "double",
+    17: "bytes",
     1082: {"type": "int", "logicalType": "date"},
     1114: {"type": "long", "logicalType": "timestamp-micros"},
     1184: {"type": "long", "logicalType": "timestamp-micros"},
 }
-_NUMERIC, _BYTES = 1700, 17
+_NUMERIC = 1700
 _TIMES = (1082, 1114, 1184)
+_KIND = "SELECT relkind::text FROM pg_class WHERE oid = %s::regclass"
+#: A sequence of the column's own, of which sessions take many numbers at once.
+_IN_BLOCKS = """SELECT 1 FROM pg_depend d JOIN pg_sequence s ON s.seqrelid = d.objid
+    JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+    WHERE d.classid = 'pg_class'::regclass AND d.refobjid = %s::regclass AND a.attname = %s AND s.seqcache > 1"""
+#: Who writes to the table or to a part of it: a writer locks it before it takes a number from a sequence.
+_WRITERS = """SELECT virtualtransaction FROM pg_locks
+    WHERE locktype = 'relation' AND granted AND pid IS DISTINCT FROM pg_backend_pid()
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+    AND relation IN (SELECT t.oid FROM (SELECT %s::regclass AS oid) t
+        UNION SELECT p.relid FROM (SELECT %s::regclass AS oid) t, pg_partition_tree(t.oid) p)"""
+#: All that are open, and those that are prepared. Who has no right to look at others is not told what they are, so
+#: what is known not to write is left out, and not the other way round.
+_OPEN = """SELECT l.virtualtransaction FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+    WHERE l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+    AND (l.locktype = 'virtualxid' AND a.datname = current_database()
+        AND coalesce(a.backend_type, '') NOT IN ('autovacuum worker', 'parallel worker', 'walsender')
+        OR l.locktype = 'transactionid' AND l.pid IS NULL)"""
 
 
 class PostgresqlSource(RowSource):
@@ -42,6 +62,9 @@ class PostgresqlSource(RowSource):
             raise ConfigError("a source of PostgreSQL needs table or query", hint="one of them")
         self._rows: psycopg.Connection[Any] | None = None
         self._cursor: tuple[str, ...] = ()
+        #: Whether no two rows have the same cursor.
+        self._unique = False
+        self._wait_for = ""
         self._key: tuple[str, ...] = ()
         self._names: list[str] = []
         self._types: list[int] = []
@@ -53,11 +76,21 @@ class PostgresqlSource(RowSource):
 
     def open(self) -> None:
         super().open()
-        self._rows = connect(self.job)
-        self._rows.autocommit = True
-        self._rows.execute("SET timezone TO 'UTC'; SET datestyle TO 'ISO'")
-        self._upper = None
-        self._describe()
+        with one_sentence():
+            self._rows = connect(self.job)
+            self._rows.autocommit = True
+            self._rows.execute("SET timezone TO 'UTC'; SET datestyle TO 'ISO'; SET intervalstyle TO 'postgres'")
+            from weir.connect.postgresql_types import read_everything  # psycopg is there: it connected
+
+            read_everything(self._rows)
+            self._upper = None
+            self._describe()
+            self._wait_for = self._whom()
+
+    def interrupt(self) -> None:
+        if self._rows is not None:
+            with suppress(Exception):
+                self._rows.cancel()
 
     def close(self) -> None:
         if self._rows is not None:
@@ -81,50 +114,75 @@ class PostgresqlSource(RowSource):
         """Columns, key and cursor; the schema of the topic."""
         if self._rows is None:
             raise ConnectorError("the source is not open")
-        wanted = self.job.option("columns")
-        chosen = "*" if wanted is None else ", ".join(_name(one) for one in wanted)
-        about = self._rows.execute(f"SELECT {chosen} FROM {self._base} LIMIT 0".encode(), ()).description or []
-        self._names = [one.name for one in about]
-        self._types = [one.type_code for one in about]
+        about = self._rows.execute(f"SELECT {self._chosen()} FROM {self._base} LIMIT 0".encode(), ()).description
+        self._set_columns(about or [])
         table, column = self.job.option("table"), self.job.option("column")
         own = primary_key(self._rows, table) if table is not None else ()
         self._key = self.job.option("key") or own
-        ties = [one for one in (own or self._key) if one != column]
-        self._cursor = (column, *ties)
-        cursor = ", ".join(_name(one) for one in self._cursor)
+        self._cursor = (column, *(one for one in (own or self._key) if one != column))
+        self._unique = bool(own)
+        cursor = ", ".join(self._cursor_names())
         described = self._rows.execute(f"SELECT {cursor} FROM {self._base} LIMIT 0".encode(), ()).description or []
         self._cursor_types = [one.type_code for one in described]
         self._casts = [self._ask("SELECT format_type(%s, NULL)", (kind,))[0][0] for kind in self._cursor_types]
-        if not self.known():
-            columns = [(name, self._avro(kind)) for name, kind in zip(self._names, self._types, strict=True)]
-            self.declare(record_of(self.topic.local, columns))
+
+    def _chosen(self) -> str:
+        wanted = self.job.option("columns")
+        return "r.*" if wanted is None else ", ".join(f"r.{_name(one)}" for one in wanted)
+
+    def _set_columns(self, about: Sequence[Any]) -> None:
+        self._names = [one.name for one in about]
+        self._types = [one.type_code for one in about]
+        self.declare([(name, self._avro(kind)) for name, kind in zip(self._names, self._types, strict=True)])
 
     def _avro(self, kind: int) -> Any:
-        if kind == _NUMERIC:
-            return self.job.option("numeric")
-        if kind == _BYTES and self.job.option("values") == "avro":
-            return "bytes"
-        return _AVRO.get(kind, "string")
+        return self.job.option("numeric") if kind == _NUMERIC else _AVRO.get(kind, "string")
+
+    def _whom(self) -> str:
+        """Whose transactions are waited for; ConfigError where rows could come late unseen."""
+        wait, table = self.job.option("wait_for"), self.job.option("table")
+        if wait == "none":
+            return "none"
+        if self._ask("SELECT pg_is_in_recovery()")[0][0]:
+            raise ConfigError(
+                "this PostgreSQL is a standby, which does not say what is being written on its primary",
+                hint='read from the primary, or set wait_for = "none" if nothing commits out of order',
+            )
+        plain = table is not None and self._ask(_KIND, (identifier(table),))[0][0] in ("r", "p")
+        if wait == "auto":
+            wait = "table" if plain and self._cursor_types[0] not in _TIMES else "transactions"
+        if table is not None and self._ask(_IN_BLOCKS, (identifier(table), self.job.option("column"))):
+            raise ConfigError(
+                f"numbers of {self.job.option('column')} come in blocks: a session may write an earlier one later",
+                hint="ALTER SEQUENCE ... CACHE 1, or take the time of the last change as column",
+            )
+        if wait == "table" and not plain:
+            raise ConfigError('wait_for = "table" needs a table', hint='"transactions"')
+        return str(wait)
 
     # --- reading ---
 
     def step(self) -> int:
+        with one_sentence():
+            return self._step()
+
+    def _step(self) -> int:
         position = self.positions.get(_KEY)
         if self._upper is None:
             self._look(position)
         if self._upper is None or not self._settled():
             self.status.lag = 0 if self._upper is None else self.status.lag
             return 0
-        limit = self.job.option("batch")
-        rows = self._page(position, self._upper, limit)
-        if len(rows) < limit:
-            self._upper = None
+        rows = self._page(position, self._upper)
         if not rows:
             return 0
-        count = len(self._names)
-        dicts = [dict(zip(self._names, row[:count], strict=True)) for row in rows]
-        last = [str(one) for one in rows[-1][count:]]
-        self.send([self.message(row, self._key) for row in dicts], {_KEY: last})
+        count, keys = len(self._names), len(self._key)
+        messages = []
+        for row in rows:
+            key = dict(zip(self._key, row[count : count + keys], strict=True))
+            messages.append(self.message(dict(zip(self._names, row[:count], strict=True)), self._key, key))
+        last = [str(one) for one in rows[-1][count + keys :]]
+        self.send(messages, {_KEY: last})
         self.status.position = ", ".join(f"{name} = {at}" for name, at in zip(self._cursor, last, strict=True))
         return len(rows)
 
@@ -144,23 +202,12 @@ class PostgresqlSource(RowSource):
 
     def _writers(self) -> set[str]:
         """Transactions that are open now and may write rows before those that are seen."""
-        wait = self.job.option("wait_for")
-        table = self.job.option("table")
-        if wait == "auto":
-            wait = "transactions" if table is None or self._cursor_types[0] in _TIMES else "table"
-        if wait == "none":
+        if self._wait_for == "none":
             return set()
-        if wait == "table":
-            # A writer locks the table before it takes a number from a sequence.
-            query = """SELECT virtualtransaction FROM pg_locks
-                WHERE locktype = 'relation' AND relation = %s::regclass
-                AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-                AND granted AND pid <> pg_backend_pid()"""
-            return {row[0] for row in self._ask(query, (identifier(table),))}
-        query = """SELECT l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
-            WHERE l.locktype = 'virtualxid' AND l.granted AND l.pid <> pg_backend_pid()
-            AND a.datname = current_database() AND a.backend_type = 'client backend'"""
-        return {row[0] for row in self._ask(query)}
+        if self._wait_for == "table":
+            table = identifier(self.job.option("table"))
+            return {row[0] for row in self._ask(_WRITERS, (table, table))}
+        return {row[0] for row in self._ask(_OPEN)}
 
     def _settled(self) -> bool:
         if self._waited_for:
@@ -168,18 +215,39 @@ class PostgresqlSource(RowSource):
             self._waited_for &= {row[0] for row in self._ask(query, (list(self._waited_for),))}
         return not self._waited_for
 
-    def _page(self, position: Sequence[str] | None, upper: Sequence[str], limit: int) -> list[tuple[Any, ...]]:
-        names = self._cursor_names()
-        columns = [
-            *(f"r.{_name(one)}" for one in self._names),
-            *(f"{name}::text" for name in names),
-        ]
+    def _page(self, position: Sequence[str] | None, upper: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Rows behind the position, with their keys and cursors. One more than a page is asked for: rows that
+        nothing tells apart are not parted, since the next page begins behind their value."""
+        names, limit = self._cursor_names(), self.job.option("batch")
+        columns = [self._chosen(), *(f"r.{_name(one)}" for one in self._key), *(f"{name}::text" for name in names)]
         where, values = self._beyond(position)
         until = f"({', '.join(names)}) <= ({self._places()})"
-        query = (
-            f"SELECT {', '.join(columns)} FROM {self._base} WHERE {where} AND {until} ORDER BY {', '.join(names)}"
-        )
-        return self._ask(f"{query} LIMIT {limit}", [*values, *upper])
+        order = ", ".join(names)
+        query = f"SELECT {', '.join(columns)} FROM {self._base} WHERE {where} AND {until} ORDER BY {order}"
+        rows = self._read_page(f"{query} LIMIT {limit + 1}", [*values, *upper])
+        if len(rows) <= limit:
+            self._upper = None
+            return rows
+        whole, size = rows[:limit], len(names)
+        if not self._unique:
+            whole = [row for row in whole if row[-size:] != rows[limit][-size:]]
+        if not whole:
+            raise ConnectorError(
+                f"more than {limit} rows have the same {' and '.join(self._cursor)}, and nothing tells them apart",
+                hint='name columns that do: key = ["..."], or set a larger batch',
+            )
+        return whole
+
+    def _read_page(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """By the columns that the table has now: they may have changed since it was last read."""
+        if self._rows is None:
+            raise ConnectorError("the source is not open")
+        done = self._rows.execute(query.encode(), tuple(values))
+        more = len(self._key) + len(self._cursor)
+        about = (done.description or [])[:-more]
+        if [(one.name, one.type_code) for one in about] != list(zip(self._names, self._types, strict=True)):
+            self._set_columns(about)
+        return done.fetchall()
 
     def _beyond(self, position: Sequence[str] | None) -> tuple[str, list[str]]:
         if position is None:

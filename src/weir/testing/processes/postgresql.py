@@ -51,7 +51,7 @@ class PostgresqlServer:
             free.bind(("127.0.0.1", 0))
             port = int(free.getsockname()[1])
         options = ["-c", f"port={port}", "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]
-        options += ["-c", f"unix_socket_directories={folder}", "-c", "max_connections=30"]
+        options += ["-c", f"unix_socket_directories={folder}", "-c", "max_connections=40", "-c", "max_prepared_transactions=5"]
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
                 [str(programs / "postgres"), "-D", str(data), *options],
