@@ -18,7 +18,7 @@ from weir.connect.runner import Runner, run
 from weir.model.errors import RunnerBusyError
 from weir.testing.processes.up import environment
 
-_PATIENCE_S = 240.0
+_PATIENCE_S = 600.0
 
 
 def until(reached: Callable[[], Any]) -> Any:

@@ -3,13 +3,16 @@
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
+from weir.connect.values import record_of, register
 from weir.model.errors import ConnectorError
+from weir.model.topics import TopicName
 
 from .conftest import Weir
 
@@ -26,12 +29,25 @@ class Api:
         self.tokens: set[str | None] = set()
         #: How often the next requests fail.
         self.failing = 0
+        self.closing = threading.Event()
         api = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 api.tokens.add(self.headers["Authorization"])
                 path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query)
+                if path == "/grows":  # the last page has no cursor, until it is full
+                    at = int(query.get("cursor", ["0"])[0])
+                    page = api.records[at : at + 5]
+                    self._answer(200, {"items": page, "next": str(at + 5) if len(page) == 5 else None})
+                    return
+                if path == "/drips":
+                    self.send_response(200)
+                    self.end_headers()
+                    with suppress(OSError):
+                        while not api.closing.wait(0.01):
+                            self.wfile.write(b" ")
+                    return
                 after = int(query.get("after", ["0"])[0])
                 if path.startswith("/pages/"):  # /pages/ and then /pages/at 3
                     api.tokens.add(self.headers["X-Key"])
@@ -42,6 +58,15 @@ class Api:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if self.path == "/moved":
+                    self.send_response(302)
+                    self.send_header("Location", f"{api.url}/items")
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
+                if self.path == "/locked":
+                    self._answer(401, {"why": "the token is too old"})
+                    return
                 if api.failing:
                     api.failing -= 1
                     self._answer(503, {"why": "busy"})
@@ -68,6 +93,7 @@ class Api:
         self._thread.start()
 
     def close(self) -> None:
+        self.closing.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -162,3 +188,56 @@ def test_the_one_message_that_is_refused_is_a_dead_letter_and_the_others_go_on(
     assert [one["value"] for one in api.posted] == [{"n": 0}, {"n": 2}]
     ((_, letter),) = weir.messages(f"{unique}-DLQ")
     assert b"422" in bytes(dict(letter.headers)[b"weir-dead-letter-reason"] or b"")
+
+
+def test_a_last_page_without_a_cursor_is_carried_as_it_grows(weir: Weir, api: Api, unique: str) -> None:
+    about = {"type": "http", "url": f"{api.url}/grows", "records": "items", "cursor": "next"}
+    for more in range(4):  # 7 records: a page of five, and two of the next; then 10, 13, 16
+        with weir.task(unique, {"topic": unique, "source": about}) as running:
+            running.until(lambda: len(weir.values(unique)) >= len(api.records))
+            running.steps()
+        api.records += [{"id": 8 + more * 3 + at} for at in range(3)]
+    assert [row["id"] for row in weir.values(unique)] == list(range(1, 17))
+
+
+def test_an_answer_that_drips_for_ever_ends_by_the_timeout(weir: Weir, api: Api, unique: str) -> None:
+    about = {"type": "http", "url": f"{api.url}/drips", "cursor": "next", "timeout": "200ms"}
+    with (
+        weir.task(unique, {"topic": unique, "source": about}) as running,
+        pytest.raises(ConnectorError, match="takes longer than timeout"),
+    ):
+        running.steps()
+
+
+def test_a_redirect_is_told_and_what_was_posted_is_not_lost(weir: Weir, api: Api, unique: str) -> None:
+    weir.create(unique)
+    weir.fill(unique, [(None, b'{"n": 0}')])
+    told = pytest.raises(ConnectorError, match=rf"answered 302.*{api.url}/items")
+    with weir.task(unique, sink(unique, api, url=f"{api.url}/moved", on_error="dead_letter")) as running, told:
+        running.steps()
+    with weir.task(unique, sink(unique, api)) as running:
+        running.until(lambda: len(api.posted) == 1)
+
+
+def test_what_is_refused_to_everybody_is_no_dead_letter(weir: Weir, api: Api, unique: str) -> None:
+    weir.create(unique)
+    weir.fill(unique, [(None, b'{"n": 0}'), (None, b'{"n": 1}')])
+    told = pytest.raises(ConnectorError, match=r"answered 401: .*too old.*check url, token")
+    with weir.task(unique, sink(unique, api, url=f"{api.url}/locked", on_error="dead_letter")) as running, told:
+        running.steps()
+    with weir.task(unique, sink(unique, api)) as running:
+        running.until(lambda: len(api.posted) == 2)
+
+
+def test_a_value_that_is_not_as_its_schema_says_is_a_dead_letter_or_is_told_with_its_offset(
+    weir: Weir, api: Api, unique: str
+) -> None:
+    weir.create(unique)
+    register(weir.place.access, TopicName.parse(unique), "JSON", record_of("row", [("n", "int")]))
+    weir.fill(unique, [(None, b'{"n": 0}'), (None, b"no json"), (None, b'{"n": 2}')])
+    with weir.task(unique, sink(unique, api)) as running, pytest.raises(ConnectorError, match="at offset 1: "):
+        running.steps()
+    with weir.task(unique, sink(unique, api, on_error="dead_letter")) as running:
+        running.until(lambda: running.task.status.lag == 0)
+    assert [one["value"] for one in api.posted] == [{"n": 0}, {"n": 2}]
+    assert len(weir.messages(f"{unique}-DLQ")) == 1

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.soak,
     pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(3600),
 ]
 
 
@@ -204,7 +204,7 @@ def drivers(runner: int) -> Iterator[int]:
         yield from drivers(child)
 
 
-_FILES, _LINES = 12, 50
+_FILES, _LINES = 7, 50
 
 
 def test_each_record_is_there_once_though_runner_and_driver_are_killed_again_and_again(

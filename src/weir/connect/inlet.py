@@ -63,6 +63,17 @@ def read_piece(cluster: Cluster, partition: Partition, offset: int, max_bytes: i
     return Piece(partition, messages, at, fetched.stable_offset)
 
 
+def check_ends(positions: "dict[Partition, int]", ends: "dict[Partition, int]") -> None:
+    """ConnectorError if a partition ends before what was carried of it: it would be waited for in silence, and
+    what comes first be missed."""
+    for partition, at in positions.items():
+        if ends.get(partition, at) < at:
+            raise ConnectorError(
+                f"{partition} ends at {ends[partition]}, and {at} of it were carried: it was made again",
+                hint="remove the connector and add it again, to begin at the start",
+            )
+
+
 class Inlet:
     """The topics of a sink, from its positions on, one partition after another."""
 
@@ -115,6 +126,7 @@ class Inlet:
         if new:
             self.positions |= list_offsets(self.cluster, dict.fromkeys(new, EARLIEST))
         self.ends = list_offsets(self.cluster, dict.fromkeys(found, LATEST))
+        check_ends(self.positions, self.ends)
 
     def take(self, skip: "set[Partition] | None" = None) -> Piece | None:
         """The next piece of a partition that has more, in turn; None if there is nothing now. It does not move

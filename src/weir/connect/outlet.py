@@ -26,7 +26,7 @@ from weir.wire.kafka.records import TRANSACTIONAL
 from weir.wire.kafka.records_build import Record, build_batch
 
 _SEQUENCES = 1 << 31
-_TOPIC_EXISTS, _UNKNOWN_TOPIC = 36, 3
+_TOPIC_EXISTS, _UNKNOWN_TOPIC, _ENOUGH_PARTITIONS = 36, 3, 37
 #: Of one batch; a broker takes a megabyte by default.
 _BATCH_BYTES = 900_000
 _TRANSACTION_MS = 60_000
@@ -51,6 +51,21 @@ def ensure_topic(cluster: Cluster, topic: str, partitions: int, configs: Mapping
         request = kind(topics=[wanted], timeout_ms=_CREATE_TIMEOUT_MS)
         for one in cluster.any().ask(request, m.CreateTopicsResponse).topics:
             if one.error_code != _TOPIC_EXISTS:
+                check(one.error_code, topic, one.error_message)
+
+    cluster.retry(ask)
+    return len(cluster.partitions([topic]))
+
+
+def grow_topic(cluster: Cluster, topic: str, partitions: int) -> int:
+    """Give a topic that is there so many partitions at least; how many it has then."""
+    kind = m.CreatePartitionsRequest
+    wanted = kind.CreatePartitionsTopic(name=topic, count=partitions, assignments=None)
+
+    def ask() -> None:
+        request = kind(topics=[wanted], timeout_ms=_CREATE_TIMEOUT_MS, validate_only=False)
+        for one in cluster.any().ask(request, m.CreatePartitionsResponse).results:
+            if one.error_code != _ENOUGH_PARTITIONS:
                 check(one.error_code, topic, one.error_message)
 
     cluster.retry(ask)
@@ -90,6 +105,12 @@ class Outlet:
 
     def close(self) -> None:
         self.cluster.close()
+
+    def ensure(self, topic: str, partitions: int) -> None:
+        """The topic is there, with so many partitions: what has one keeps it."""
+        if self._counts.get(topic, 0) < partitions:
+            count = ensure_topic(self.cluster, topic, partitions)
+            self._counts[topic] = count if count >= partitions else grow_topic(self.cluster, topic, partitions)
 
     def _read(self) -> dict[str, Any]:
         at = list_offsets(self.cluster, {self._home: EARLIEST})[self._home]

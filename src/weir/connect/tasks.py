@@ -30,6 +30,8 @@ def clean_up(job: Job) -> None:
     """Leave nothing of a connector that was removed but what it carried: no positions, no subscription."""
     if job.definition.side == "sink":
         forget_group(job)
+        if job.definition.type == "kafka":
+            _forget_there(job)
         return
     with Cluster(job.place.kafka) as cluster:
         delete_topic(cluster, kafka_name(positions_topic(job)))
@@ -38,3 +40,12 @@ def clean_up(job: Job) -> None:
 
         with suppress(WeirError):
             forget(job.place.access, sink_id(job))
+
+
+def _forget_there(job: Job) -> None:
+    """Positions in another cluster; one that is away keeps them, by a name that nobody else has."""
+    from weir.connect.other_kafka import other_kafka
+    from weir.connect.sinks.kafka import positions_there
+
+    with suppress(WeirError), Cluster(other_kafka(job)) as cluster:
+        delete_topic(cluster, positions_there(job))

@@ -32,12 +32,33 @@ class HttpSink(Sink):
         messages, after = piece.messages[:limit], piece.next_offset
         if len(messages) < len(piece.messages):
             after = messages[-1][0] + 1
-        letters: Letters = []
-        if messages:
-            letters = self._send(piece, messages)
+        letters, readable = self._readable(piece, messages)
+        if readable:
+            letters += self._send(piece, readable)
         self.bury(letters)
         self.done(Piece(piece.partition, messages, after, piece.end_offset))
         return max(1, len(messages))
+
+    def _readable(
+        self, piece: Piece, messages: Sequence[tuple[int, Message]]
+    ) -> tuple[Letters, list[tuple[int, Message]]]:
+        """Those whose values are not as their schema says, and the others."""
+        letters: Letters = []
+        found = []
+        for offset, message in messages:
+            try:
+                self._record(offset, message)
+                found.append((offset, message))
+            except ConnectorError as wrong:
+                letters.append(self._letter(piece, offset, message, wrong.what))
+        return letters, found
+
+    def _letter(self, piece: Piece, offset: int, message: Message, why: str) -> tuple[int, Message, str]:
+        if not self.keeps_dead_letters:
+            raise ConnectorError(
+                f"{piece.partition} at offset {offset}: {why}", hint='set on_error = "dead_letter"'
+            ) from None
+        return offset, message, why
 
     def _send(self, piece: Piece, messages: Sequence[tuple[int, Message]]) -> Letters:
         """What is refused for good is tried in halves, until it is known which one it is."""
@@ -45,17 +66,12 @@ class HttpSink(Sink):
             self._ask(piece, messages)
             return []
         except Refused as refused:
-            if refused.passing:
+            if refused.passing or refused.ours:
                 raise
             if len(messages) > 1:
                 half = len(messages) // 2
                 return [*self._send(piece, messages[:half]), *self._send(piece, messages[half:])]
-            if not self.keeps_dead_letters:
-                raise ConnectorError(
-                    f"{piece.partition} at offset {messages[0][0]}: {refused.what}",
-                    hint='set on_error = "dead_letter"',
-                ) from None
-            return [(messages[0][0], messages[0][1], refused.what)]
+            return [self._letter(piece, *messages[0], refused.what)]
 
     def _ask(self, piece: Piece, messages: Sequence[tuple[int, Message]]) -> None:
         body = plain_json([self._record(offset, message) for offset, message in messages])

@@ -3,16 +3,21 @@
 from weir.client.kafka.cluster import Partition
 from weir.connect.inlet import Piece
 from weir.connect.other_kafka import other_kafka
-from weir.connect.outlet import Outlet, ensure_topic
+from weir.connect.outlet import Outlet
 from weir.connect.sinks.base import Sink
 from weir.connect.task import Job, Message
+
+
+def positions_there(job: Job) -> str:
+    """The topic of its positions in the other cluster, to which others may write with sinks of the same name."""
+    return f"connect-{job.definition.name.local}-{job.id}-positions"
 
 
 class KafkaSink(Sink):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         name = f"connect-{job.definition.name.local}"
-        self._outlet = Outlet(other_kafka(job), f"weir-{name}-{job.id}", f"{name}-positions")
+        self._outlet = Outlet(other_kafka(job), f"weir-{name}-{job.id}", positions_there(job))
 
     def kept(self) -> dict[Partition, int]:
         found = {}
@@ -20,8 +25,7 @@ class KafkaSink(Sink):
             topic, _, index = place.rpartition("-")
             found[Partition(topic, int(index))] = int(offset)
         for topic in self._names:
-            mine = self.inlet.cluster.partitions([topic])
-            ensure_topic(self._outlet.cluster, self.target(topic), len(mine))
+            self._outlet.ensure(self.target(topic), len(self.inlet.cluster.partitions([topic])))
         return found
 
     def close(self) -> None:
@@ -40,6 +44,7 @@ class KafkaSink(Sink):
         if len(taken) < len(piece.messages):
             after = taken[-1][0] + 1
         there = self.target(piece.partition.topic)
+        self._outlet.ensure(there, piece.partition.index + 1)
         messages = [
             Message(there, one.key, one.value, one.timestamp, one.headers, piece.partition.index)
             for _, one in taken

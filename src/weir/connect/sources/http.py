@@ -24,30 +24,41 @@ class HttpSource(RowSource):
         self.status.idle_s = job.option("poll") / 1000
 
     def step(self) -> int:
-        cursor = self.positions.get(_KEY, self.job.option("start"))
+        cursor, seen = self._position()
         url = self._url(cursor)
         answer = parse(self._http.ask("GET", url), url)
         records = at_path(answer, self.job.option("records"))
         if not isinstance(records, list):
             raise ConnectorError(f"{url} answered without a list of records", hint="say where it is: records")
-        after = self._after(answer, records, cursor)
-        if after == cursor and records:
+        after = self._after(answer, records)
+        if after is not None and after == cursor and len(records) > seen:
             raise ConnectorError(
-                f"{url} gave records, and no cursor behind them", hint="check cursor, cursor_field"
+                f"{url} gave records, and the cursor that it was asked with", hint="check cursor, cursor_field"
             )
-        if after == cursor:
+        if len(records) < seen:
+            raise ConnectorError(
+                f"{url} gave {len(records)} records, where there were {seen} before",
+                hint="a last page must grow at its end alone; a cursor_field knows its place better",
+            )
+        last = after is None or after == cursor
+        if last and len(records) == seen:
             return 0
-        self.send([self._message(one) for one in records], {_KEY: after})
-        self.status.position = f"{self.job.option('parameter')} = {after}"
-        return len(records)
+        # What is behind the last cursor is a page that grows: as much of it was carried as was there.
+        at = {"cursor": cursor, "seen": len(records)} if last else {"cursor": after, "seen": 0}
+        self.send([self._message(one) for one in records[seen:]], {_KEY: at})
+        self.status.position = f"{self.job.option('parameter')} = {at['cursor']}"
+        return max(1, len(records) - seen)
 
-    def _after(self, answer: Any, records: list[Any], cursor: Any) -> Any:
-        """The cursor behind these records; the same where the answer says none."""
+    def _position(self) -> tuple[Any, int]:
+        """The cursor, and how many of the records behind it were carried."""
+        kept = self.positions.get(_KEY, self.job.option("start"))
+        return (kept["cursor"], kept["seen"]) if isinstance(kept, dict) else (kept, 0)
+
+    def _after(self, answer: Any, records: list[Any]) -> Any:
+        """The cursor behind these records; None where the answer says none."""
         if self.job.option("cursor") is not None:
-            found = at_path(answer, self.job.option("cursor"))
-        else:
-            found = at_path(records[-1], self.job.option("cursor_field")) if records else None
-        return cursor if found is None else found
+            return at_path(answer, self.job.option("cursor")) or None
+        return at_path(records[-1], self.job.option("cursor_field")) if records else None
 
     def _url(self, cursor: Any) -> str:
         url: str = self.job.option("url")

@@ -1,15 +1,17 @@
 """Topics of another Kafka cluster, or another Weir: keys, values, headers, times and partitions stay."""
 
+from contextlib import suppress
+
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import EARLIEST, LATEST, list_offsets
 from weir.client.kafka.positions import commit
-from weir.connect.inlet import read_piece
+from weir.connect.inlet import check_ends, read_piece
 from weir.connect.other_kafka import other_kafka
 from weir.connect.outlet import ensure_topic
 from weir.connect.place import kafka_name
 from weir.connect.sources.base import Source
 from weir.connect.task import Job, Message
-from weir.model.errors import OffsetTrimmedError
+from weir.model.errors import NotAuthorisedError, OffsetTrimmedError
 from weir.model.topics import TopicName
 
 
@@ -43,12 +45,21 @@ class KafkaSource(Source):
         new = [one for one in found if one not in self._at]
         if new:
             for topic in {one.topic for one in new}:
-                count = sum(one.topic == topic for one in found)
-                ensure_topic(self.outlet.cluster, self.target(topic), count)
+                self._ensure(topic, sum(one.topic == topic for one in found))
             start = EARLIEST if self.job.option("start") == "earliest" or self._at else LATEST
             began = list_offsets(self._other, dict.fromkeys(new, start))
             self._at |= {one: self.positions.get(str(one), began[one]) for one in new}
-        return list_offsets(self._other, dict.fromkeys(found, LATEST))
+            if start == LATEST:  # what comes while nobody runs it is behind this, though nothing was carried yet
+                self.send([], {str(one): at for one, at in self._at.items() if str(one) not in self.positions})
+        ends = list_offsets(self._other, dict.fromkeys(found, LATEST))
+        check_ends(self._at, ends)
+        return ends
+
+    def _ensure(self, topic: str, partitions: int) -> None:
+        if self.job.definition.topics:
+            ensure_topic(self.outlet.cluster, self.target(topic), partitions)
+        else:
+            self.outlet.ensure(self.target(topic), partitions)
 
     def step(self) -> int:
         ends = self._look()
@@ -76,7 +87,8 @@ class KafkaSource(Source):
         ]
         self.send(messages, {str(chosen): at})
         self._at[chosen] = at
-        commit(self._other, self.job.group, {chosen: at})  # so that its lag is seen there, too
+        with suppress(NotAuthorisedError):  # so that its lag is seen there, too, if it may
+            commit(self._other, self.job.group, {chosen: at})
         self.status.position = f"{chosen} at {at}"
         self.status.lag = sum(max(0, end - self._at.get(one, end)) for one, end in ends.items())
         return max(1, len(messages))

@@ -3,6 +3,7 @@
 A subscription there holds back what was not carried yet; the position that counts is kept here, with the messages.
 """
 
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +15,8 @@ from weir.connect.task import Job, Message
 from weir.model.topics import TopicName
 
 _FIRST_WAIT_MS, _NEXT_WAIT_MS = 100, 5
-_KEPT = ("ledger", "entry", "batch")
+#: How often it is looked for partitions that are new.
+_LOOK_S = 10.0
 
 
 def _place(message_id: Any) -> list[int]:
@@ -26,22 +28,33 @@ class PulsarSource(Source):
         super().__init__(job)
         self._client: Any = None
         self._consumers: dict[str, Any] = {}
+        self._looked_s = 0.0
 
     def open(self) -> None:
-        import pulsar
-
         super().open()
         self._client = other_pulsar(self.job)
-        first = self.job.option("start") == "earliest"
+        self._look(earliest=self.job.option("start") == "earliest")
+
+    def _look(self, *, earliest: bool) -> None:
+        """Subscribe to all partitions that there are; some may have come since it was last looked."""
+        import pulsar
+
+        self._looked_s = time.monotonic()
         for topic in self.job.option("topics"):
             parts = list(self._client.get_topic_partitions(topic))
-            ensure_topic(self.outlet.cluster, self.target(topic), len(parts))
+            if self.job.definition.topics:
+                ensure_topic(self.outlet.cluster, self.target(topic), len(parts))
+            else:
+                self.outlet.ensure(self.target(topic), len(parts))
             for part in parts:
+                if part in self._consumers:
+                    continue
+                first = pulsar.InitialPosition.Earliest if earliest else pulsar.InitialPosition.Latest
                 consumer = self._client.subscribe(
                     part,
                     f"weir-{self.job.group}",
                     consumer_type=pulsar.ConsumerType.Exclusive,
-                    initial_position=(pulsar.InitialPosition.Earliest if first else pulsar.InitialPosition.Latest),
+                    initial_position=first,
                 )
                 if part in self.positions:
                     # What was written here and not acknowledged there comes again, and is left out.
@@ -65,6 +78,8 @@ class PulsarSource(Source):
 
     def step(self) -> int:
         carried = 0
+        if time.monotonic() - self._looked_s > _LOOK_S:
+            self._look(earliest=True)
         for part, consumer in self._consumers.items():
             carried += self._carry(part, consumer)
         return carried

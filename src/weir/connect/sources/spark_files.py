@@ -50,6 +50,11 @@ class SparkFilesSource(FilesSource):
     def open(self) -> None:
         super().open()
         session()
+        # What tasks of a runner that died left open would hide all that comes behind it.
+        from weir.spark.sink.options import parse_sink
+        from weir.spark.sink.sink import sweep
+
+        sweep(parse_sink({**connection(self.job.place), "topic": self.name}), sink_id(self.job), ())
 
     def interrupt(self) -> None:
         cancel(sink_id(self.job))

@@ -1,0 +1,127 @@
+"""Other clusters that change: topics that grow, that are made again, that were never told of, and sinks alike."""
+
+from typing import Any
+
+import pulsar
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from weir.client.blocking import ask_v2
+from weir.client.kafka.cluster import Cluster
+from weir.connect.outlet import delete_topic
+from weir.connect.tasks import clean_up, make_task
+from weir.model.errors import ConnectorError
+
+from .conftest import Running, Weir
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("connect")]
+
+
+def from_kafka(other: Weir, topic: str, **more: Any) -> dict[str, Any]:
+    said = {"type": "kafka", "bootstrap_servers": other.up.kafka, "topics": [topic], "prefix": "in.", **more}
+    return {"source": said}
+
+
+def to_kafka(other: Weir, topic: str, **more: Any) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "sink": {"type": "kafka", "bootstrap_servers": other.up.kafka, "prefix": "out.", **more},
+    }
+
+
+def grow(weir: Weir, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": weir.up.kafka, "log_level": 0})
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(60)
+
+
+def places(weir: Weir, topic: str) -> list[tuple[Any, bytes]]:
+    return sorted((one.partition, bytes(one.value or b"")) for _, one in weir.messages(topic))
+
+
+def test_what_comes_while_no_runner_runs_is_carried_though_it_began_at_the_end(
+    weir: Weir, other: Weir, unique: str
+) -> None:
+    other.create(unique)
+    other.fill(unique, [(None, b"before")])
+    said = from_kafka(other, unique, start="latest")
+    with weir.task(unique, said) as running:
+        running.steps()
+    other.fill(unique, [(None, b"meanwhile")])
+    with weir.task(unique, said) as running:
+        running.until(lambda: weir.messages(f"in.{unique}"))
+        running.steps()
+    assert places(weir, f"in.{unique}") == [(0, b"meanwhile")]
+
+
+@pytest.mark.parametrize("side", ["source", "sink"])
+def test_partitions_that_come_later_come_here_too(weir: Weir, other: Weir, unique: str, side: str) -> None:
+    here, there = (other, weir) if side == "source" else (weir, other)
+    copy = f"in.{unique}" if side == "source" else f"out.{unique}"
+    here.create(unique)
+    here.fill(unique, [(b"k", b"first")])
+    with weir.task(unique, from_kafka(other, unique) if side == "source" else to_kafka(other, unique)) as running:
+        running.until(lambda: len(there.messages(copy)) == 1)
+        grow(here, unique, 3)
+        here.fill(unique, [(b"k", b"second")], 2)
+        running.until(lambda: len(there.messages(copy)) == 2)
+    assert places(there, copy) == [(0, b"first"), (2, b"second")]
+
+
+@pytest.mark.parametrize("side", ["source", "sink"])
+def test_a_topic_that_was_made_again_is_told_and_not_waited_for_in_silence(
+    weir: Weir, other: Weir, unique: str, side: str
+) -> None:
+    here = other if side == "source" else weir
+    said = from_kafka(other, unique) if side == "source" else to_kafka(other, unique)
+    here.create(unique)
+    here.fill(unique, [(None, b"v%d" % number) for number in range(5)])
+    with weir.task(unique, said) as running:
+        running.until(lambda: running.task.status.position)
+    with Cluster(here.place.kafka) as cluster:
+        delete_topic(cluster, unique)
+    here.create(unique)
+    here.fill(unique, [(None, b"new")])
+    with (
+        pytest.raises(ConnectorError, match=r"it was made again.*add it again"),
+        weir.task(unique, said) as running,
+    ):
+        running.steps()
+
+
+def test_sinks_of_one_name_from_two_weirs_do_not_share_positions_and_leave_none(
+    weir: Weir, other: Weir, unique: str
+) -> None:
+    """Both write to the same cluster, as places that are gathered in one do."""
+    jobs = []
+    for place, count in ((weir, 3), (other, 5)):
+        place.create(unique)
+        place.fill(unique, [(None, b"v%d" % number) for number in range(count)])
+        jobs.append(place.job(unique, to_kafka(other, unique), f"{unique}-{count}"))
+        with Running(make_task(jobs[-1])) as running:
+            running.until(lambda running=running: running.task.status.lag == 0)
+    assert len(other.messages(f"out.{unique}")) == 8
+    for job in jobs:
+        clean_up(job)
+    with Cluster(other.place.kafka) as cluster:
+        assert not [name for name in cluster.topics() if name.startswith(f"connect-{unique}")]
+
+
+def test_partitions_of_another_pulsar_that_come_later_are_read(
+    weir: Weir, other: Weir, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.connect.sources.pulsar._LOOK_S", 0.0)
+    ask_v2(other.place.access, "PUT", f"persistent/public/default/{unique}/partitions", 1)
+    client = pulsar.Client(other.up.pulsar_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+
+    def send(partition: int, value: bytes) -> None:
+        client.create_producer(f"persistent://public/default/{unique}-partition-{partition}").send(value)
+
+    send(0, b"first")
+    said = {"source": {"type": "pulsar", "service_url": other.up.pulsar_url, "topics": [unique]}}
+    with weir.task(unique, said) as running:
+        running.until(lambda: len(weir.messages(unique)) == 1)
+        ask_v2(other.place.access, "POST", f"persistent/public/default/{unique}/partitions", 2)
+        send(1, b"second")
+        running.until(lambda: len(weir.messages(unique)) == 2)
+    client.close()
+    assert places(weir, unique) == [(0, b"first"), (1, b"second")]
