@@ -58,6 +58,34 @@ def test_what_is_wrong_is_named_and_no_secret_is_told(change: tuple[str, str], s
     assert "hunter2" not in caught.value.what or "password is" not in said
 
 
+_FILES = 'topic = "t"\n[source]\ntype = "files"\npath = "/x"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f'{_FILES}patern = "*"', "patern is not known (did you mean pattern?)"),
+        ('topic = "t"\npath = "/x"\n[source]\ntype = "files"', "path is not known (write it below [source])"),
+        (f'{_FILES}engine = "spark"'.replace("/x", "s3://a/b"), "no client of S3"),
+        (_FILES.replace("/x", "ftp://a/b"), "of a kind that is not known"),
+        (f'{_FILES}access_key = {{ env = "A" }}', "access_key and secret_key belong together"),
+        (f"{_FILES}poll = 2024-01-01", "poll is '2024-01-01' (a span, such as \"500ms\""),
+        (f'{_FILES}[sink]\ntype = "files"\npath = "/y"', "has both [source] and [sink]: make it two"),
+        ('topic = "a b/c"\n[source]\ntype = "files"\npath = "/x"', "connector c: 'a b/c' is not a topic name"),
+        ('topic = "t"\n[source]\ntype = "http"\nurl = "a.b"\ncursor = "c"', "url is 'a.b' (http://"),
+        ('topic = "t"\n[source]\ntype = "http"\nurl = "http://a"', "needs cursor or cursor_field"),
+        ('topic = "t"\n[source]\ntype = "postgresql"\ndsn = "host=a"\ncolumn = "id"', "needs table or query"),
+        ('[source]\ntype = "pulsar"\nservice_url = "a:6650"\ntopics = "t"', "service_url is 'a:6650' (pulsar://"),
+        ('[source]\ntype = "kafka"\nbootstrap_servers = "a"\ntopics = "t"\nusername = "u"', "has no password"),
+    ],
+)
+def test_what_does_not_go_together_is_told_with_what_to_write(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_file(text, "c.toml", "c")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_topics_without_a_namespace_are_in_the_connectors_own() -> None:
     said = json.dumps({"topics": ["a", "x/y/b"], "sink": {"type": "files", "path": "/tmp"}})
     found = parse(parse_name("acme/shop/c"), said)

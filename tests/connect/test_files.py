@@ -1,5 +1,6 @@
 """Folders and an S3-compatible server: each file once, each message in one file."""
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -60,7 +61,7 @@ def test_csv_is_typed_by_the_topics_schema(weir: Weir, folder: Path, unique: str
         {"id": 2, "price": None, "note": "z"},
     ]
     (folder / "b.csv").write_text("id;price;note\nmany;1;x\n")
-    wrong = pytest.raises(ConnectorError, match=r"b.csv, behind record 0: .*many")
+    wrong = pytest.raises(ConnectorError, match=r"b.csv, record 1: .*many")
     with weir.task(unique, source(unique, folder, format="csv", delimiter=";")) as running, wrong:
         running.steps()
 
@@ -152,3 +153,74 @@ def test_a_bucket_is_read_and_written_as_a_folder_is(
         running.until(lambda: len(weir.values(copy)) == 5)
         running.steps()
     assert [row["n"] for row in weir.values(copy)] == list(range(5))
+
+
+def test_a_broken_record_is_told_by_its_file_and_number_and_comes_when_it_is_mended(
+    weir: Weir, folder: Path, unique: str
+) -> None:
+    for name, form, broken, number in (
+        ("ü b.json", "json", '{"n": 1}\n\n{"n": 2}\n{"n": \n', 3),
+        ("c.csv", "csv", 'n\n1\n2\n"3\n', 3),
+        ("d.csv", "csv", "n,m\n1,2\n3\n", 2),
+    ):
+        topic = f"{unique}-{form}-{number}"
+        (folder / name).write_text(broken)
+        wrong = pytest.raises(ConnectorError, match=rf"{name}, record {number}: .*mend the file")
+        with weir.task(topic, source(topic, folder, format=form)) as running, wrong:
+            running.steps()
+        assert weir.messages(topic) == []
+        (folder / name).write_text('{"n": 1}\n{"n": 2}\n' if form == "json" else "n\n1\n2\n")
+        with weir.task(topic, source(topic, folder, format=form)) as running:
+            running.until(lambda topic=topic: len(weir.values(topic)) == 2)  # type: ignore[misc]
+        (folder / name).unlink()
+
+
+def test_what_is_compressed_empty_or_large_is_read_in_pieces(
+    weir: Weir, folder: Path, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.connect.sources.files._MOST_BYTES", 1000)
+    (folder / "a.json").write_text("")
+    (folder / "b.json.gz").write_bytes(gzip.compress(b"".join(b'{"n": %d}\n' % number for number in range(500))))
+    said = source(unique, folder)
+    with weir.task(unique, said) as running:
+        running.steps(3)
+        assert 0 < len(weir.values(unique)) < 500
+    with weir.task(unique, said) as running:
+        running.until(lambda: len(weir.values(unique)) == 500)
+        running.steps()
+    assert [row["n"] for row in weir.values(unique)] == list(range(500))
+    (folder / "c.json.gz").write_bytes(gzip.compress(b'{"n": 1}\n' * 100)[:30])
+    wrong = pytest.raises(ConnectorError, match=r"c.json.gz, record \d+: .*ended before")
+    with weir.task(unique, said) as running, wrong:
+        running.steps()
+
+
+def test_a_runner_that_was_frozen_writes_no_file_beside_the_one_that_took_its_place(
+    weir: Weir, folder: Path, unique: str
+) -> None:
+    weir.create(unique)
+    weir.fill(unique, [(b"k", b'{"n": 0}')])
+    with weir.task(unique, sink(unique, folder, max_age="1h", max_records=2)) as frozen:
+        frozen.steps()
+        weir.fill(unique, [(b"k", b'{"n": 1}')])
+        with weir.task(unique, sink(unique, folder)) as running:
+            running.until(lambda: len(written(folder)) == 2)
+        with pytest.raises(ConnectorError, match="another runner has written"):
+            frozen.steps()
+    assert [row["n"] for row in written(folder)] == [0, 1]
+
+
+def test_a_value_that_fits_no_column_of_parquet_is_told_by_its_offset_or_a_dead_letter(
+    weir: Weir, folder: Path, unique: str
+) -> None:
+    weir.create(unique)
+    weir.fill(unique, [(b"k", b'{"n": 0}'), (b"k", b'{"n": "many"}'), (b"k", b'{"n": 2}')])
+    wrong = pytest.raises(ConnectorError, match=r"at offset 1: .*dead_letter")
+    with weir.task(unique, sink(unique, folder, format="parquet")) as running, wrong:
+        running.steps()
+    with weir.task(unique, sink(unique, folder, format="parquet", on_error="dead_letter")) as running:
+        running.until(lambda: list(folder.rglob("*.parquet")))
+    (file,) = folder.rglob("*.parquet")
+    assert pq.read_table(file, partitioning=None).to_pylist() == [{"n": 0}, {"n": 2}]
+    ((_, letter),) = weir.messages(f"{unique}-DLQ")
+    assert letter.value == b'{"n": "many"}'

@@ -31,7 +31,9 @@ def test_a_connector_is_added_run_paused_stopped_resumed_and_removed(
     (folder / "a.txt").write_text("one\n")
     file = tmp_path / f"{unique}.toml"
     said = f'topic = "{unique}"\n[source]\ntype = "files"\nformat = "text"\npoll = "50ms"\nsettle = "0ms"\n'
-    file.write_text(f'{said}path = "{folder}"\nsecret_key = {{ env = "SHOP_PASSWORD" }}\n')
+    file.write_text(
+        f'{said}path = "{folder}"\naccess_key = {{ env = "SHOP_KEY" }}\nsecret_key = {{ env = "SHOP_PASSWORD" }}\n'
+    )
     assert "is right" in weir_connect("add", str(file), "--check")
     assert "as soon as weir connect run does" in weir_connect("add", str(file))
     assert "is defined" in weir_connect("add", str(file)), "asking twice is fine"

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from weir.client.kafka.cluster import Cluster
 from weir.connect.values import latest_schema, record_of, register
 from weir.model.errors import ConfigError, ConnectorError
 from weir.model.topics import TopicName
@@ -244,6 +245,7 @@ def test_each_record_is_there_once_though_runner_and_driver_are_killed_again_and
                     os.kill(driver, signal.SIGKILL)
             else:
                 runner.end(signal.SIGKILL)
+    runner.start()
     until(lambda: carried() >= len(wanted))
     for side in ("source", "sink"):
         until(lambda side=side: weir_connect.status(f"{unique}-{side}")["state"] == "running")
@@ -257,5 +259,7 @@ def test_each_record_is_there_once_though_runner_and_driver_are_killed_again_and
         assert len(weir.values(unique)) == len(wanted) + again - 1
         weir_connect("resume", f"{unique}-source")
         until(lambda again=again: len(weir.values(unique)) == len(wanted) + again)
+    until(lambda: carried() == len(wanted) + 2)
     weir_connect("remove", f"{unique}-source", f"{unique}-sink")
-    until(lambda: not list(drivers(runner.pid)) or carried() == len(wanted) + 2)
+    with Cluster(weir.place.kafka) as cluster:
+        until(lambda: f"connect-{unique}-source-positions" not in cluster.topics())

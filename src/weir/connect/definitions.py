@@ -6,12 +6,14 @@ Secrets never are in a definition: an option that is one names a variable or a f
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
 
 from weir.connect.options import TYPES, Option
+from weir.connect.rules import check
 from weir.model.errors import ConfigError, InvalidNameError
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 
@@ -51,7 +53,7 @@ def read_file(text: str, file: str, default: str | None = None) -> tuple[TopicNa
     name = said.pop("name", default)
     if not isinstance(name, str) or not name:
         raise ConfigError(f"{file} has no name", hint='write name = "orders-from-postgres"')
-    kept = json.dumps(said, sort_keys=True)
+    kept = json.dumps(said, sort_keys=True, default=str)  # dates, which no option is
     found = parse_name(name)
     parse(found, kept)
     return found, kept
@@ -62,7 +64,9 @@ def parse_name(text: str) -> TopicName:
     try:
         found = TopicName.parse(text)
     except InvalidNameError as bad:
-        raise ConfigError(f"{text!r} cannot be the name of a connector: {bad.what}", hint=bad.hint) from None
+        raise ConfigError(
+            f"{text!r} cannot be the name of a connector: {bad.what}", hint="write name, or tenant/namespace/name"
+        ) from None
     if found.partition is not None or "://" in text:
         raise ConfigError(
             f"{text!r} cannot be the name of a connector", hint="write name, or tenant/namespace/name"
@@ -86,10 +90,13 @@ def parse(name: TopicName, kept: str) -> Definition:
         raise ConfigError(f"{about} is no table of options")
     for key in said:
         if key not in _TOP:
-            raise ConfigError(f"{about}: {key} is not known", hint=f"it may say {', '.join(_TOP)}")
+            inside = [side for side in ("source", "sink") if side in said and _takes(said[side], side, key)]
+            hint = f"write it below [{inside[0]}]" if inside else _meant(key, _TOP)
+            raise ConfigError(f"{about}: {key} is not known", hint=hint)
     sides = [side for side in ("source", "sink") if side in said]
     if len(sides) != 1:
-        raise ConfigError(f"{about} needs one of [source] and [sink]", hint="see docs/connectors.md for examples")
+        both = " needs one of [source] and [sink]" if not sides else " has both [source] and [sink]: make it two"
+        raise ConfigError(f"{about}{both}", hint="see docs/connectors.md for examples")
     side = sides[0]
     given = said[side]
     if not isinstance(given, dict) or not isinstance(given.get("type"), str):
@@ -99,6 +106,7 @@ def parse(name: TopicName, kept: str) -> Definition:
     if table is None:
         raise ConfigError(f"{about}: there is no {side} {kind!r}", hint=f"one of {', '.join(sorted(TYPES[side]))}")
     options = _options({key: value for key, value in given.items() if key != "type"}, table, about)
+    check(side, kind, options, about)
     partitions = said.get("partitions", 1)
     if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= 10_000:
         raise ConfigError(f"{about}: partitions is {partitions!r}", hint="a number from 1 to 10000")
@@ -119,9 +127,12 @@ def _topics(name: TopicName, said: Mapping[str, Any], side: str, kind: str, abou
     topics = []
     for one in found:
         if not isinstance(one, str):
-            raise ConfigError(f"{about}: {one!r} is no topic")
+            raise ConfigError(f"{about}: {one!r} is no topic", hint='write topic = "orders"')
         full = one if "/" in one else f"{name.namespace}/{one}"
-        topic = TopicName.parse(full)
+        try:
+            topic = TopicName.parse(full)
+        except InvalidNameError as bad:
+            raise ConfigError(f"{about}: {bad.what}", hint="write topic, or tenant/namespace/topic") from None
         if topic.partition is not None:
             raise ConfigError(f"{about}: {one} is one partition", hint="name the topic")
         topics.append(topic)
@@ -133,7 +144,7 @@ def _options(given: Mapping[str, Any], table: Mapping[str, Option], about: str) 
     for key, value in given.items():
         option = table.get(key)
         if option is None:
-            raise ConfigError(f"{about}: {key} is not known", hint=f"there are {', '.join(sorted(table))}")
+            raise ConfigError(f"{about}: {key} is not known", hint=_meant(key, table))
         found[key] = option.read(f"{about}: {key}", value)
         if isinstance(value, str) and has_password(value):
             raise ConfigError(
@@ -146,6 +157,16 @@ def _options(given: Mapping[str, Any], table: Mapping[str, Option], about: str) 
                 raise ConfigError(f"{about} needs {key}: {option.about}")
             found[key] = option.default
     return found
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    near = get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+
+
+def _takes(given: Any, side: str, key: str) -> bool:
+    """Whether a part of the file could have an option: one that stands before its heading is often meant so."""
+    return isinstance(given, dict) and key in TYPES[side].get(str(given.get("type")), {})
 
 
 def has_password(text: str) -> bool:

@@ -11,7 +11,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_ope
 from weir.client.tls import trusting
 from weir.connect.secrets import Secret, reveal
 from weir.connect.task import Job
-from weir.model.errors import ConfigError, ConnectorError
+from weir.model.errors import ConnectorError
 
 _MAX_ANSWER_BYTES, _PART_BYTES = 64 << 20, 64 << 10
 
@@ -43,8 +43,6 @@ class _NoRedirects(HTTPRedirectHandler):
 class Http:
     def __init__(self, job: Job) -> None:
         url: str = job.option("url")
-        if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"{url} is no address of HTTP", hint="http://... or https://...")
         self._timeout_s = job.option("timeout") / 1000
         tls = [HTTPSHandler(context=trusting(job.option("ca")))] if url.startswith("https:") else []
         self._opener = build_opener(_NoRedirects, *tls)

@@ -8,6 +8,18 @@ from weir.connect.secrets import Secret
 from weir.connect.spans import parse_bytes, parse_ms
 from weir.model.errors import ConfigError
 
+#: Of each kind, how it is written.
+_KINDS = {
+    "text": 'a text, such as "orders"',
+    "number": "a number above 0",
+    "flag": "true or false",
+    "texts": 'a list of texts, such as ["id"]',
+    "span": 'a span, such as "500ms", "5s" or "1min"',
+    "size": 'a size, such as "64MB"',
+    "secret": 'where a secret is: { env = "NAME" } or { file = "/path" }',
+    "table": 'a table of texts, such as { X-Key = "value" }',
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -21,7 +33,7 @@ class Option:
 
     def read(self, where: str, value: Any) -> Any:
         """As the connector has it; ConfigError if it is of another kind."""
-        wrong = ConfigError(f"{where} is {value!r}", hint=f"{self.about} ({self.kind})")
+        wrong = ConfigError(f"{where} is {value!r}", hint=f"{_KINDS[self.kind]}: {self.about}")
         found: Any
         match self.kind:
             case "text":

@@ -64,8 +64,10 @@ class Worker:
         if task is not None:
             task.interrupt()
 
-    def join(self) -> None:
-        self._thread.join(_JOIN_S)
+    def join(self, seconds: float = _JOIN_S) -> bool:
+        """Whether it has ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def pause(self, *, paused: bool) -> None:
         if self.paused != paused:
@@ -223,10 +225,13 @@ class Runner:
         log.info("%s runs", short_name(one.connector.name))
 
     def _end(self, one: Running) -> None:
-        if one.worker is not None:
-            one.worker.end()
-            one.worker.join()
-            one.worker = None
+        if one.worker is None:
+            return
+        one.worker.end()
+        until_s = self._now() + _JOIN_S
+        while not one.worker.join(_STEP_S) and self._now() < until_s:
+            self.take()  # it may take longer than the lease lasts
+        one.worker = None
 
     def _sweep(self) -> None:
         for connector in rest.removed(self._access):

@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from weir.connect.place import Place
-from weir.connect.task import Job
-from weir.model.errors import ConfigError, ConnectorError, SparkSetupError, WeirError
+from weir.model.errors import ConnectorError, SparkSetupError, WeirError
 from weir.model.installation import install_command
 
 if TYPE_CHECKING:
@@ -17,11 +16,6 @@ if TYPE_CHECKING:
 _STARTING = threading.Lock()
 _THROWN = re.compile(r"(?::|Caused by:) [\w.$]+(?:Exception|Error): (.+)")
 _CODES = re.compile(r"\s*SQLSTATE: \w+$")
-
-
-def check_local(job: Job) -> None:
-    if job.option("path").startswith(("s3://", "s3a://")):
-        raise ConfigError("PySpark has no client of S3", hint="leave engine out, or use a folder")
 
 
 def session() -> "SparkSession":

@@ -41,13 +41,9 @@ class Store:
         if self.local:
             self.root = os.path.abspath(parts.path if parts.scheme else path)
             self._files: Any = fs.LocalFileSystem()
-        elif parts.scheme in ("s3", "s3a"):
+        else:
             self.root = (parts.netloc + parts.path).rstrip("/")
             self._files = fs.S3FileSystem(**self._s3(job))
-        else:
-            raise ConfigError(
-                f"{path} is of a kind that is not known", hint="a folder, file:///... or s3://bucket/..."
-            )
 
     def _s3(self, job: Job) -> dict[str, Any]:
         """Nothing asks the network for what was not named: a client that is not told its region would."""

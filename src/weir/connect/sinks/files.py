@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weir.client.kafka.cluster import Partition
+from weir.connect.inlet import read_piece
 from weir.connect.sinks.base import Sink
 from weir.connect.stores import Store
 from weir.connect.task import Job, Message
@@ -33,6 +34,7 @@ class _Waiting:
     next_offset: int
     since_s: float
     rows: list[Mapping[str, Any]] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
     size: int = 0
 
 
@@ -68,6 +70,7 @@ class FilesSink(Sink):
             for offset, message in piece.messages:
                 try:
                     waiting.rows.append(self._row(offset, message))
+                    waiting.offsets.append(offset)
                 except ConnectorError as wrong:
                     if not self.keeps_dead_letters:
                         raise ConnectorError(
@@ -83,6 +86,10 @@ class FilesSink(Sink):
         for partition, one in list(self._waiting.items()):
             if self._due(one):
                 self._write(partition, one)
+        # All partitions together may not take much more memory than one does.
+        if sum(one.size for one in self._waiting.values()) > 2 * self.job.option("max_size"):
+            largest = max(self._waiting, key=lambda each: self._waiting[each].size)
+            self._write(largest, self._waiting[largest])
         return carried
 
     def _due(self, one: _Waiting) -> bool:
@@ -96,13 +103,28 @@ class FilesSink(Sink):
         """Offsets that have no message, as markers of transactions have none, belong to the file before them."""
         form = self.job.option("format")
         self.inlet.check_alone(partition)
+        columns = self.decoder(partition.topic).columns
+        if form == "parquet":
+            self._sift(partition, one, columns)
         if one.rows:
-            columns = self.decoder(partition.topic).columns
             data = {"json": _json, "csv": _csv, "parquet": _parquet}[form](one.rows, columns)
             self.store.write(self.path_of(partition, one.first, one.next_offset), data)
         self.inlet.commit({partition: one.next_offset})
         self.status.position = f"{partition} at {one.next_offset}"
         del self._waiting[partition]
+
+    def _sift(self, partition: Partition, one: _Waiting, columns: Sequence[tuple[str, Any]]) -> None:
+        """Take out what has another type than the schema says, or than the rows before it."""
+        while (at := _odd(one.rows, columns)) is not None:
+            offset, wrong = one.offsets[at[0]], at[1]
+            if not self.keeps_dead_letters:
+                raise ConnectorError(
+                    f"{partition} at offset {offset}: {wrong}",
+                    hint='use format = "json", or on_error = "dead_letter"',
+                )
+            piece = read_piece(self.inlet.cluster, partition, offset)
+            self.bury([(found, message, wrong) for found, message in piece.messages if found == offset])
+            del one.rows[at[0]], one.offsets[at[0]]
 
     def path_of(self, partition: Partition, first: int, next_offset: int) -> str:
         suffix = _SUFFIX[self.job.option("format")]
@@ -135,6 +157,28 @@ def row_of(decoder: Decoder | None, offset: int, message: Message, columns: str)
     return {**row, **about}
 
 
+def _odd(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, Any]]) -> tuple[int, str] | None:
+    """The first row that makes no table with those before it, and why; None if all of them do."""
+    import pyarrow as pa
+
+    from weir.connect.arrow import table_of
+
+    def wrong(count: int) -> str | None:
+        try:
+            table_of(rows[:count], columns)
+        except (pa.ArrowException, OverflowError) as bad:
+            return str(bad)
+        return None
+
+    if wrong(len(rows)) is None:
+        return None
+    fine, count = 0, len(rows)
+    while count - fine > 1:
+        middle = (fine + count) // 2
+        fine, count = (middle, count) if wrong(middle) is None else (fine, middle)
+    return count - 1, wrong(count) or ""
+
+
 def _json(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, Any]]) -> bytes:
     return "".join(f"{json.dumps(row, default=json_value, ensure_ascii=False)}\n" for row in rows).encode()
 
@@ -155,14 +199,10 @@ def _cell(value: Any) -> Any:
 
 
 def _parquet(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, Any]]) -> bytes:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     from weir.connect.arrow import table_of
 
     out = io.BytesIO()
-    try:
-        pq.write_table(table_of(rows, columns), out, compression="zstd")
-    except pa.ArrowException as wrong:
-        raise ConnectorError(f"these rows can be no Parquet file: {wrong}", hint='use format = "json"') from None
+    pq.write_table(table_of(rows, columns), out, compression="zstd")
     return out.getvalue()

@@ -18,10 +18,10 @@ from weir.client.kafka.cluster import Partition
 from weir.client.kafka.offsets import EARLIEST, list_offsets
 from weir.client.registry import TopicSchema
 from weir.connect.sinks.files import FilesSink, row_of
-from weir.connect.spark import cancel, check_local, connection, failed, session
+from weir.connect.spark import cancel, connection, failed, session
 from weir.connect.task import Job, Message
 from weir.connect.values import Decoder, json_value, latest_schema
-from weir.model.errors import ConfigError, ConnectorError
+from weir.model.errors import ConnectorError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,9 +39,6 @@ class _Range:
 
 class SparkFilesSink(FilesSink):
     def __init__(self, job: Job) -> None:
-        check_local(job)
-        if job.option("on_error") == "dead_letter":
-            raise ConfigError('engine = "spark" has no dead letters', hint="leave engine out, or on_error")
         super().__init__(job)
         #: Since when something waits in a partition.
         self._since_s: dict[Partition, float] = {}

@@ -5,8 +5,10 @@ path: one that is changed after it was read is not read again.
 """
 
 import csv
+import gzip
 import io
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from itertools import islice
@@ -19,6 +21,8 @@ from weir.connect.values import Row
 from weir.model.errors import ConnectorError
 
 DONE = -1
+#: Of one transaction, and of one line: what is read is bounded, however large a file is.
+_MOST_BYTES, _LONGEST_LINE = 8 << 20, 64 << 20
 HINT = "mend the file, or take it away: what was not carried is read again"
 
 
@@ -41,20 +45,31 @@ class FilesSource(RowSource):
             return 0
         if self._file is None or self._records is None:
             return 0
-        path, limit = self._file.path, self.job.option("batch")
-        try:
-            found = list(islice(self._records, limit))
-            messages = [self._message(one) for one in found]
-        except (ValueError, OSError, ConnectorError) as bad:
-            what = bad.what if isinstance(bad, ConnectorError) else str(bad)
-            raise ConnectorError(f"{path}, behind record {self._read}: {what}", hint=HINT) from None
-        self._read += len(found)
-        whole = len(found) < limit
+        path = self._file.path
+        messages, whole = self._next(path)
+        self._read += len(messages)
         self.send(messages, {path: DONE if whole else self._read})
         self.status.position = f"{path}: {'all' if whole else self._read} records"
         if whole:
             self._records = None
-        return max(1, len(found))  # an empty file is something that was done
+        return max(1, len(messages))  # an empty file is something that was done
+
+    def _next(self, path: str) -> tuple[list[Message], bool]:
+        """The next records as messages, and whether the file ends behind them. What is wrong with one is told: so
+        that none is passed over, those before it come with it."""
+        messages: list[Message] = []
+        size = 0
+        try:
+            for record in self._records or ():
+                messages.append(self._message(record))
+                size += len(messages[-1].value or b"")
+                if len(messages) >= self.job.option("batch") or size >= _MOST_BYTES:
+                    return messages, False
+            return messages, True
+        except (ValueError, OSError, EOFError, csv.Error, zlib.error, ConnectorError) as bad:
+            what = bad.what if isinstance(bad, ConnectorError) else str(bad)
+            number = self._read + len(messages) + 1
+            raise ConnectorError(f"{path}, record {number}: {what}", hint=HINT) from None
 
     def _begin(self) -> bool:
         """Open the next file that was not read, or not to its end."""
@@ -89,13 +104,20 @@ class FilesSource(RowSource):
                 return self._lines(path)
 
     def _lines(self, path: str) -> Iterator[bytes]:
-        with io.BufferedReader(self.store.open(path), 1 << 20) as file:
-            for line in file:
+        with self._plain(path) as file:
+            while line := file.readline(_LONGEST_LINE + 1):
+                if len(line) > _LONGEST_LINE:
+                    raise ValueError(f"a line has more than {_LONGEST_LINE >> 20} MiB")
                 if text := line.rstrip(b"\r\n"):
                     yield text
 
+    def _plain(self, path: str) -> IO[bytes]:
+        """Its bytes; of one whose name ends so, those that were compressed."""
+        file = io.BufferedReader(self.store.open(path), 1 << 20)
+        return gzip.open(file) if path.endswith(".gz") else file  # type: ignore[return-value]
+
     def text(self, path: str) -> IO[str]:
-        return io.TextIOWrapper(io.BufferedReader(self.store.open(path), 1 << 20), "utf-8-sig", newline="")
+        return io.TextIOWrapper(self._plain(path), "utf-8-sig", newline="")
 
     def _csv(self, path: str) -> Iterator[Any]:
         with self.text(path) as file:

@@ -7,7 +7,7 @@ from weir.connect.http import Http, at_path, parse
 from weir.connect.sources.base import RowSource, now_ms
 from weir.connect.task import Job, Message
 from weir.connect.values import plain_json
-from weir.model.errors import ConfigError, ConnectorError
+from weir.model.errors import ConnectorError
 
 _KEY = "cursor"
 
@@ -15,10 +15,6 @@ _KEY = "cursor"
 class HttpSource(RowSource):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        if job.option("cursor") is None and job.option("cursor_field") is None:
-            raise ConfigError(
-                "a source of HTTP needs cursor or cursor_field", hint="where the answer says from where to go on"
-            )
         self._http = Http(job)
         self._key = job.option("key") or ()
         self.status.idle_s = job.option("poll") / 1000

@@ -58,8 +58,6 @@ _OPEN = """SELECT l.virtualtransaction FROM pg_locks l LEFT JOIN pg_stat_activit
 class PostgresqlSource(RowSource):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        if (job.option("table") is None) == (job.option("query") is None):
-            raise ConfigError("a source of PostgreSQL needs table or query", hint="one of them")
         self._rows: psycopg.Connection[Any] | None = None
         self._cursor: tuple[str, ...] = ()
         #: Whether no two rows have the same cursor.

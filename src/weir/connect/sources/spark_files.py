@@ -18,7 +18,7 @@ from weir.client.registry import TopicSchema
 from weir.client.sinks import last_epoch
 from weir.connect.sources.base import message_by
 from weir.connect.sources.files import DONE, HINT, FilesSource, cells, message_of
-from weir.connect.spark import cancel, check_local, connection, failed, innermost, session
+from weir.connect.spark import cancel, connection, failed, innermost, session
 from weir.connect.task import Job
 from weir.connect.values import Encoder
 from weir.model.errors import ConnectorError
@@ -43,10 +43,6 @@ def sink_id(job: Job) -> str:
 
 
 class SparkFilesSource(FilesSource):
-    def __init__(self, job: Job) -> None:
-        check_local(job)
-        super().__init__(job)
-
     def open(self) -> None:
         super().open()
         session()

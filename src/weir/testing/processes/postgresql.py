@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -16,10 +17,25 @@ _START_TIMEOUT_S = 60.0
 class PostgresqlServer:
     """Its user is `weir`, its database `postgres`; whoever comes from this machine is let in."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", folder: Path, port: int) -> None:
-        self._process = process
+    def __init__(self, command: list[str], user: str | None, folder: Path, port: int) -> None:
+        self._command = command
+        self._user = user
         self._folder = folder
         self.port = port
+        self._begin()
+
+    def _begin(self) -> None:
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, user=self._user, cwd=self._folder, start_new_session=True
+            )
+        self._wait()
+
+    def kill_and_restart(self) -> None:
+        """SIGKILL for all of its processes at once, and it comes again with what it has stored."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._begin()
 
     @property
     def dsn(self) -> str:
@@ -51,18 +67,15 @@ class PostgresqlServer:
             free.bind(("127.0.0.1", 0))
             port = int(free.getsockname()[1])
         options = ["-c", f"port={port}", "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]
-        options += ["-c", f"unix_socket_directories={folder}", "-c", "max_connections=40", "-c", "max_prepared_transactions=5"]
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [str(programs / "postgres"), "-D", str(data), *options],
-                stdout=log,
-                stderr=log,
-                user=user,
-                cwd=folder,
-            )
-        server = cls(process, folder, port)
-        server._wait()
-        return server
+        options += [
+            "-c",
+            f"unix_socket_directories={folder}",
+            "-c",
+            "max_connections=40",
+            "-c",
+            "max_prepared_transactions=5",
+        ]
+        return cls([str(programs / "postgres"), "-D", str(data), *options], user, folder, port)
 
     def _wait(self) -> None:
         import psycopg
