@@ -129,7 +129,8 @@ def _check_corrupt(found: Any, wanted: Range, options: SourceOptions) -> None:
 
 
 def find_topic_history(options: SourceOptions, topic: str) -> TopicHistory | None:
-    """None if the topic is not in the lake, or this user may not see where its table lies."""
+    """None if the topic is not in the lake, or this user may not see where its table lies. LakeError if the table
+    is not to be had now: to read without it would be to leave messages out."""
     if not options.lake:
         return None
     try:
@@ -146,6 +147,8 @@ def find_topic_history(options: SourceOptions, topic: str) -> TopicHistory | Non
         return _snapshot(topic, definition)
     except ConfigError:
         return None  # no Weir, or none that tells where its admin API is
+    except LakeError:
+        raise
     except WeirError as failure:
         log.warning("what the lake has of %s is not read: %s", topic, failure)
         return None
