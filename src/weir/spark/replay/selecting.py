@@ -19,7 +19,14 @@ from weir.client.kafka.cluster import Cluster
 from weir.client.registry import schemas_by, topic_of
 from weir.client.sinks import forget, last_epoch
 from weir.model.dead_letters import NAMES
-from weir.model.errors import NotAllowedError, SchemaNotFoundError, TopicExistsError, WeirError
+from weir.model.errors import (
+    NotAllowedError,
+    NotAuthorisedError,
+    SchemaNotFoundError,
+    TopicExistsError,
+    TopicNotFoundError,
+    WeirError,
+)
 from weir.model.message import CANCEL, DELAY_ID, DELIVER_AFTER, DELIVER_AT
 from weir.model.replays import (
     HEADERS,
@@ -223,10 +230,10 @@ def _partitions(place: WeirCluster, topic: TopicName) -> int:
 
 
 def _versions(place: WeirCluster, topic: TopicName) -> dict[int, tuple[str, str]]:
-    """By their numbers, what a topic's schemas are."""
+    """By their numbers, what a topic's schemas are; as far as one may see them."""
     try:
         return {one.version: (one.kind, one.definition) for one in schemas_by(place.access, topic)}
-    except SchemaNotFoundError:
+    except (SchemaNotFoundError, NotAuthorisedError, TopicNotFoundError):
         return {}
 
 
