@@ -224,3 +224,9 @@ def test_a_value_that_fits_no_column_of_parquet_is_told_by_its_offset_or_a_dead_
     assert pq.read_table(file, partitioning=None).to_pylist() == [{"n": 0}, {"n": 2}]
     ((_, letter),) = weir.messages(f"{unique}-DLQ")
     assert letter.value == b'{"n": "many"}'
+
+
+def test_a_folder_that_is_not_there_is_told(weir: Weir, folder: Path, unique: str) -> None:
+    told = pytest.raises(ConnectorError, match=r"there is no folder .*nowhere.*mend path")
+    with weir.task(unique, source(unique, folder / "nowhere")) as running, told:
+        running.steps()

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from weir.client.connectors import all_connectors
 from weir.client.kafka.cluster import Cluster
+from weir.connect.sources.files import FilesSource
 from weir.model.topics import TopicName
 from weir.testing.processes.postgresql import PostgresqlServer
 
@@ -148,3 +150,50 @@ def test_another_definition_of_the_same_name_is_refused(
     (one,) = all_connectors(weir.place.access)
     assert one.connector.name == TopicName.parse(unique)
     assert json.loads(one.connector.config)["sink"]["path"] == "/tmp/a"
+
+
+def test_a_sink_that_can_read_and_not_write_counts_failures_and_no_records(
+    weir: Weir, weir_connect: Cli, running: RunnerThread, tmp_path: Path, unique: str
+) -> None:
+    weir.create(unique)
+    weir.fill(unique, [(None, b'{"n": 1}')])
+    (tmp_path / "file").write_text("")
+    file = tmp_path / f"{unique}.toml"
+    file.write_text(f'topic = "{unique}"\n[sink]\ntype = "files"\npath = "{tmp_path}/file/x"\nmax_age = "1ms"\n')
+    weir_connect("add", str(file))
+    running.start()
+    told = until(lambda: found if (found := weir_connect.status(unique)).get("failures", 0) > 1 else None)
+    assert told["records"] == 0
+    assert "cannot be written" in told["error"]
+
+
+def test_a_connector_that_takes_its_time_to_end_keeps_no_other_from_it(
+    weir: Weir,
+    weir_connect: Cli,
+    running: RunnerThread,
+    tmp_path: Path,
+    unique: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entered, released = threading.Event(), threading.Event()
+
+    def step(self: FilesSource) -> int:
+        if self.name.endswith("slow"):
+            entered.set()
+            released.wait()
+        return 0
+
+    monkeypatch.setattr(FilesSource, "step", step)
+    for name in (f"{unique}-a-slow", f"{unique}-b"):
+        file = tmp_path / f"{name}.toml"
+        file.write_text(f'topic = "{name}"\n[source]\ntype = "files"\npath = "{tmp_path}"\n')
+        weir_connect("add", str(file))
+    running.start()
+    assert entered.wait(60)
+    weir_connect("stop", f"{unique}-a-slow", f"{unique}-b")
+    try:
+        until(lambda: weir_connect.status(f"{unique}-b")["state"] == "stopped")
+        assert weir_connect.status(f"{unique}-a-slow")["state"] != "stopped"
+    finally:
+        released.set()
+    until(lambda: weir_connect.status(f"{unique}-a-slow")["state"] == "stopped")

@@ -58,6 +58,8 @@ class Worker:
 
     def end(self) -> None:
         """Ask it to end; `join` waits."""
+        if self._stop.is_set():
+            return
         self._stop.set()
         self._wake.set()
         task = self._task
@@ -77,7 +79,7 @@ class Worker:
     def _run(self) -> None:
         pause_s = _FIRST_PAUSE_S
         while not self._stop.is_set():
-            worked: list[bool] = []
+            worked: set[bool] = set()
             try:
                 self._carry(worked)
                 return
@@ -91,7 +93,7 @@ class Worker:
             self.restarts += not self._stop.is_set()
             pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
 
-    def _carry(self, worked: list[bool]) -> None:
+    def _carry(self, worked: set[bool]) -> None:
         """Until it shall end, or fails. `worked` is told once it is seen that it works."""
         task = self._task = self._make(self._job)
         try:
@@ -104,10 +106,12 @@ class Worker:
                     continue
                 began = time.monotonic()
                 count = task.step()
-                if not worked:
-                    worked.append(True)
-                self.state, self.error, self.failures, self.failed_ms, self.next_try_ms = "running", "", 0, 0, 0
                 self.records += count
+                if count or not task.status.waiting:  # it works: what it took is where it should be
+                    worked.add(True)
+                    self.error, self.failures, self.failed_ms, self.next_try_ms = "", 0, 0, 0
+                if not self.failures and not self._stop.is_set():
+                    self.state = "running"
                 if count:
                     self.batch_ms = round(1000 * (time.monotonic() - began))
                 else:
@@ -158,6 +162,8 @@ class Runner:
         self._me = uuid4().hex
         self._renewed_s = float("-inf")
         self._running: dict[str, Running] = {}
+        #: Removed, and not at their end yet.
+        self._ending: dict[str, Running] = {}
         self._swept = False
 
     @property
@@ -187,7 +193,8 @@ class Runner:
 
     def close(self) -> None:
         """Stop everything where it is, and let another run the connectors."""
-        workers = [one.worker for one in self._running.values() if one.worker is not None]
+        running = (*self._running.values(), *self._ending.values())
+        workers = [one.worker for one in running if one.worker is not None]
         for worker in workers:
             worker.end()
         for worker in workers:
@@ -199,10 +206,13 @@ class Runner:
 
     def _follow(self, defined: Sequence[DefinedConnector]) -> None:
         wanted = {one.connector.id: one.connector for one in defined}
-        gone = [key for key in self._running if key not in wanted]
-        for key in gone:
-            self._end(self._running.pop(key))
-        if gone or not self._swept:
+        for key in [key for key in self._running if key not in wanted]:
+            self._ending[key] = self._running.pop(key)
+        # What takes its time to end keeps nobody waiting; what it leaves is swept behind it.
+        ended = [key for key, one in self._ending.items() if self._end(one)]
+        for key in ended:
+            del self._ending[key]
+        if ended or not self._swept:
             self._sweep()
         for key, connector in wanted.items():
             one = self._running.setdefault(key, Running(connector))
@@ -224,17 +234,19 @@ class Runner:
         one.worker = Worker(job)
         log.info("%s runs", short_name(one.connector.name))
 
-    def _end(self, one: Running) -> None:
-        if one.worker is None:
-            return
-        one.worker.end()
-        until_s = self._now() + _JOIN_S
-        while not one.worker.join(_STEP_S) and self._now() < until_s:
-            self.take()  # it may take longer than the lease lasts
-        one.worker = None
+    def _end(self, one: Running) -> bool:
+        """Whether it has ended; asked again and again."""
+        if one.worker is not None:
+            one.worker.end()
+            if not one.worker.join(0.0):
+                return False
+            one.worker = None
+        return True
 
     def _sweep(self) -> None:
         for connector in rest.removed(self._access):
+            if connector.id in self._ending:
+                continue
             try:
                 clean_up(Job(self._place, parse(connector.name, connector.config), connector.id))
             except WeirError as failure:

@@ -85,7 +85,12 @@ class Store:
 
     def write(self, path: str, data: bytes) -> None:
         """The whole file or none of it, also if the process dies meanwhile."""
-        full = f"{self.root}/{path}"
+        try:
+            self._write(f"{self.root}/{path}", data)
+        except OSError as failure:
+            raise ConnectorError(f"{path} cannot be written: {failure}", hint="check path and rights") from None
+
+    def _write(self, full: str, data: bytes) -> None:
         if not self.local:
             with self._files.open_output_stream(full) as out:
                 out.write(data)

@@ -45,6 +45,8 @@ class Status:
     position: str = ""
     lag: int = -1
     dead_letters: int = 0
+    #: Whether something was taken that is not where it should be yet.
+    waiting: bool = False
     #: How long to wait until the next step, if it had nothing to do.
     idle_s: float = field(default=0.2)
 
@@ -58,7 +60,8 @@ class Task(Protocol):
     def open(self) -> None: ...
 
     def step(self) -> int:
-        """Carry what there is, up to a batch; how many records it was. 0: wait before the next."""
+        """Carry what there is, up to a batch; how many records it was, which are there for good. 0: wait before
+        the next, as long as the status says."""
 
     def interrupt(self) -> None:
         """It shall end: by another thread, so that a long step does not have to be waited for. May do nothing."""

@@ -82,14 +82,17 @@ class FilesSink(Sink):
             self.bury(letters)
             self.inlet.advance(piece)
             waiting.next_offset = piece.next_offset
-            carried = max(1, len(piece.messages))
-        for partition, one in list(self._waiting.items()):
-            if self._due(one):
-                self._write(partition, one)
+        self.status.idle_s = _LOOK_S if piece is None else 0.0
+        self.status.waiting = bool(self._waiting)
+        due = [partition for partition, one in self._waiting.items() if self._due(one)]
         # All partitions together may not take much more memory than one does.
-        if sum(one.size for one in self._waiting.values()) > 2 * self.job.option("max_size"):
-            largest = max(self._waiting, key=lambda each: self._waiting[each].size)
-            self._write(largest, self._waiting[largest])
+        if not due and sum(one.size for one in self._waiting.values()) > 2 * self.job.option("max_size"):
+            due = [max(self._waiting, key=lambda each: self._waiting[each].size)]
+        for partition in due:
+            one = self._waiting[partition]
+            carried += max(1, len(one.rows))
+            self._write(partition, one)
+        self.status.waiting = bool(self._waiting)
         return carried
 
     def _due(self, one: _Waiting) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from weir.client.kafka.cluster import Partition
 from weir.connect.inlet import Piece
-from weir.connect.other_pulsar import other_pulsar
+from weir.connect.other_pulsar import one_sentence, other_pulsar
 from weir.connect.sinks.base import Sink
 from weir.connect.task import Job, Message
 from weir.model.errors import ConnectorError
@@ -45,6 +45,10 @@ class PulsarSink(Sink):
         return self._producers[partition]
 
     def step(self) -> int:
+        with one_sentence(self.job):
+            return self._step()
+
+    def _step(self) -> int:
         piece = self.take()
         if piece is None:
             return 0

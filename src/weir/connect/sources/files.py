@@ -8,6 +8,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
@@ -83,6 +84,8 @@ class FilesSource(RowSource):
 
     def waiting(self) -> list[StoredFile]:
         """Files that were not read, or not to their end, and are not being written."""
+        if self.store.local and not os.path.isdir(self.store.root):
+            raise ConnectorError(f"there is no folder {self.store.root}", hint="make it, or mend path")
         pattern, settled_ms = self.job.option("pattern"), now_ms() - self.job.option("settle")
         found = [
             one

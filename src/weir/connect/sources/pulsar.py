@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from weir.connect.other_pulsar import other_pulsar
+from weir.connect.other_pulsar import one_sentence, other_pulsar
 from weir.connect.outlet import ensure_topic
 from weir.connect.place import kafka_name
 from weir.connect.sources.base import Source, now_ms
@@ -33,7 +33,8 @@ class PulsarSource(Source):
     def open(self) -> None:
         super().open()
         self._client = other_pulsar(self.job)
-        self._look(earliest=self.job.option("start") == "earliest")
+        with one_sentence(self.job):
+            self._look(earliest=self.job.option("start") == "earliest")
 
     def _look(self, *, earliest: bool) -> None:
         """Subscribe to all partitions that there are; some may have come since it was last looked."""
@@ -77,6 +78,10 @@ class PulsarSource(Source):
         return kafka_name(TopicName.parse(f"{self.job.definition.name.namespace}/{local}"))
 
     def step(self) -> int:
+        with one_sentence(self.job):
+            return self._step()
+
+    def _step(self) -> int:
         carried = 0
         if time.monotonic() - self._looked_s > _LOOK_S:
             self._look(earliest=True)
