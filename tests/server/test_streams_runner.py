@@ -75,7 +75,7 @@ def test_where_tokens_are_needed_the_runner_gets_one_of_a_superuser(monkeypatch:
 
     async def token(runtime: Runtime, *assignments: str) -> str | None:
         told = config(*assignments)
-        return await runner_token(told, told.streams.token, runtime, runs="streams", section="streams")
+        return await runner_token(told, told.streams, runtime, runs="streams", section="streams")
 
     async def main(runtime: Runtime) -> None:
         assert await token(runtime) is None

@@ -83,14 +83,18 @@ def _native() -> str:
     order.field.add(
         name="at", number=4, type="TYPE_MESSAGE", type_name=".google.protobuf.Timestamp", label="LABEL_OPTIONAL"
     )
+    return _definition(file, "shop.Order")
+
+
+def _definition(file: descriptor_pb2.FileDescriptorProto, root: str) -> str:
     stamp = descriptor_pb2.FileDescriptorProto()
     timestamp_pb2.DESCRIPTOR.CopyToProto(stamp)
     files = descriptor_pb2.FileDescriptorSet(file=[stamp, file])
     return json.dumps(
         {
             "fileDescriptorSet": b64encode(files.SerializeToString()).decode(),
-            "rootMessageTypeName": "shop.Order",
-            "rootFileDescriptorName": "order.proto",
+            "rootMessageTypeName": root,
+            "rootFileDescriptorName": file.name,
         }
     )
 
@@ -109,3 +113,69 @@ def test_arrays_of_rows_keep_their_nulls() -> None:
     found = arrow_encoder("AVRO", AVRO, "orders")(rows)
     assert found.type == pa.binary()
     assert found.null_count == 1
+
+
+def _record(kind: object) -> str:
+    return json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]})
+
+
+_UNION = ["null", {"type": "record", "name": "X", "fields": [{"name": "n", "type": "int"}]}, "string"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (["null", {"type": "map", "values": "int"}], []),  # a map without entries is no list
+        (["null", {"type": "map", "values": ["null", "int"]}], [("x", None), ("y", 2)]),
+        ({"type": "array", "items": {"type": "map", "values": "string"}}, [[], [("x", "y")]]),
+        ({"type": "map", "values": {"type": "map", "values": "int"}}, [("x", [])]),
+        (_UNION, {"member0": {"n": 3}, "member1": None}),
+        (_UNION, {"member0": None, "member1": "text"}),
+        (_UNION, None),
+        (["int", "long"], 1 << 40),
+        ({"type": "string", "logicalType": "uuid"}, "8f8a1b4e-7a3b-4d5e-9f00-0123456789ab"),
+        ({"type": "fixed", "name": "F", "size": 2}, b"ab"),
+    ],
+)
+def test_nested_avro_is_what_the_source_reads(kind: object, given: object) -> None:
+    definition = _record(kind)
+    assert _read_back("AVRO", definition, row_encoder("AVRO", definition, "t")({"a": given})) == {"a": given}
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "told"),
+    [
+        ("string", None, "a must not be null"),
+        ({"type": "array", "items": "int"}, [1, None], "an item of a must not be null"),
+        ({"type": "map", "values": "int"}, [("x", None)], "an entry of a must not be null"),
+        (["int", "string"], {"member0": None, "member1": None}, "a must not be null"),
+        (["int", "string"], {"member0": 1, "member1": "x"}, "a has several members of its union"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "C", "a is 'C', and none of A, B"),
+        ({"type": "string", "logicalType": "uuid"}, "7", "a is '7', which is no UUID"),
+    ],
+)
+def test_what_does_not_fit_an_avro_schema_is_named(kind: object, given: object, told: str) -> None:
+    with pytest.raises(WireError, match=f"schema of t: {told}$"):
+        row_encoder("AVRO", _record(kind), "t")({"a": given})
+
+
+def test_what_does_not_fit_a_protobuf_schema_is_named() -> None:
+    file = descriptor_pb2.FileDescriptorProto(name="m.proto", syntax="proto2")
+    made = file.message_type.add(name="M")
+    text, label = descriptor_pb2.FieldDescriptorProto.TYPE_STRING, descriptor_pb2.FieldDescriptorProto
+    made.oneof_decl.add(name="either")
+    for number, (name, kind) in enumerate(
+        (("must", label.LABEL_REQUIRED), ("many", label.LABEL_REPEATED), ("x", label.LABEL_OPTIONAL)), 1
+    ):
+        made.field.add(name=name, number=number, type=text, label=kind)
+    for number, name in enumerate(("one", "other"), 4):
+        made.field.add(name=name, number=number, type=text, label=label.LABEL_OPTIONAL, oneof_index=0)
+    encode = row_encoder("PROTOBUF_NATIVE", _definition(file, "M"), "t")
+    assert encode({"must": "a", "many": [], "x": None, "one": "b"})
+    for row, told in (
+        ({"many": []}, "must"),
+        ({"must": "a", "many": ["b", None]}, "many has a null in it"),
+        ({"must": "a", "one": "b", "other": "c"}, "only one of one, other can be given"),
+    ):
+        with pytest.raises(WireError, match=f"schema of t: .*{told}"):
+            encode(row)

@@ -13,7 +13,7 @@ from weir.client.kafka.admin import open_transactions
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.producing import Sender
 from weir.client.kafka.settings import KafkaSettings, parse_servers
-from weir.client.registry import schemas_of
+from weir.client.registry import schemas_by
 from weir.client.sinks import last_epoch
 from weir.client.streams import runner
 from weir.model.topics import TopicName
@@ -134,7 +134,7 @@ def test_sql_asks_another_broker_when_the_one_that_it_was_given_is_lost(brokers:
     place = WeirCluster.find(Access(brokers["one"].http))
     assert sorted(place.kafka.split(",")) == sorted(brokers.bootstrap.split(","))
     brokers.lose("one")
-    assert [one.kind for one in schemas_of(TopicName.parse("orders"), place.access.url)] == ["JSON"]
+    assert [one.kind for one in schemas_by(place.access, TopicName.parse("orders"))] == ["JSON"]
     assert runner(place.access).allowed
     sink = parse_sink({**place.options, "topic": "orders"})
     assert ask_some_broker(sink, lambda access: last_epoch(access, "mine")) == -1

@@ -1,15 +1,24 @@
 """What Spark's Python workers keep between tasks, without Spark."""
 
 import gc
+import os
 import socket
+import struct
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from pyspark.serializers import SpecialLengths, UTF8Deserializer, read_int, write_with_length
 
 from weir.client.kafka.cluster import Cluster
 from weir.client.kafka.settings import Address, KafkaSettings
 from weir.spark import workers
+
+utf8 = UTF8Deserializer()
 
 
 class FakeCluster(Cluster):
@@ -89,3 +98,37 @@ def test_only_in_workers_of_spark_is_what_is_loaded_left_alone_by_the_garbage_co
     for _ in range(10):
         workers.settle()
     assert len(frozen) == workers._USES, "later garbage is still found"
+
+
+def test_a_worker_that_waits_when_spark_ends_says_nothing(tmp_path: Path) -> None:
+    """Spark's own daemon and worker, which look for data sources; this test is the JVM."""
+    variables = {
+        **os.environ,
+        "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
+        "SPARK_REUSE_WORKER": "1",
+    }
+    command = [sys.executable, "-m", "pyspark.daemon", "pyspark.sql.worker.lookup_data_sources"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=variables, **pipes) as daemon:  # type: ignore[call-overload]
+        path = utf8.loads(daemon.stdout)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(path)
+            with connection.makefile("rb") as answers, connection.makefile("wb") as asks:
+                worker = read_int(answers)
+                for text in (f"{sys.version_info.major}.{sys.version_info.minor}", str(tmp_path)):
+                    write_with_length(text.encode(), asks)
+                asks.write(struct.pack("!i?iii", 0, False, 0, 0, SpecialLengths.END_OF_STREAM))
+                asks.flush()
+                assert read_int(answers) == 1, "there is one data source"
+                assert utf8.loads(answers) == "weir"
+                answers.read(read_int(answers))
+                for _ in range(read_int(answers)):  # what it has counted
+                    answers.read(read_int(answers))
+                assert read_int(answers) == SpecialLengths.END_OF_STREAM
+        with suppress(ProcessLookupError):  # until it is gone
+            while True:
+                os.kill(worker, 0)
+        _, said = daemon.communicate(timeout=60)
+    assert said == b""

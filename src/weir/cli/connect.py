@@ -292,11 +292,7 @@ def _asked(ask: Callable[[], Any]) -> Any:
 
 
 def _access(remote: Remote, patience_s: float = _PATIENCE_S) -> "Access":
-    from weir.client.blocking import Access
-
-    if remote.certificate is not None:
-        raise ConfigError("connectors are run with tokens, not with certificates", hint="use --token")
-    return Access(remote.url, remote.read_token(), remote.ca, patience_s)
+    return remote.access(patience_s)
 
 
 def _found(access: "Access", names: Sequence[str], *, missing_ok: bool = False) -> "list[DefinedConnector]":

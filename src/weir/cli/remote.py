@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from weir.client.addresses import ServerUrl
     from weir.client.admin import AdminClient
+    from weir.client.blocking import Access
     from weir.client.pulsar import PulsarClient
     from weir.client.settings import ClientSettings
     from weir.runtime.interfaces import Runtime
@@ -103,6 +104,19 @@ class Remote:
 
         url = parse_url(self.url) if url is None else url
         return ClientSettings(offsets=True, token=self._token(), tls=self._tls() if url.secure else None)
+
+    def access(self, patience_s: float = 60.0) -> "Access":
+        """For blocking clients and for other processes: paths are whole. `patience_s`: how long the server may be
+        away. ConfigError if a file is not there."""
+        from weir.client.blocking import Access
+
+        whole = []
+        for name, file in (("--ca", self.ca), ("--cert", self.certificate), ("--cert-key", self.key)):
+            if file is not None and not Path(file).is_file():
+                raise ConfigError(f"there is no file {file}", hint=f"check {name}")
+            whole.append(None if file is None else os.path.abspath(file))
+        ca, certificate, key = whole
+        return Access(self.url, self.read_token(), ca, patience_s, certificate, key)
 
     def environment(self) -> dict[str, str]:
         """The variables of a child process that comes in as this one does."""

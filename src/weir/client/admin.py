@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 from weir.client.addresses import ServerUrl, parse_url
 from weir.client.refusals import error_of_status
 from weir.client.settings import ClientSettings
+from weir.client.tls import unanswered
 from weir.model.errors import ConfigError, ConnectFailedError, ConnectionLostError, WireError
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.http_client import HttpAnswer, HttpEndpoint
@@ -66,6 +67,10 @@ class _Rest:
                     max_bytes=_MAX_BODY_BYTES,
                     connect_timeout_s=settings.connect_timeout_s,
                 )
+        except ConnectionLostError as lost:
+            if self._url.secure:
+                raise unanswered(lost) from None
+            raise
         except TimeoutError:
             raise ConnectionLostError(
                 f"{self._url} did not answer {method} {target}", hint="is it the HTTP port of a Weir? see its log"

@@ -25,16 +25,8 @@ def topic_of(kafka_name: str) -> TopicName:
     return TopicName.parse("/".join(parts) if len(parts) == 3 and all(parts) else kafka_name)
 
 
-def schemas_of(
-    topic: TopicName, url: str, *, token: str | None = None, ca: str | None = None
-) -> Sequence[TopicSchema]:
-    """All versions since the last deletion, the latest last; SchemaNotFoundError if there are none. `url` may name
-    several brokers."""
-    return schemas_by(Access(url, token, ca), topic)
-
-
 def schemas_by(access: Access, topic: TopicName) -> Sequence[TopicSchema]:
-    """The same, by whatever it takes to come in."""
+    """All versions since the last deletion, the latest last; SchemaNotFoundError if there are none."""
     path = join("schemas", topic.namespace.tenant, topic.namespace.name, topic.local, "schemas")
     answer = ask_v2(replace(access, patience_s=0), "GET", path)
     listed = answer.get("getSchemaResponses") if isinstance(answer, dict) else None

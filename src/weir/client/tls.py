@@ -2,6 +2,8 @@
 
 import ssl
 
+from weir.model.errors import ConnectionLostError
+
 
 def trusting(ca: str | None) -> ssl.SSLContext:
     """Trusts what this file of certificates has, or what the system trusts if there is none.
@@ -13,3 +15,13 @@ def trusting(ca: str | None) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=ca)
     context.verify_flags = (context.verify_flags & ~ssl.VERIFY_X509_STRICT) | ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
+
+
+def unanswered(lost: ConnectionLostError) -> ConnectionLostError:
+    """The same, with what may be done: a server learns of a client's certificate after the client is done with the
+    handshake, and one that it does not want it sends away without a word."""
+    lost.hint = lost.hint or (
+        "if it asks clients for certificates, give one of an authority that it trusts:"
+        " --cert and --cert-key, or kafka.ssl.certificate.location"
+    )
+    return lost

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from weir.client.addresses import split_urls
 from weir.client.blocking import Access
-from weir.client.kafka.settings import KafkaSettings, Login, TlsFiles, parse_servers
+from weir.client.kafka.settings import KafkaSettings, Login, files_of, parse_servers
 from weir.client.streams import listeners
 from weir.model.errors import ConfigError
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
@@ -31,7 +31,7 @@ class Place:
                 hint=f"set listeners.{'kafka_tls' if secure else 'kafka'}",
             )
         login = None if access.token is None else Login("token", access.token)
-        tls = TlsFiles(ca=access.ca) if secure else None
+        tls = files_of(access) if secure else None
         return cls(access, KafkaSettings(parse_servers(kafka), "weir-connect", tls, login))
 
 

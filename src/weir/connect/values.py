@@ -18,7 +18,7 @@ import fastavro
 
 from weir.client.admin import join
 from weir.client.blocking import Access, ask_v2
-from weir.client.registry import TopicSchema, schemas_of
+from weir.client.registry import TopicSchema, schemas_by
 from weir.connect.task import Message
 from weir.model.errors import ConnectorError, NotAllowedError, SchemaNotFoundError
 from weir.model.topics import TopicName
@@ -37,7 +37,7 @@ _VERSION_HEADER = SCHEMA_VERSION.encode()
 def latest_schema(access: Access, topic: TopicName) -> Sequence[TopicSchema]:
     """All versions, the latest last; empty if the topic has none."""
     try:
-        return schemas_of(topic, access.url, token=access.token, ca=access.ca)
+        return schemas_by(access, topic)
     except SchemaNotFoundError:
         return ()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from weir.client.addresses import split_urls
 from weir.client.admin import join, topic_path
 from weir.client.blocking import Access, ask_v2
-from weir.client.kafka.settings import KafkaSettings, Login, TlsFiles, parse_servers
+from weir.client.kafka.settings import KafkaSettings, Login, files_of, parse_servers
 from weir.client.registry import schemas_by
 from weir.client.streams import listeners
 from weir.functions.protocol import SchemaVersion
@@ -38,7 +38,7 @@ class Place:
             KafkaSettings(
                 servers=parse_servers(kafka),
                 client_id=_CLIENT,
-                tls=TlsFiles(ca=access.ca) if secure else None,
+                tls=files_of(access) if secure else None,
                 joining_by_use=True,
                 login=None if access.token is None else Login("weir", access.token),
             ),

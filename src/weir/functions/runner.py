@@ -193,8 +193,13 @@ class Runner:
             return
         options = self._options
         command = [sys.executable, "-m", _MODULES[on], str(function.name), "--url", self._access.url]
-        command += [] if self._access.ca is None else ["--ca", self._access.ca]
-        command += [] if options.kafka is None else ["--kafka", options.kafka]
+        for word, value in (
+            ("--ca", self._access.ca),
+            ("--cert", self._access.certificate),
+            ("--cert-key", self._access.key),
+            ("--kafka", options.kafka),
+        ):
+            command += [] if value is None else [word, value]
         command += ["--level", "INFO"] if options.verbose else []
         command += ["--restarts", str(self._trouble[function.id].restarts)]
         if on == "spark":

@@ -27,17 +27,29 @@ _PATIENCE_S = 60.0
 @click.argument("name")
 @click.option("--url", required=True)
 @click.option("--ca")
+@click.option("--cert")
+@click.option("--cert-key")
 @click.option("--kafka")
 @click.option("--restarts", default=0)
 @click.option("--level", default="WARNING")
-def main(*, name: str, url: str, ca: str | None, kafka: str | None, restarts: int, level: str) -> None:
+def main(
+    *,
+    name: str,
+    url: str,
+    ca: str | None,
+    cert: str | None,
+    cert_key: str | None,
+    kafka: str | None,
+    restarts: int,
+    level: str,
+) -> None:
     """Run a function until a signal comes; then what is under way is finished."""
     logging.basicConfig(level=level, format="%(levelname)s %(message)s")
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda found, _frame: stopped.append(found))
     end_with_parent()
-    access = Access(url, os.environ.get("WEIR_TOKEN"), ca, _PATIENCE_S)
+    access = Access(url, os.environ.get("WEIR_TOKEN"), ca, _PATIENCE_S, cert, cert_key)
     try:
         serve(access, TopicName.parse(name), kafka, restarts, stopped)
     except WeirError as failure:

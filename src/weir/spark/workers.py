@@ -6,9 +6,12 @@ has loaded: tens of milliseconds with numba and Arrow, four times per micro-batc
 
 import gc
 import os
+import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from weir.client.kafka.cluster import Cluster
 from weir.client.kafka.settings import KafkaSettings
@@ -63,3 +66,29 @@ def _leave(settings: KafkaSettings, cluster: Cluster) -> None:
     while len(_idle) > _MOST_KINDS:
         for _, old in _idle.pop(next(iter(_idle))):
             old.close()
+
+
+def end_in_silence() -> None:
+    """See to it that this worker, when its Spark ends while it waits for more, says nothing. Spark closes the
+    connections of idle workers before it ends them, and one that is quick enough tries to tell it so, fails, and
+    prints a traceback, or the first line of one, below whatever the user's program has printed last."""
+    daemon: Any = sys.modules.get("__main__")
+    spec = getattr(daemon, "__spec__", None)
+    if spec is None or spec.name != "pyspark.daemon" or hasattr(daemon.worker, "before"):
+        return
+    before = daemon.worker
+
+    def worker(sock: socket.socket, authenticated: bool) -> int:
+        """As Spark's, once there is something to do."""
+        try:
+            more = sock.recv(1, socket.MSG_PEEK)
+        except OSError:
+            more = b""
+        code: int = before(sock, authenticated) if more else 1
+        return code
+
+    worker.before = before  # type: ignore[attr-defined]
+    daemon.worker = worker
+
+
+end_in_silence()  # whatever a worker is used for, it loads this module for the first use

@@ -5,16 +5,14 @@ from weir.cli.spark.stream_changes import names_of, short_name
 from weir.client import functions as rest
 from weir.client.blocking import Access
 from weir.client.functions import Deployed
-from weir.model.errors import ConfigError, FunctionNotFoundError
+from weir.model.errors import FunctionNotFoundError
 
 _PATIENCE_S = 5.0
 
 
 def access_of(remote: Remote, *, patience_s: float = _PATIENCE_S) -> Access:
     """`patience_s`: how long the server may be away."""
-    if remote.certificate is not None:
-        raise ConfigError("functions are changed with tokens, not with certificates", hint="use --token")
-    return Access(remote.url, remote.read_token(), remote.ca, patience_s)
+    return remote.access(patience_s)
 
 
 def find(access: Access, name: str) -> Deployed:

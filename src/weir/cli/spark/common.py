@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from weir.cli.remote import Remote
-from weir.model.errors import ConfigError, SparkSetupError
+from weir.model.errors import SparkSetupError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,23 +83,6 @@ def state_folder() -> Path:
 
 def place_of(remote: Remote, kafka: str | None, *, patience_s: float = 5.0) -> "WeirCluster":
     """The Weir that `--url` names. `patience_s`: how long it may be away."""
-    from weir.client.blocking import Access
     from weir.spark.sql.cluster import WeirCluster
 
-    check_files(remote)
-    access = Access(
-        remote.url,
-        remote.read_token(),
-        remote.ca,
-        patience_s,
-        None if remote.certificate is None else os.path.abspath(remote.certificate),
-        None if remote.key is None else os.path.abspath(remote.key),
-    )
-    return WeirCluster.find(access, kafka)
-
-
-def check_files(remote: Remote) -> None:
-    """Those of TLS: what Spark's tasks cannot open is told before one starts."""
-    for name, file in (("--ca", remote.ca), ("--cert", remote.certificate), ("--cert-key", remote.key)):
-        if file is not None and not Path(file).is_file():
-            raise ConfigError(f"there is no file {file}", hint=f"check {name}")
+    return WeirCluster.find(remote.access(patience_s), kafka)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _STOP_AT = "WEIR_REPLAY_STOP_AT"
 #: For how long a replay that runs waits for brokers that are away.
 _PATIENCE_S = 60.0
+_LIST_PATIENCE_S = 5.0
 
 
 @click.group(
@@ -129,7 +130,7 @@ def list_replays(*, topic: str | None, remote: Remote, out: Output) -> None:
     """Who replayed what, how many messages that were, and how far it is."""
     from weir.client.replays import all_replays
 
-    found = all_replays(_access(remote), None if topic is None else TopicName.parse(topic))
+    found = all_replays(remote.access(_LIST_PATIENCE_S), None if topic is None else TopicName.parse(topic))
     rows = [
         (
             one.id,
@@ -273,12 +274,6 @@ def _is_open(access: "Access", begun: "Replay") -> bool:
         return False
     except WeirError:
         return True
-
-
-def _access(remote: Remote) -> Any:
-    from weir.client.blocking import Access
-
-    return Access(remote.url, remote.read_token(), remote.ca)
 
 
 def _told(one: "Replay") -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from weir.cli.remote import Remote
-from weir.cli.spark.common import check_files, need_spark, quiet_session, spark_config, state_folder
+from weir.cli.spark.common import need_spark, quiet_session, spark_config, state_folder
 from weir.model.errors import ConfigError, SparkSetupError
 
 if TYPE_CHECKING:
@@ -112,17 +112,16 @@ def hello_of(
     from weir.spark.serving.folder import fingerprint
     from weir.spark.serving.messages import Hello
 
-    check_files(remote)
-    folder = ""
+    access, folder = remote.access(), ""
     with suppress(OSError):
         folder = os.getcwd()
     return Hello(
         fingerprint=fingerprint(),
         url=remote.url,
-        token=remote.read_token(),
-        ca=None if remote.ca is None else os.path.abspath(remote.ca),
-        certificate=None if remote.certificate is None else os.path.abspath(remote.certificate),
-        key=None if remote.key is None else os.path.abspath(remote.key),
+        token=access.token,
+        ca=access.ca,
+        certificate=access.certificate,
+        key=access.key,
         kafka=kafka,
         limit=limit,
         start=start,

@@ -97,7 +97,7 @@ def drop(*, names: tuple[str, ...], if_exists: bool, remote: Remote, as_json: bo
 
 
 def access_of(remote: Remote) -> Access:
-    return Access(remote.url, remote.read_token(), remote.ca, _SERVER_PATIENCE_S, remote.certificate, remote.key)
+    return remote.access(_SERVER_PATIENCE_S)
 
 
 def found_streams(access: Access, names: Sequence[str], *, missing_ok: bool = False) -> list[Defined]:

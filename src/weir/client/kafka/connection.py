@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 
 from weir.client.kafka.refusals import check
 from weir.client.kafka.settings import Address, KafkaSettings
+from weir.client.tls import unanswered
 from weir.model.errors import (
     ConnectFailedError,
     ConnectionLostError,
@@ -79,6 +80,11 @@ class KafkaConnection:
         self._socket = self._connect()
         try:
             self._greet()
+        except ConnectionLostError as lost:
+            self.close()
+            if settings.tls is not None:
+                raise unanswered(lost) from None
+            raise
         except BaseException:
             self.close()
             raise

@@ -3,6 +3,7 @@
 import ssl
 from dataclasses import dataclass, field
 
+from weir.client.blocking import Access
 from weir.client.tls import trusting
 from weir.model.errors import ConfigError
 
@@ -41,6 +42,11 @@ class TlsFiles:
         except (OSError, ssl.SSLError) as failure:
             raise ConfigError(f"TLS files cannot be used: {failure}", hint="give paths of files in PEM") from None
         return context
+
+
+def files_of(access: Access) -> TlsFiles:
+    """How to come in to the brokers' own listeners as to their admin REST."""
+    return TlsFiles(access.ca, access.certificate, access.key)
 
 
 @dataclass(frozen=True, slots=True)

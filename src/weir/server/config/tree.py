@@ -319,6 +319,10 @@ class Streams:
         secret=True,
     )
     ca: str = setting(TEXT, "", "The file with the CAs that it trusts, PEM; empty: the system's.")
+    certificate: str = setting(
+        TEXT, "", "Its own certificate, PEM, of a superuser, where clients are asked for one."
+    )
+    key: str = setting(TEXT, "", "The private key of its certificate, PEM; empty: in the same file.")
     checkpoints: str = setting(TEXT, "", "Where it keeps what it needs to go on; empty: the folder sql in data.")
     master: str = setting(TEXT, "local[*]", "Where Spark runs the queries.")
     memory: str = setting(TEXT, "1g", "Memory of Spark's driver.")
@@ -339,6 +343,10 @@ class FunctionsConfig:
         secret=True,
     )
     ca: str = setting(TEXT, "", "The file with the CAs that it trusts, PEM; empty: the system's.")
+    certificate: str = setting(
+        TEXT, "", "Its own certificate, PEM, of a superuser, where clients are asked for one."
+    )
+    key: str = setting(TEXT, "", "The private key of its certificate, PEM; empty: in the same file.")
     checkpoints: str = setting(
         TEXT, "", "Where functions on Spark keep what they need to go on; empty: the folder functions in data."
     )
@@ -359,6 +367,10 @@ class Connect:
         secret=True,
     )
     ca: str = setting(TEXT, "", "The file with the CAs that it trusts, PEM; empty: the system's.")
+    certificate: str = setting(
+        TEXT, "", "Its own certificate, PEM, of a superuser, where clients are asked for one."
+    )
+    key: str = setting(TEXT, "", "The private key of its certificate, PEM; empty: in the same file.")
 
 
 @dataclass(frozen=True, slots=True)

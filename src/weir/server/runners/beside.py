@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from weir.broker.access.tokens import create_token, load_secret, read_key
 from weir.model.errors import ConfigError
@@ -12,6 +13,19 @@ from weir.server.supervisor import Child, ChildSpec
 from weir.server.up import Served
 
 _LOOPBACK = "127.0.0.1"
+
+
+class Credentials(Protocol):
+    """What the settings of every runner say about coming in."""
+
+    @property
+    def token(self) -> str: ...
+    @property
+    def ca(self) -> str: ...
+    @property
+    def certificate(self) -> str: ...
+    @property
+    def key(self) -> str: ...
 
 
 class WithRunner:
@@ -63,18 +77,25 @@ async def _died(name: str) -> None:
     """Nobody else has to know: its lease runs out by itself, and its workers are fenced by the next."""
 
 
-async def runner_token(config: Config, given: str, runtime: Runtime, *, runs: str, section: str) -> str | None:
-    """As it was given; or one that is made here, where the secret is at hand. `runs`: what it runs, as words;
-    `section`: of its settings."""
+async def runner_token(
+    config: Config, given: Credentials, runtime: Runtime, *, runs: str, section: str
+) -> str | None:
+    """As it was given; or one that is made here, where the secret is at hand; none where there is a certificate.
+    `runs`: what it runs, as words; `section`: of its settings."""
     auth = config.auth
-    if given:
-        return given
-    if not auth.authenticate or "WEIR_TOKEN" in os.environ:
+    if given.token:
+        return given.token
+    if (
+        not auth.authenticate
+        or given.certificate
+        or "WEIR_TOKEN" in os.environ
+        or "WEIR_CERTIFICATE" in os.environ
+    ):
         return None
     if not auth.token_secret or not auth.superusers or auth.role_claim != "sub":
         raise ConfigError(
             f"the runner of the {runs} needs a token of a superuser",
-            hint=f"set {section}.token=file:/path, made by weir token create",
+            hint=f"set {section}.token=file:/path, made by weir token create, or {section}.certificate",
         )
     secret = load_secret(await read_key(auth.token_secret, runtime.disk))
     return create_token(secret, auth.superusers[0], audience=auth.audience or None)
@@ -88,6 +109,12 @@ def url_from_here(addresses: dict[str, Address], *, runs: str, section: str) -> 
     address = addresses[scheme]
     host = _LOOPBACK if address.host in ("", "0.0.0.0", "::") else address.host
     return f"{scheme}://{Address(host, address.port)}"
+
+
+def tls_words(given: Credentials) -> list[str]:
+    """Its files, for the command line."""
+    named = (("--ca", given.ca), ("--cert", given.certificate), ("--cert-key", given.key))
+    return [word for name, file in named if file for word in (name, file)]
 
 
 def token_environment(token: str | None) -> dict[str, str]:

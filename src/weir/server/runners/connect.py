@@ -3,7 +3,7 @@
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
 from weir.server.config.tree import Config
-from weir.server.runners.beside import WithRunner, runner_token, token_environment, url_from_here
+from weir.server.runners.beside import WithRunner, runner_token, tls_words, token_environment, url_from_here
 from weir.server.supervisor import ChildSpec, weir_command
 from weir.server.up import Served
 
@@ -16,7 +16,7 @@ def connectors_spec(config: Config, addresses: dict[str, Address], token: str | 
     connect = config.connect
     url = connect.url or url_from_here(addresses, runs=_RUNS, section=_SECTION)
     command = weir_command("-v", "connect", "run", "--standby", "--url", url)
-    command += ["--ca", connect.ca] if connect.ca else []
+    command += tls_words(connect)
     return ChildSpec(
         "connect",
         "connect",
@@ -31,7 +31,7 @@ def with_connectors(node: Served, runtime: Runtime, config: Config, *, connect: 
     """The node, with the runner of connectors if that is wanted."""
 
     async def spec(addresses: dict[str, Address]) -> ChildSpec:
-        token = await runner_token(config, config.connect.token, runtime, runs=_RUNS, section=_SECTION)
+        token = await runner_token(config, config.connect, runtime, runs=_RUNS, section=_SECTION)
         return connectors_spec(config, addresses, token)
 
     return WithRunner(node, runtime, spec) if connect or config.connect.run else node

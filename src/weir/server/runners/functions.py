@@ -6,7 +6,7 @@ from pathlib import Path
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
 from weir.server.config.tree import Config
-from weir.server.runners.beside import WithRunner, runner_token, token_environment, url_from_here
+from weir.server.runners.beside import WithRunner, runner_token, tls_words, token_environment, url_from_here
 from weir.server.supervisor import ChildSpec, weir_command
 from weir.server.up import Served
 
@@ -20,7 +20,7 @@ def functions_spec(config: Config, addresses: dict[str, Address], token: str | N
     url = functions.url or url_from_here(addresses, runs=_RUNS, section=_RUNS)
     command = weir_command("-v", "functions", "run", "--standby", "--url", url)
     command += ["--checkpoints", functions.checkpoints or str(data / "functions")]
-    command += ["--ca", functions.ca] if functions.ca else []
+    command += tls_words(functions)
     return ChildSpec(
         "functions",
         "functions",
@@ -35,7 +35,7 @@ def with_functions(node: Served, runtime: Runtime, config: Config, *, functions:
     """The node, with the runner of its functions if that is wanted."""
 
     async def spec(addresses: dict[str, Address]) -> ChildSpec:
-        token = await runner_token(config, config.functions.token, runtime, runs=_RUNS, section=_RUNS)
+        token = await runner_token(config, config.functions, runtime, runs=_RUNS, section=_RUNS)
         return functions_spec(config, addresses, token)
 
     return WithRunner(node, runtime, spec) if functions or config.functions.run else node

@@ -7,7 +7,7 @@ from weir.cli.spark.common import need_spark
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
 from weir.server.config.tree import Config
-from weir.server.runners.beside import WithRunner, runner_token, token_environment, url_from_here
+from weir.server.runners.beside import WithRunner, runner_token, tls_words, token_environment, url_from_here
 from weir.server.supervisor import ChildSpec, weir_command
 from weir.server.up import Served
 
@@ -22,7 +22,7 @@ def runner_spec(config: Config, addresses: dict[str, Address], token: str | None
     url = streams.url or url_from_here(addresses, runs=_RUNS, section=_RUNS)
     command = weir_command("-v", "streams", "run", "--standby", "--url", url, "--master", streams.master)
     command += ["--memory", streams.memory, "--checkpoints", streams.checkpoints or str(data / "sql")]
-    command += ["--ca", streams.ca] if streams.ca else []
+    command += tls_words(streams)
     return ChildSpec(
         "streams",
         "streams",
@@ -37,7 +37,7 @@ def with_streams(node: Served, runtime: Runtime, config: Config, *, streams: boo
     """The node, with the runner of its streams if that is wanted."""
 
     async def spec(addresses: dict[str, Address]) -> ChildSpec:
-        token = await runner_token(config, config.streams.token, runtime, runs=_RUNS, section=_RUNS)
+        token = await runner_token(config, config.streams, runtime, runs=_RUNS, section=_RUNS)
         return runner_spec(config, addresses, token)
 
     return WithRunner(node, runtime, spec, check=need_spark) if streams or config.streams.run else node

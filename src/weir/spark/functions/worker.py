@@ -32,6 +32,8 @@ _LOOK_S = 0.2
 @click.argument("name")
 @click.option("--url", required=True)
 @click.option("--ca")
+@click.option("--cert")
+@click.option("--cert-key")
 @click.option("--kafka")
 @click.option("--checkpoints", required=True)
 @click.option("--restarts", default=0)
@@ -41,6 +43,8 @@ def main(
     name: str,
     url: str,
     ca: str | None,
+    cert: str | None,
+    cert_key: str | None,
     kafka: str | None,
     checkpoints: str,
     restarts: int,
@@ -53,7 +57,7 @@ def main(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda found, _frame: stopped.append(found))
     end_with_parent()
-    access = Access(url, os.environ.get("WEIR_TOKEN"), ca, _PATIENCE_S)
+    access = Access(url, os.environ.get("WEIR_TOKEN"), ca, _PATIENCE_S, cert, cert_key)
     try:
         serve(
             access,

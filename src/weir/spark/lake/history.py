@@ -8,21 +8,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weir.client.blocking import Access
 from weir.client.kafka.admin import admin_url
 from weir.client.kafka.cluster import Cluster
 from weir.client.registry import topic_of
-from weir.model.errors import ConfigError, LakeError, WeirError
+from weir.model.errors import ConfigError, LakeError, NetworkError, NotAuthenticatedError, NotAuthorisedError
 from weir.spark.lake.definitions import namespace_lake
 from weir.spark.source.columns import RAW_KEY, RAW_VALUE
 from weir.spark.source.options import SourceOptions
 from weir.spark.source.ranges import Range
+from weir.spark.source.schemas import access_by
 from weir.spark.values.typed import ValueSchema
 
 log = logging.getLogger(__name__)
 
 #: Offsets that a task takes into memory at a time.
 _AT_ONCE = 200_000
+#: How long a broker may be away that is asked where a table lies.
+_PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,13 @@ class TopicHistory:
     def covers(self, partition: int, end: int) -> bool:
         """Whether every offset below this one that was exported is in it."""
         return self.offsets.get(partition, 0) >= end
+
+    def part_of(self, wanted: Range) -> Range:
+        """Where it has rows of a range, and up to where it has all that there were: an offset may be no message,
+        or one that was erased. Of what it does not have, the beginning and nothing."""
+        index = wanted.partition.index
+        end = max(wanted.start, min(wanted.end, self.offsets.get(index, 0)))
+        return Range(wanted.partition, min(end, max(wanted.start, self.first.get(index, end))), end)
 
     def read(
         self, wanted: Range, options: SourceOptions, values: Mapping[str, ValueSchema] | None
@@ -138,8 +147,7 @@ def find_topic_history(options: SourceOptions, topic: str) -> TopicHistory | Non
         if url is None:
             with Cluster(options.kafka) as cluster:
                 url = admin_url(cluster)
-        login, tls = options.kafka.login, options.kafka.tls
-        access = Access(url, None if login is None else login.password, None if tls is None else tls.ca, 5.0)
+        access = access_by(url, options.kafka, _PATIENCE_S)
         name = topic_of(topic)
         definition = namespace_lake(access, name.namespace).of(name)
         if definition is None:
@@ -147,11 +155,14 @@ def find_topic_history(options: SourceOptions, topic: str) -> TopicHistory | Non
         return _snapshot(topic, definition)
     except ConfigError:
         return None  # no Weir, or none that tells where its admin API is
-    except LakeError:
-        raise
-    except WeirError as failure:
+    except (NotAuthorisedError, NotAuthenticatedError) as failure:
         log.warning("what the lake has of %s is not read: %s", topic, failure)
         return None
+    except NetworkError as failure:
+        raise LakeError(
+            f"brokers no longer have all of {topic}, and whether the lake has cannot be asked: {failure}",
+            hint="check adminUrl; lake=false reads what the brokers have",
+        ) from None
 
 
 def _snapshot(topic: str, definition: Any) -> TopicHistory | None:

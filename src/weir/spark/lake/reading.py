@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 
 #: By which Spark's reader finds a column, whatever it was called when the file was written.
 _FIELD_ID = "parquet.field.id"
-_EARLIEST = -2
 #: Settings of Hadoop's client of S3, by pyiceberg's names.
 _S3A = {
     "s3.endpoint": "fs.s3a.endpoint",
@@ -49,10 +48,9 @@ class History:
     frame: DataFrame | None
     offsets: dict[int, int]
 
-    def starting_offsets(self, topic: TopicName, partitions: int) -> str:
+    def seam(self, topic: TopicName) -> str:
         """For the source that reads the rest."""
-        places = {str(one): self.offsets.get(one, _EARLIEST) for one in range(partitions)}
-        return json.dumps({kafka_name(topic): places})
+        return json.dumps({kafka_name(topic): {str(part): offset for part, offset in self.offsets.items()}})
 
 
 def find_history(
@@ -87,9 +85,12 @@ def find_history(
     _check(table, columns, files, corrupt)
     schema = table.table.schema()
     stored = {name: _stored(name, columns, table, corrupt) for name in columns.names if name != "topic"}
+    by_id = _renamed(table)
     wanted = t.StructType(
         [
             _with_id(t.StructField(there, columns[name].dataType), schema, there)
+            if by_id
+            else t.StructField(there, columns[name].dataType)
             for there, name in {there: name for name, there in stored.items()}.items()
             if _id(schema, there) is not None
         ]
@@ -153,7 +154,7 @@ def _stored(name: str, columns: t.StructType, table: "LakeTable", corrupt: str |
 
 def _column(frame: DataFrame, stored: str, wanted: t.StructField) -> Column:
     there = f.col(stored) if stored in frame.columns else f.lit(None).cast(wanted.dataType)
-    return there.alias(wanted.name)
+    return there.alias(wanted.name, metadata={})
 
 
 def _check(table: "LakeTable", columns: t.StructType, files: "list[DataFile]", corrupt: str | None) -> None:
@@ -186,6 +187,19 @@ def _check(table: "LakeTable", columns: t.StructType, files: "list[DataFile]", c
                 f"{wrong} values in the table of {table.topic} are not as the topic's schema says",
                 hint="read them with mode PERMISSIVE or DROPMALFORMED",
             )
+
+
+def _renamed(table: "LakeTable") -> bool:
+    """Whether a column ever had another name, or a name another column. Else files are read by names: Spark would
+    keep the ids with the columns, whatever becomes of them, and take them for those of files that a query writes."""
+    ids: dict[str, int] = {}
+    names: dict[int, str] = {}
+    for schema in table.table.metadata.schemas:
+        for number in schema.field_ids:
+            name = schema.find_column_name(number) or ""
+            if ids.setdefault(name, number) != number or names.setdefault(number, name) != name:
+                return True
+    return False
 
 
 def _with_id(field: t.StructField, schema: "Schema", path: str) -> t.StructField:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from weir.client.blocking import Access
 from weir.client.kafka.admin import admin_url
 from weir.client.kafka.cluster import Cluster
 from weir.client.registry import topic_of
@@ -21,12 +20,15 @@ from weir.spark.source.option_table import known
 from weir.spark.source.option_values import flag
 from weir.spark.source.options import EARLIEST, SourceOptions, parse
 from weir.spark.source.planning import partitions_of
+from weir.spark.source.schemas import access_by
 from weir.spark.source.source import WeirSource
 from weir.spark.sql.cluster import WeirCluster
 
 log = logging.getLogger(__name__)
 
 _NAME = "weir"
+#: How long a broker may be away that is asked where a table lies.
+_PATIENCE_S = 5.0
 
 
 def joined(spark: SparkSession, given: Mapping[str, str]) -> DataFrame | None:
@@ -56,15 +58,15 @@ def _found(spark: SparkSession, given: Mapping[str, str], options: SourceOptions
     with Cluster(options.kafka) as cluster:
         parts = partitions_of(cluster, options)
         url = options.admin_url or admin_url(cluster)
-    login, tls = options.kafka.login, options.kafka.tls
-    access = Access(url, None if login is None else login.password, None if tls is None else tls.ca, 5.0)
+    access = access_by(url, options.kafka, _PATIENCE_S)
     place = WeirCluster(access, given.get("kafka.bootstrap.servers", ""))
     columns = None
     offsets: dict[str, dict[str, int]] = {}
     frames: list[DataFrame] = []
+    partitions: dict[str, set[int]] = {}
     for part in parts:
-        offsets.setdefault(part.topic, {})[str(part.index)] = EARLIEST
-    for topic, asked in offsets.items():
+        partitions.setdefault(part.topic, set()).add(part.index)
+    for topic, asked in partitions.items():
         name = topic_of(topic)
         if namespace_lake(access, name.namespace).of(name) is None:
             continue
@@ -73,15 +75,17 @@ def _found(spark: SparkSession, given: Mapping[str, str], options: SourceOptions
         history = find_history(spark, place, name, columns, corrupt=corrupt)
         if history is None or history.frame is None:
             continue
-        asked.update({str(part): end for part, end in history.offsets.items() if str(part) in asked})
-        whole = {int(part) for part in asked}
+        known_there = {str(part): end for part, end in history.offsets.items() if part in asked}
+        if not known_there:
+            continue
+        offsets[topic] = known_there
         frame = history.frame
-        if whole != set(history.offsets):  # only some partitions were asked for
-            frame = frame.where(f"partition IN ({', '.join(map(str, sorted(whole)))})")
+        if not asked >= set(history.offsets):  # only some partitions were asked for
+            frame = frame.where(f"partition IN ({', '.join(map(str, sorted(asked)))})")
         frames.append(frame)
     if not frames or columns is None:
         return None
-    rest_of = {**given, "lake": "false", "startingOffsets": json.dumps(offsets)}
+    rest_of = {**given, "seam": json.dumps(offsets)}
     rest = spark.read.schema(columns).format(_NAME).options(**rest_of).load()
     for frame in frames:
         rest = frame.select(*columns.names).unionByName(rest)

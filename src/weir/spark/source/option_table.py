@@ -43,6 +43,7 @@ OWN = (
     "adminUrl",
     "lake",  # whether what the lake has of the topics is read, too
     "includeRaw",  # columns more: key and value as the bytes that they came as
+    "seam",  # set by Weir itself: where the lake's part of a read ends, by partition
     "schemaTopic",  # whose schema the values have, if it is not their own topic's
 )
 

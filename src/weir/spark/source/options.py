@@ -40,7 +40,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Where to begin or end: everywhere at a word (EARLIEST, LATEST), at offsets, or at moments (in ms)."""
+    """Where to begin or end: everywhere at a word (EARLIEST, LATEST), at offsets, or at moments (in ms). With
+    both, at offsets where there are some, else at the word."""
 
     word: int | None = None
     offsets: Mapping[Partition, int] | None = None
@@ -226,6 +227,8 @@ def _wanted(options: Mapping[str, str]) -> Wanted:
 
 def _place(options: Mapping[str, str], side: str, default: int, refused: int | None) -> OffsetSpec:
     """The first that is given: a moment, moments, offsets or a word. `refused`: the word that makes no sense."""
+    if side == "starting" and (text := options.get("seam")) is not None:
+        return OffsetSpec(word=EARLIEST, offsets=by_partition("seam", text, 0))
     if (text := options.get(f"{side}Timestamp")) is not None:
         return OffsetSpec(moment=count(f"{side}Timestamp", text, 0))
     if (text := options.get(f"{side}OffsetsByTimestamp")) is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from weir.client.kafka.cluster import Cluster, Partition
-from weir.client.kafka.offsets import NONE, ends, list_offsets, starts
+from weir.client.kafka.offsets import NONE, bounds, ends, list_offsets
 from weir.model.errors import ConfigError, DataLostError
 from weir.spark.source.options import EARLIEST, LATEST, OffsetSpec, SourceOptions
 from weir.spark.source.ranges import Range
@@ -14,6 +14,15 @@ from weir.spark.source.ranges import Range
 log = logging.getLogger(__name__)
 
 Offsets = dict[Partition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Older:
+    """Offsets that are wanted and lie before those that brokers have. `named`: somebody has said where to begin,
+    so that all of them must be somewhere; else the lake may begin wherever it does."""
+
+    range: Range
+    named: bool
 
 
 @dataclass
@@ -84,9 +93,9 @@ def _resolve(
     if place.moments is not None:
         _all_named(place.moments, partitions, f"{name}ByTimestamp")
         return list_offsets(cluster, place.moments, committed=options.committed)
-    if place.word is not None:
-        return list_offsets(cluster, dict.fromkeys(partitions, place.word), committed=options.committed)
     offsets = dict(place.offsets or {})
+    if place.word is not None:
+        offsets = {partition: offsets.get(partition, place.word) for partition in partitions}
     _all_named(offsets, partitions, name)
     words = {partition: offset for partition, offset in offsets.items() if offset in (EARLIEST, LATEST)}
     return offsets | list_offsets(cluster, words, committed=options.committed)
@@ -112,13 +121,23 @@ def _check_order(options: SourceOptions, first: Offsets, last: Offsets) -> None:
 
 def batch_ranges(
     cluster: Cluster, options: SourceOptions, since_ms: int | None, before_ms: int | None, losses: Losses
-) -> list[Range]:
-    """What a batch query reads, where no row older than `since_ms` is wanted, nor any from `before_ms` on."""
+) -> tuple[list[Range], list[Older]]:
+    """What a batch query reads of what brokers have, where no row older than `since_ms` is wanted, nor any from
+    `before_ms` on; and what it wants that lies before."""
     partitions = partitions_of(cluster, options)
     first = start_offsets(cluster, options, partitions)
     last = end_offsets(cluster, options, partitions)
     _check_order(options, first, last)
-    oldest, newest = starts(cluster, partitions), ends(cluster, partitions, committed=options.committed)
+    oldest, newest = bounds(cluster, partitions, committed=options.committed)
+    named = {partition for partition in partitions if not _is_earliest(options.start, partition)}
+    # What is trimmed in this moment is no more lost than what was trimmed before.
+    first |= {partition: oldest[partition] for partition in partitions if partition not in named}
+    wanted = {partition: first[partition] if partition in named else 0 for partition in partitions}
+    must = named if since_ms is None else set()  # what a filter may exclude is not missed
+    older = [
+        Older(Range(partition, wanted[partition], min(oldest[partition], last[partition])), partition in must)
+        for partition in partitions
+    ]
     if since_ms is not None:
         since = list_offsets(cluster, dict.fromkeys(partitions, since_ms), committed=options.committed)
         first = {
@@ -130,12 +149,15 @@ def batch_ranges(
         last |= {partition: min(last[partition], offset) for partition, offset in before.items() if offset != NONE}
     found = []
     for partition in partitions:
-        start, end = first[partition], last[partition]
-        if start < min(oldest[partition], end):
-            losses.report(partition, start, min(oldest[partition], end))
-            start = oldest[partition]
+        start, end = max(first[partition], oldest[partition]), last[partition]
         if max(start, end) > newest[partition]:
             losses.report(partition, newest[partition], max(start, end), "are not in the topic")
             end = min(end, newest[partition])
         found.append(Range(partition, start, end))
-    return [one for one in found if one.size > 0]
+    return [one for one in found if one.size > 0], [one for one in older if one.range.size > 0]
+
+
+def _is_earliest(place: OffsetSpec, partition: Partition) -> bool:
+    """Whether the query begins wherever the partition does."""
+    offset = (place.offsets or {}).get(partition, place.word)
+    return offset == EARLIEST

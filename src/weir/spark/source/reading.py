@@ -1,7 +1,8 @@
 """One range of offsets, read as Arrow: what a task of Spark does."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ from weir.spark.source.planning import Losses
 from weir.spark.source.ranges import Range
 from weir.spark.values.typed import ValueSchema
 from weir.spark.workers import borrowed, settle
+
+if TYPE_CHECKING:
+    from weir.spark.lake.history import TopicHistory
 
 #: The first answer is small, since the range may be; it says how large the messages are.
 _FIRST_BYTES = 1024 * 1024
@@ -48,10 +52,31 @@ def read_range(
     decoder = Decoder(
         topic, wanted.partition.index, options.headers or versions, verify=options.verify, protocol=protocol
     )
+    told = losses or Losses(options.fail_on_data_loss)
     with borrowed(options.kafka) as cluster:
-        for first, table, chosen in _tables(cluster, options, wanted, losses or Losses(options.fail_on_data_loss)):
-            yield from map(typed, decoder.decode(table, first, wanted.end, chosen))
+        for first, found in _tables(cluster, options, wanted, told, fill=options.lake and not protocol):
+            if isinstance(found, InTheLake):
+                yield from found.history.read(found.range, options, values)
+            else:
+                table, chosen = found
+                yield from map(typed, decoder.decode(table, first, wanted.end, chosen))
     settle()
+
+
+@dataclass(frozen=True, slots=True)
+class InTheLake:
+    """A range that brokers no longer have, and where it is."""
+
+    history: "TopicHistory"
+    range: Range
+
+
+def in_the_lake(options: SourceOptions, wanted: Range) -> InTheLake | None:
+    """What the lake has of a range; None if the topic is not in it."""
+    from weir.spark.lake.history import find_topic_history
+
+    history = find_topic_history(options, wanted.partition.topic)
+    return None if history is None else InTheLake(history, history.part_of(wanted))
 
 
 def _schema(topic: str, values: Mapping[str, ValueSchema]) -> ValueSchema:
@@ -82,9 +107,10 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def _tables(
-    cluster: Cluster, options: SourceOptions, wanted: Range, losses: Losses
-) -> Iterator[tuple[int, BatchTable, NDArray[np.bool_]]]:
-    """What is fetched, and the offset that is wanted first. The next request goes out before one is yielded."""
+    cluster: Cluster, options: SourceOptions, wanted: Range, losses: Losses, *, fill: bool
+) -> Iterator[tuple[int, tuple[BatchTable, NDArray[np.bool_]] | InTheLake]]:
+    """What is fetched, and the offset that is wanted first. The next request goes out before one is yielded.
+    `fill`: what is gone from the brokers may be in the lake."""
     fetcher = Fetcher(cluster, wanted.partition, committed=options.committed)
     at, empty = wanted.start, 0
     fetcher.ask(at, min(_FIRST_BYTES, options.fetch_bytes))
@@ -92,9 +118,15 @@ def _tables(
         try:
             fetched = fetcher.take()
         except OffsetTrimmedError:
-            at = _past_the_gap(cluster, wanted, at, losses)
+            first, at = at, _past_the_gap(cluster, wanted, at)
+            there = in_the_lake(options, Range(wanted.partition, first, at)) if fill else None
+            reached = first if there is None else there.range.end
+            if reached < at:
+                losses.report(wanted.partition, reached, at)
             if at < wanted.end:
                 fetcher.ask(at, _FIRST_BYTES)
+            if there is not None:
+                yield first, there
             continue
         table, first = BatchTable(fetched.records), at
         if len(table):
@@ -105,15 +137,13 @@ def _tables(
         if at < wanted.end:
             fetcher.ask(at, _bytes_for(wanted.end - at, at - first, len(fetched.records), options.fetch_bytes))
         if len(table):
-            yield first, table, committed_of(table, fetched.aborted) if options.committed else all_of(table)
+            yield first, (table, committed_of(table, fetched.aborted) if options.committed else all_of(table))
 
 
-def _past_the_gap(cluster: Cluster, wanted: Range, at: int, losses: Losses) -> int:
+def _past_the_gap(cluster: Cluster, wanted: Range, at: int) -> int:
     """Retention was faster: where to go on."""
     oldest = starts(cluster, [wanted.partition])[wanted.partition]
-    end = wanted.end if oldest <= at else min(oldest, wanted.end)
-    losses.report(wanted.partition, at, end)
-    return end
+    return wanted.end if oldest <= at else min(oldest, wanted.end)
 
 
 def _check_empty(wanted: Range, at: int, fetched: Fetched, empty: int) -> None:

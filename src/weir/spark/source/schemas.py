@@ -2,7 +2,7 @@
 
 from weir.client.blocking import Access
 from weir.client.kafka.cluster import Cluster
-from weir.client.kafka.settings import KafkaSettings
+from weir.client.kafka.settings import KafkaSettings, TlsFiles
 from weir.client.registry import schemas_by, topic_of
 from weir.model.errors import ConfigError
 from weir.spark.source.options import SourceOptions
@@ -10,13 +10,11 @@ from weir.spark.source.planning import partitions_of
 from weir.spark.values.typed import ValueSchema, value_schema
 
 
-def access_by(url: str, kafka: KafkaSettings) -> Access:
+def access_by(url: str, kafka: KafkaSettings, patience_s: float = 60.0) -> Access:
     """The admin REST, by what a query comes in with to the brokers."""
-    login, tls = kafka.login, kafka.tls
-    token = None if login is None else login.password
-    if tls is None:
-        return Access(url, token)
-    return Access(url, token, tls.ca, certificate=tls.certificate, key=tls.key)
+    token = None if kafka.login is None else kafka.login.password
+    tls = kafka.tls or TlsFiles()
+    return Access(url, token, tls.ca, patience_s, tls.certificate, tls.key)
 
 
 def value_schemas(options: SourceOptions) -> dict[str, ValueSchema]:

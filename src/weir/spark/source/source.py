@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import BinaryType, StructType
 
-from weir.client.kafka.cluster import Cluster
-from weir.client.kafka.offsets import starts
 from weir.model.errors import ConfigError
 from weir.spark.sink.options import SinkOptions, parse_sink
 from weir.spark.source.columns import check_columns, schema_of
 from weir.spark.source.filters import Pushed, push
 from weir.spark.source.option_table import known
 from weir.spark.source.option_values import flag
-from weir.spark.source.options import EARLIEST, SourceOptions, parse
-from weir.spark.source.planning import Losses, batch_ranges, partitions_of
+from weir.spark.source.options import SourceOptions, parse
+from weir.spark.source.planning import Losses, Older, batch_ranges
 from weir.spark.source.ranges import Range, split
 from weir.spark.source.streaming import TopicStreamReader
 from weir.spark.workers import borrowed, settle
@@ -111,20 +109,27 @@ class RangePartition(InputPartition):
         self.history = history
 
 
-def _older(cluster: Cluster, options: SourceOptions) -> "list[tuple[TopicHistory, list[Range]]]":
-    """What the lake has of offsets that lie before those of the brokers, for a read of everything."""
-    if not options.lake or options.start.word != EARLIEST:
-        return []
+def _in_the_lake(
+    wanted: Sequence[Older], options: SourceOptions, losses: Losses
+) -> "list[tuple[TopicHistory, Range]]":
+    """What the lake has of offsets that lie before those of the brokers. `losses` is told what nobody has."""
     from weir.spark.lake.history import find_topic_history
 
     found = []
-    oldest = starts(cluster, partitions_of(cluster, options))
-    for topic in sorted({part.topic for part, start in oldest.items() if start > 0}):
-        history = find_topic_history(options, topic)
-        if history is not None:
-            parts = {part: start for part, start in oldest.items() if part.topic == topic}
-            ranges = [Range(part, history.first.get(part.index, start), start) for part, start in parts.items()]
-            found.append((history, [one for one in ranges if one.size > 0]))
+    topics = {one.range.partition.topic for one in wanted}
+    histories = {topic: find_topic_history(options, topic) for topic in topics}
+    for one in wanted:
+        partition, start = one.range.partition, one.range.start
+        history = histories[partition.topic]
+        there = Range(partition, start, start) if history is None else history.part_of(one.range)
+        if history is not None and there.size > 0:
+            found.append((history, there))
+        if one.named:
+            # Where the user has named an offset, it is missed too; a seam is where the lake has ended before.
+            if there.size > 0 and there.start > start and options.start.word is None:
+                losses.report(partition, start, there.start)
+            if there.end < one.range.end:
+                losses.report(partition, there.end, one.range.end)
     return found
 
 
@@ -157,16 +162,15 @@ class TopicReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options, pushed = self._options, self.pushFilters.found
         with borrowed(options.kafka) as cluster:
-            ranges = batch_ranges(
-                cluster, options, pushed.since_ms, pushed.before_ms, Losses(options.fail_on_data_loss)
-            )
-            older = _older(cluster, options)
+            losses = Losses(options.fail_on_data_loss)
+            ranges, older = batch_ranges(cluster, options, pushed.since_ms, pushed.before_ms, losses)
+        before = _in_the_lake(older, options, losses)
         settle()
         narrowed = pushed.narrow(ranges)
         most = options.max_records_per_partition
         pieces = [RangePartition(one) for one in split(narrowed, options.min_partitions, most)]
-        for history, before in older:
-            pieces += [RangePartition(one, history) for one in split(pushed.narrow(before), None, most)]
+        for history, one in before:
+            pieces += [RangePartition(piece, history) for piece in split(pushed.narrow([one]), None, most)]
         return pieces
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

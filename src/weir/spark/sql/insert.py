@@ -1,7 +1,7 @@
 """INSERT INTO a topic: the rows of a query become messages, all of them or none."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -17,7 +17,7 @@ from weir.spark.sql.queries import Query, quoted
 from weir.spark.sql.results import Done
 from weir.spark.sql.statements import Insert
 from weir.spark.sql.tables import Tables
-from weir.spark.values.encoding import arrow_encoder
+from weir.spark.values.encoding import PACKED, arrow_encoder, plain_encoder
 from weir.spark.values.typed import ValueSchema
 
 _PROTOBUF = ("PROTOBUF", "PROTOBUF_NATIVE")
@@ -75,25 +75,32 @@ def written_columns(
 ) -> tuple[list[Column], str | None]:
     """What is selected of rows with these columns to write them as the topic's schema says, and the JSON schema
     that they would have if the topic has none. SqlError says what does not fit."""
-    if registered is None or registered.kind == "STRING":
+    if registered is None or (registered.kind == "STRING" and registered.key is None):
         columns, definition = message_columns(schema, topic.local)
         if registered is not None and definition is not None:
             raise SqlError(f"the values of {table_name(topic)} are texts", hint="select one column AS value")
         return columns, definition
-    if registered.inline:
-        raise SqlError(
-            f"key and value of {table_name(topic)} are both in the value (KEY_VALUE, INLINE)",
-            hint="write it with a client that has its schema, or register it as SEPARATED",
-        )
-    value = _value_column(schema, topic, registered).alias("value")
-    return [value, *_beside(schema, topic, registered.key)], None
+    value = _value_column(schema, topic, registered)
+    beside = _beside(schema, topic, registered.key)
+    if registered.inline:  # each behind its size
+        key = next((column for column, name in beside if name == "key"), None)
+        parts = (f.lit(None).cast("binary") if key is None else key, value)
+        value = f.concat(*(one for part in parts for one in _sized(part.cast("binary"))))
+        beside = [(column, name) for column, name in beside if name != "key"]
+    return [value.alias("value"), *(column.alias(name) for column, name in beside)], None
 
 
-def _beside(schema: t.StructType, topic: TopicName, key: ValueSchema | None) -> list[Column]:
-    """Key, headers and time; the key by its schema, if it has one."""
-    if key is None or key.kind == "STRING":
+def _sized(part: Column) -> tuple[Column, Column]:
+    """A part's size in four bytes, and the part; -1 and nothing if it is null."""
+    size = f.unhex(f.lpad(f.hex(f.octet_length(part)), 8, "0"))
+    return f.coalesce(size, f.unhex(f.lit("FFFFFFFF"))), f.coalesce(part, f.unhex(f.lit("")))
+
+
+def _beside(schema: t.StructType, topic: TopicName, key: ValueSchema | None) -> list[tuple[Column, str]]:
+    """Key, headers and time, and their names; the key by its schema, if it has one."""
+    if key is None or key.kind in ("STRING", "BYTES"):
         return written_beside(schema)
-    if key.kind not in _WRITTEN:
+    if key.kind not in (*_WRITTEN, *PACKED):
         raise SqlError(
             f"the keys of {table_name(topic)} are {key.kind}, and SQL writes texts, {', '.join(_WRITTEN)}",
             hint="write it with a client that has its schema",
@@ -102,6 +109,8 @@ def _beside(schema: t.StructType, topic: TopicName, key: ValueSchema | None) -> 
     if given is None:
         raise SqlError(f"the messages of {table_name(topic)} have keys", hint="select a column AS key")
     others = t.StructType([field for field in schema if field.name.lower() not in ("key", "__key", "__raw_key")])
+    if key.kind in PACKED:
+        return [(_packed(f.col(quoted(given.name)), key), "key"), *written_beside(others)]
     if not isinstance(given.dataType, t.StructType):
         raise SqlError(
             f"the keys of {table_name(topic)} are {key.kind}, and {given.name} is {given.dataType.simpleString()}",
@@ -109,20 +118,35 @@ def _beside(schema: t.StructType, topic: TopicName, key: ValueSchema | None) -> 
         )
     inner = t.StructType([field for field in given.dataType if not is_about(field.name)])
     made = _value_column(inner, topic, key, within=quoted(given.name))
-    return [made.alias("key"), *written_beside(others)]
+    return [(made, "key"), *written_beside(others)]
 
 
 def _value_column(schema: t.StructType, topic: TopicName, registered: ValueSchema, within: str = "") -> Column:
     """The value, or the key, as bytes or text. `within`: the column that the fields are parts of."""
+    given = {field.name.lower(): field for field in schema if not is_about(field.name)}
+    if registered.kind in (*PACKED, "STRING", "BYTES") and set(given) == {"value"}:
+        value = f.col(quoted(given["value"].name))
+        return _packed(value, registered) if registered.kind in PACKED else value.cast(registered.type)
+    if registered.kind in PACKED:
+        raise SqlError(
+            f"the values of {table_name(topic)} are {registered.kind}", hint="select one column AS value"
+        )
     if registered.kind not in _WRITTEN or not isinstance(registered.type, t.StructType):
         raise SqlError(
             f"the values of {table_name(topic)} are {registered.kind}, and SQL writes {', '.join(_WRITTEN)}",
             hint="write it with a client that has its schema, or into another topic",
         )
     types = {field.name.lower(): field for field in registered.type}
-    given = {field.name.lower(): field.name for field in schema if not is_about(field.name)}
-    _check_columns(given, types, registered, topic)
-    places = {key: f.col(f"{within}.{quoted(name)}" if within else quoted(name)) for key, name in given.items()}
+    _check_columns({key: field.name for key, field in given.items()}, types, registered, topic)
+    places = {
+        key: _cast(
+            f.col(f"{within}.{quoted(field.name)}" if within else quoted(field.name)),
+            field.dataType,
+            types[key].dataType,
+            f"{table_name(topic)}.{types[key].name}",
+        )
+        for key, field in given.items()
+    }
     if registered.kind == "JSON":
         fields = {field["name"].lower(): field for field in json.loads(registered.definition)["fields"]}
         values = [
@@ -130,14 +154,49 @@ def _value_column(schema: t.StructType, topic: TopicName, registered: ValueSchem
             for key, place in places.items()
         ]
         return f.to_json(f.struct(*values))
-    made_by: Any = arrow_udf  # its stubs know fewer ways to call it
-    encode = made_by(
-        arrow_encoder(registered.kind, registered.definition, table_name(topic)), returnType=t.BinaryType()
-    )
-    made: Column = encode(
-        f.struct(*(place.cast(types[key].dataType).alias(types[key].name) for key, place in places.items()))
-    )
+    encode = _by_arrow(arrow_encoder(registered.kind, registered.definition, table_name(topic)))
+    made: Column = encode(f.struct(*(place.alias(types[key].name) for key, place in places.items())))
     return made
+
+
+def _packed(column: Column, registered: ValueSchema) -> Column:
+    """A number or boolean, as Pulsar's clients write it."""
+    made: Column = _by_arrow(plain_encoder(registered.kind))(column.cast(registered.type))
+    return made
+
+
+def _by_arrow(encode: Callable[[Any], Any]) -> Any:
+    made_by: Any = arrow_udf  # its stubs know fewer ways to call it
+    return made_by(encode, returnType=t.BinaryType())
+
+
+def _cast(column: Column, given: t.DataType, wanted: t.DataType, path: str) -> Column:
+    """As the type says. The parts of a struct go by their names, where it has any of them: Spark's own cast takes
+    them by their places, and would put one into the other."""
+    match given, wanted:
+        case t.StructType(), t.StructType():
+            there = {field.name.lower(): field for field in given}
+            if not any(field.name.lower() in there for field in wanted):
+                return column.cast(wanted)  # struct(1, 'x') has no names
+            unknown = sorted(set(there) - {field.name.lower() for field in wanted})
+            if unknown:
+                raise SqlError(f"{path} has no field {unknown[0]}", hint=f"it has {', '.join(wanted.names)}")
+            parts = []
+            for field in wanted:
+                found = there.get(field.name.lower())
+                part = (
+                    f.lit(None).cast(field.dataType)
+                    if found is None
+                    else _cast(column.getField(found.name), found.dataType, field.dataType, f"{path}.{field.name}")
+                )
+                parts.append(part.alias(field.name))
+            return f.when(column.isNotNull(), f.struct(*parts))
+        case t.ArrayType(), t.ArrayType() if isinstance(given.elementType, (t.StructType, t.ArrayType, t.MapType)):
+            return f.transform(column, lambda one: _cast(one, given.elementType, wanted.elementType, path))
+        case t.MapType(), t.MapType() if isinstance(given.valueType, (t.StructType, t.ArrayType, t.MapType)):
+            inner = f.transform_values(column, lambda _, one: _cast(one, given.valueType, wanted.valueType, path))
+            return inner.cast(wanted)
+    return column.cast(wanted)
 
 
 def _check_columns(
@@ -156,8 +215,12 @@ def _check_columns(
 
 
 def _value(column: Column, field: t.StructField, definition: Any, topic: TopicName) -> Column:
-    """What JSON has for a value of this type."""
-    cast = column.cast(field.dataType)
+    """What JSON has for a value of this type, which it must be if the schema knows no null."""
+    nullable = not isinstance(definition, str | dict) and "null" in definition
+    missing = f.raise_error(
+        f.lit(f"a row does not fit the schema of {table_name(topic)}: {field.name} must not be null")
+    )
+    cast = column if nullable else f.coalesce(column, missing)
     kinds = [one for one in (definition if isinstance(definition, list) else [definition]) if one != "null"]
     logical = kinds[0].get("logicalType") if isinstance(kinds[0], dict) else None
     if isinstance(field.dataType, t.TimestampType) and logical in ("timestamp-millis", "timestamp-micros"):

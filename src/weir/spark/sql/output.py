@@ -45,7 +45,7 @@ def message_columns(schema: t.StructType, record: str) -> tuple[list[Column], st
     """What is selected of rows with these columns to write them, and the value's schema."""
     _check_names(schema)
     columns = [field for field in schema if not is_about(field.name)]
-    written = written_beside(schema)
+    written = [column.alias(name) for column, name in written_beside(schema)]
     if [field.name for field in columns] == ["value"] and isinstance(columns[0].dataType, _RAW):
         return [f.col("value"), *written], None
     if not columns:
@@ -71,8 +71,8 @@ def is_about(name: str) -> bool:
     return name.startswith("__") or name.lower() in (*_KEY, *_HEADERS)
 
 
-def written_beside(schema: t.StructType) -> list[Column]:
-    """Key, headers and time, under the names that a sink has for them."""
+def written_beside(schema: t.StructType) -> list[tuple[Column, str]]:
+    """Key, headers and time, and the names that a sink has for them."""
     found = []
     for names, called in ((_KEY, "key"), (_HEADERS, "headers"), (_TIME, "timestamp")):
         fields = {field.name.lower(): field for field in schema}
@@ -84,7 +84,7 @@ def written_beside(schema: t.StructType) -> list[Column]:
             column = f.to_json(column)
         elif called == "key" and not isinstance(field.dataType, _RAW):
             column = column.cast("string")
-        found.append(column.alias(called))
+        found.append((column, called))
     return found
 
 

@@ -203,11 +203,7 @@ class Tables:
         if streaming:
             frame = self._stream(name, columns, given)
         else:
-            plain = schema_of(headers=headers, value=typed, corrupt=corrupt, raw=raw)
-            history = self._history(topic, plain, given, corrupt)
-            if history is not None and key is not None:
-                columns, key = plain, None  # the lake has keys as bytes
-            frame = self._stored(topic, columns, given, history)
+            frame = self._stored(topic, columns, given, self._history(topic, columns, given, corrupt))
         also = ("headers AS __headers",) if headers else ()
         if raw:
             also = (*also, f"{RAW_KEY} AS {SENT_KEY}", f"{RAW_VALUE} AS {SENT_VALUE}")
@@ -239,10 +235,8 @@ class Tables:
         self, topic: TopicName, columns: StructType, given: Mapping[str, str], history: History | None
     ) -> DataFrame:
         """What there is: what the lake has, and what the brokers have from there on."""
-        if history is not None:
-            with Cluster(connection(self._place.options)) as cluster:
-                count = len(cluster.partitions([kafka_name(topic)]))
-            given = {**given, "startingOffsets": history.starting_offsets(topic, count)}
+        if history is not None and history.offsets:
+            given = {**given, "seam": history.seam(topic)}
         rest = self._spark().read.format("weir").schema(columns).options(**given).load(kafka_name(topic))
         return rest if history is None or history.frame is None else history.frame.unionByName(rest)
 

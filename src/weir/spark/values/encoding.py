@@ -8,19 +8,32 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from io import BytesIO
 from json import loads
+from struct import Struct
 from typing import Any
 
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_writer
 from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: ignore[import-untyped]
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
 
 from weir.model.errors import WireError
+from weir.spark.values.avro_rows import for_avro
 from weir.spark.values.proto_types import TIMESTAMP, descriptor_of, entry_of, is_map
 
 Row = Mapping[str, Any]
 Encode = Callable[[Row], bytes]
 
+#: How plain values are packed, by the kind of their schema.
+PACKED = {
+    "BOOLEAN": ">?",
+    "INT8": ">b",
+    "INT16": ">h",
+    "INT32": ">i",
+    "INT64": ">q",
+    "FLOAT": ">f",
+    "DOUBLE": ">d",
+}
 _INTEGERS = frozenset(
     {
         FieldDescriptor.TYPE_INT32,
@@ -52,29 +65,29 @@ def arrow_encoder(kind: str, definition: str, about: str) -> Callable[[Any], Any
     return encode
 
 
-def _avro(definition: str, about: str) -> Encode:
-    schema = parse_schema(loads(definition))
+def plain_encoder(kind: str) -> Callable[[Any], Any]:
+    """Numbers and booleans as Pulsar's plain schemas have them."""
 
-    def encode(row: Row) -> bytes:
-        into = BytesIO()
-        try:
-            schemaless_writer(into, schema, {name: _for_avro(value) for name, value in row.items()})
-        except (ValueError, TypeError, KeyError, OverflowError) as bad:
-            raise WireError(f"a row does not fit the schema of {about}: {bad}") from None
-        return into.getvalue()
+    def encode(values: pa.Array) -> pa.Array:
+        write = Struct(PACKED[kind]).pack
+        return pa.array([None if value is None else write(value) for value in values.to_pylist()], pa.binary())
 
     return encode
 
 
-def _for_avro(value: Any) -> Any:
-    """Arrow gives maps as lists of pairs, and moments that may have no zone."""
-    if isinstance(value, list) and value and all(isinstance(one, tuple) and len(one) == 2 for one in value):
-        return {key: _for_avro(one) for key, one in value}
-    if isinstance(value, list):
-        return [_for_avro(one) for one in value]
-    if isinstance(value, dict):
-        return {name: _for_avro(one) for name, one in value.items()}
-    return value
+def _avro(definition: str, about: str) -> Encode:
+    schema = parse_schema(loads(definition))
+    converted = for_avro(schema)
+
+    def encode(row: Row) -> bytes:
+        into = BytesIO()
+        try:
+            schemaless_writer(into, schema, converted(row))
+        except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as bad:
+            raise WireError(f"a row does not fit the schema of {about}: {bad}") from None
+        return into.getvalue()
+
+    return encode
 
 
 def _protobuf(definition: str, about: str) -> Encode:
@@ -85,14 +98,18 @@ def _protobuf(definition: str, about: str) -> Encode:
         message = made()
         try:
             _fill(message, descriptor, row)
-        except (ValueError, TypeError, KeyError) as bad:
+            return bytes(message.SerializeToString())
+        except (ValueError, TypeError, KeyError, AttributeError, EncodeError) as bad:
             raise WireError(f"a row does not fit the schema of {about}: {bad}") from None
-        return bytes(message.SerializeToString())
 
     return encode
 
 
 def _fill(message: Any, descriptor: Descriptor, row: Row) -> None:
+    for one in descriptor.oneofs:
+        given = [field.name for field in one.fields if row.get(field.name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"only one of {', '.join(given)} can be given")
     for name, value in row.items():
         field = descriptor.fields_by_name.get(name)
         if field is None or value is None:
@@ -134,8 +151,12 @@ def _fill_message(into: Any, field: FieldDescriptor, value: Any) -> None:
 
 
 def _single(field: FieldDescriptor, value: Any) -> Any:
+    if value is None:
+        raise ValueError(f"{field.name} has a null in it")
     if field.enum_type is not None and isinstance(value, str):
         found = field.enum_type.values_by_name.get(value)
+        if found is None and not value.lstrip("-").isdecimal():
+            raise ValueError(f"{field.name} is {value!r}, and none of {', '.join(field.enum_type.values_by_name)}")
         return int(value) if found is None else found.number
     if isinstance(value, Decimal) and field.type in _INTEGERS:
         return int(value)
