@@ -5,7 +5,9 @@ from base64 import b64encode
 from pathlib import Path
 from struct import pack
 
+import pulsar
 import pytest
+from pulsar.schema import Array, AvroSchema, Integer, JsonSchema, Map, Record, String
 
 from weir.client.blocking import Access, ask_v2
 from weir.client.kafka.cluster import Cluster
@@ -103,3 +105,73 @@ def test_who_has_a_certificate_comes_in_by_it(tmp_path: Path) -> None:
             assert cluster.topics() == []
     finally:
         up.close()
+
+
+def _pair(key: tuple[str, str], value: tuple[str, str], encoding: str) -> dict[str, object]:
+    """What the registry has of keys and values, each a kind and its definition."""
+    told = {f"{name}.schema.type": kind for name, (kind, _) in (("key", key), ("value", value))}
+    data = b64encode(_sized(key[1]) + _sized(value[1])).decode()
+    return {"type": "KEY_VALUE", "schema": data, "properties": {**told, "kv.encoding.type": encoding}}
+
+
+@pytest.mark.process
+@pytest.mark.xdist_group("spark")
+def test_rows_are_written_as_the_schema_says_or_refused_in_a_sentence(sql: Sql) -> None:
+    numbers, avro = ("INT32", ""), ("AVRO", json.dumps(ORDER))
+    for name, body in (
+        ("sqlw_inline", _pair(("AVRO", json.dumps(KEY)), avro, "INLINE")),
+        ("sqlw_numbers", _pair(numbers, ("DOUBLE", ""), "SEPARATED")),
+        ("sqlw_texts", _pair(("AVRO", json.dumps(KEY)), ("STRING", ""), "SEPARATED")),
+        ("sqlw_json", {"type": "JSON", "schema": json.dumps(ORDER), "properties": {}}),
+    ):
+        sql.topics.create(name=name)
+        ask_v2(sql.place.access, "POST", f"schemas/public/default/{name}/schema", body)
+    for statement, query, row in (
+        ("sqlw_inline SELECT 1 AS id, 2.5 AS amount, named_struct('shop', 7) AS key", "__key.shop, id", (7, 1)),
+        ("sqlw_numbers SELECT 21.5 AS value, -7 AS key", "__key, value", (-7, 21.5)),
+        ("sqlw_texts SELECT 'x' AS value, named_struct('shop', 8) AS key", "__key.shop, value", (8, "x")),
+    ):
+        sql.do(f"INSERT INTO {statement}")
+        assert sql.rows(f"SELECT {query} FROM {statement.split()[0]}") == [row]
+    for statement, told in (
+        ("sqlw_json VALUES (NULL, 'ann', 1.5)", "id must not be null"),
+        ("sqlw_inline SELECT int(NULL) AS id, 1 AS amount, named_struct('shop', 7) AS key", "id must not be null"),
+        ("sqlw_numbers SELECT 'x' AS value, 1 AS key", "'x'"),
+        ("sqlw_numbers SELECT 1 AS id, 1 AS key", "select one column AS value"),
+        ("sqlw_texts SELECT 'x' AS value, 8 AS key", "named_struct"),
+    ):
+        with pytest.raises(SqlError) as refused:
+            sql.do(f"INSERT INTO {statement}")
+        said = str(refused.value)
+        assert told in said, said
+        assert "\n" not in said, said
+
+
+class Place(Record):
+    street = String()
+    city = String()
+
+
+class Visit(Record):
+    who = String(required=True)
+    places = Array(Place())
+    marks = Map(Integer())
+
+
+@pytest.mark.process
+@pytest.mark.xdist_group("spark")
+def test_what_is_inserted_is_read_by_pulsars_own_client_with_its_schema(sql: Sql) -> None:
+    client = pulsar.Client(sql.topics.up.pulsar_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    try:
+        for kind in (AvroSchema, JsonSchema):
+            name = f"sqlp_{kind.__name__.lower()}"
+            consumer = client.subscribe(name, "s", schema=kind(Visit))
+            sql.do(
+                f"INSERT INTO {name} SELECT 'ann' AS who, map('x', 1) AS marks,"
+                " array(named_struct('city', 'Rome', 'street', 'Via')) AS places"
+            )
+            found = consumer.receive(60_000).value()
+            assert (found.who, found.marks) == ("ann", {"x": 1})
+            assert (found.places[0].city, found.places[0].street) == ("Rome", "Via")
+    finally:
+        client.close()

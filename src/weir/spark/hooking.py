@@ -1,40 +1,63 @@
-"""PySpark's readers, taught to look for tables: whenever PySpark is loaded, before or after `weir.spark`.
+"""PySpark's readers and writers, taught to look for tables, and to find this format in every session: whenever
+PySpark is loaded, before or after `weir.spark`.
 
 Nothing here loads PySpark: commands that only ask for a word of the lake would wait for it.
 """
 
 import importlib.abc
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
+from functools import wraps
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-_MODULE, _NAME = "pyspark.sql.readwriter", "weir"
+from weir.model.errors import SparkSetupError
+
+_NAME = "weir"
+#: What is hooked: modules, their classes, and the method of each that has Spark look for the format.
+_MODULES = {
+    "pyspark.sql.readwriter": {"DataFrameReader": "load", "DataFrameWriter": "save"},
+    "pyspark.sql.streaming.readwriter": {"DataStreamReader": "load", "DataStreamWriter": "start"},
+}
+#: What Spark says where it does not know the format; and where it does, and its Python does not know Weir.
+_UNKNOWN, _NOT_THERE = "DATA_SOURCE_NOT_FOUND", ("No module named 'weir", "PYTHON_VERSION_MISMATCH")
 #: What is kept of a reader, beside what it tells the JVM.
 _FORMAT, _GIVEN, _SCHEMA = "_weir_format", "_weir_given", "_weir_schema"
 
 
 def hook_readers() -> None:
     """Now if PySpark is loaded, else when it is."""
-    loaded = sys.modules.get(_MODULE)
-    if loaded is not None:
-        _install(loaded.DataFrameReader)
-    elif not any(isinstance(one, _Finder) for one in sys.meta_path):
+    for name in _MODULES:
+        if name in sys.modules:
+            _hook(sys.modules[name])
+    waiting = any(isinstance(one, _Finder) for one in sys.meta_path)
+    if not waiting and not all(name in sys.modules for name in _MODULES):
         sys.meta_path.insert(0, _Finder())
 
 
+def _hook(module: ModuleType) -> None:
+    for name, method in _MODULES[module.__name__].items():
+        _find_format(getattr(module, name), method)
+    if hasattr(module, "DataFrameReader"):
+        _install(module.DataFrameReader)
+
+
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module as others would, and has a word with it once it is loaded."""
+    """Finds these modules as others would, and has a word with each once it is loaded."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != _MODULE:
+        if fullname not in _MODULES:
             return None
         sys.meta_path.remove(self)
-        found = importlib.util.find_spec(fullname)
+        try:
+            found = importlib.util.find_spec(fullname)
+        finally:
+            sys.meta_path.insert(0, self)
         if found is not None and found.loader is not None:
             found.loader = _Loader(found.loader)
         return found
@@ -50,7 +73,37 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        _install(module.DataFrameReader)
+        _hook(module)
+
+
+def _find_format(kind: Any, method: str) -> None:
+    """Have a session that does not know this format told of it, and its user what is missing; once."""
+    before = getattr(kind, method)
+    if hasattr(before, "weir_before"):
+        return
+
+    @wraps(before)
+    def found(self: Any, *given: Any, **named: Any) -> Any:
+        try:
+            return before(self, *given, **named)
+        except Exception as failure:  # PySpark's, which is not loaded here
+            if f"{_UNKNOWN}] " not in str(failure) or f" {_NAME}." not in str(failure):
+                raise
+        from weir.spark.source.source import WeirSource
+
+        self._spark.dataSource.register(WeirSource)
+        try:
+            return before(self, *given, **named)
+        except Exception as failure:
+            if not any(words in str(failure) for words in (*_NOT_THERE, _UNKNOWN)):
+                raise
+            raise SparkSetupError(
+                f"the Python that Spark runs ({os.environ.get('PYSPARK_PYTHON', 'python3')}) has no Weir",
+                hint="unset PYSPARK_PYTHON before the session is built, or install Weir there",
+            ) from failure
+
+    found.weir_before = before  # type: ignore[attr-defined]
+    setattr(kind, method, found)
 
 
 def _install(reader: Any) -> None:

@@ -64,37 +64,68 @@ class TopicHistory:
     ) -> Iterator[Any]:
         import pyarrow as pa
         from pyiceberg.table import StaticTable
-        from pyspark.sql.pandas.types import to_arrow_type
 
-        from weir.spark.lake.columns import conform
         from weir.spark.lake.stores import suit_store
-        from weir.spark.source.decode import SCHEMA, SCHEMA_WITH_HEADERS
 
         suit_store(self.store)
         table = StaticTable.from_metadata(self.metadata, dict(self.store))
-        place = f"partition = {wanted.partition.index} and offset >= {wanted.start} and offset < {wanted.end}"
-        found = table.scan(row_filter=place).to_arrow().sort_by("offset")
-        if not found.num_rows:
-            return
-        schema = SCHEMA_WITH_HEADERS if options.headers else SCHEMA
-        typed = (values or {}).get(wanted.partition.topic)
-        corrupt = None if options.registry is None else options.registry.corrupt
-        found = _bytes_where_wanted(found, typed, options)
-        fields = {field.name: field for field in schema}
-        if typed is not None:
-            fields["value"] = pa.field("value", to_arrow_type(typed.type, timezone="UTC"))
-            if typed.key_type is not None:
-                fields["key"] = pa.field("key", to_arrow_type(typed.key_type, timezone="UTC"))
-            _check_corrupt(found, wanted, options)
-            if corrupt is not None:
-                bytes_ = found.column("corrupt") if "corrupt" in found.column_names else _nulls(found)
-                found = found.append_column(corrupt, bytes_) if corrupt != "corrupt" else found
-                fields[corrupt] = pa.field(corrupt, pa.binary())
-        if options.raw:
-            fields |= {name: pa.field(name, pa.binary()) for name in (RAW_KEY, RAW_VALUE)}
-        found = found.append_column("topic", pa.array([wanted.partition.topic] * found.num_rows))
-        for batch in found.combine_chunks().to_batches():
-            yield conform(batch, pa.schema(list(fields.values())))
+        found = [_conformed(rows, wanted, options, values) for rows in _files(table, wanted) if rows.num_rows]
+        if found:
+            yield from pa.concat_tables(found).sort_by("offset").combine_chunks().to_batches()
+
+
+def _files(table: Any, wanted: Range) -> list[Any]:
+    """What the files have of the range, with the columns that the table has now."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    from weir.spark.lake.columns import conform
+    from weir.spark.lake.rewriting import named, same_names
+
+    now, index = schema_to_pyarrow(table.schema()), wanted.partition.index
+    scan = table.scan(row_filter=f"partition = {index} and offset >= {wanted.start} and offset < {wanted.end}")
+    among = [("partition", "=", index), ("offset", ">=", wanted.start), ("offset", "<", wanted.end)]
+    found = []
+    for task in scan.plan_files():
+        with table.io.new_input(task.file.file_path).open() as source:
+            rows = pq.read_table(source, filters=among)
+        if not same_names(rows.schema, now):
+            # Its own reader finds renamed fields of records by their ids; but lists of records that are null, it
+            # takes for empty ones.
+            return [scan.to_arrow()]
+        batches = named(rows, now).combine_chunks().to_batches()
+        found.append(pa.Table.from_batches([conform(one, now) for one in batches], now))
+    return found
+
+
+def _conformed(found: Any, wanted: Range, options: SourceOptions, values: Mapping[str, ValueSchema] | None) -> Any:
+    """As `read_range` gives them."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    from weir.spark.lake.columns import conform
+    from weir.spark.source.decode import SCHEMA, SCHEMA_WITH_HEADERS
+
+    schema = SCHEMA_WITH_HEADERS if options.headers else SCHEMA
+    typed = (values or {}).get(wanted.partition.topic)
+    corrupt = None if options.registry is None else options.registry.corrupt
+    found = _bytes_where_wanted(found, typed, options)
+    fields = {field.name: field for field in schema}
+    if typed is not None:
+        fields["value"] = pa.field("value", to_arrow_type(typed.type, timezone="UTC"))
+        if typed.key_type is not None:
+            fields["key"] = pa.field("key", to_arrow_type(typed.key_type, timezone="UTC"))
+        _check_corrupt(found, wanted, options)
+        if corrupt is not None:
+            bytes_ = found.column("corrupt") if "corrupt" in found.column_names else _nulls(found)
+            found = found.append_column(corrupt, bytes_) if corrupt != "corrupt" else found
+            fields[corrupt] = pa.field(corrupt, pa.binary())
+    if options.raw:
+        fields |= {name: pa.field(name, pa.binary()) for name in (RAW_KEY, RAW_VALUE)}
+    found = found.append_column("topic", pa.array([wanted.partition.topic] * found.num_rows))
+    whole = pa.schema(list(fields.values()))
+    return pa.Table.from_batches([conform(one, whole) for one in found.combine_chunks().to_batches()], whole)
 
 
 def _bytes_where_wanted(found: Any, typed: ValueSchema | None, options: SourceOptions) -> Any:

@@ -190,8 +190,8 @@ def _check(table: "LakeTable", columns: t.StructType, files: "list[DataFile]", c
 
 
 def _renamed(table: "LakeTable") -> bool:
-    """Whether a column ever had another name, or a name another column. Else files are read by names: Spark would
-    keep the ids with the columns, whatever becomes of them, and take them for those of files that a query writes."""
+    """Whether a column ever had another name, or a name another column. Else files are read by names: Spark keeps
+    ids with columns, whatever becomes of those, and takes them for the ids in files that a query writes."""
     ids: dict[str, int] = {}
     names: dict[int, str] = {}
     for schema in table.table.metadata.schemas:

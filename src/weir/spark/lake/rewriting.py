@@ -61,7 +61,7 @@ def rewrite(job: RewriteJob, wanted: Rewrite) -> "tuple[DataFile, ...]":
         for file in wanted.files:
             with io.new_input(file.file_path).open() as source:
                 for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS):
-                    kept = conform(left(_named(batch, schema), wanted.erased), schema)
+                    kept = conform(left(named(batch, schema), wanted.erased), schema)
                     rows += kept.num_rows
                     writer.write_batch(kept)
     if not rows:
@@ -92,8 +92,8 @@ def _ids(schema: Any, *, below: bool = False) -> dict[bytes, str]:
     return found
 
 
-def _named(batch: Any, schema: Any) -> Any:
-    """With the names that columns have now: they are known by their ids."""
+def named(batch: Any, schema: Any) -> Any:
+    """A table or batch with the names that columns have now: they are known by their ids."""
     now = {field.metadata[_FIELD_ID]: field.name for field in schema}
     names = [now.get((field.metadata or {}).get(_FIELD_ID, b""), field.name) for field in batch.schema]
     return batch.rename_columns(names)
