@@ -6,7 +6,6 @@ Nothing here loads PySpark: commands that only ask for a word of the lake would 
 
 import importlib.abc
 import importlib.util
-import os
 import sys
 from collections.abc import Sequence
 from functools import wraps
@@ -23,7 +22,8 @@ _MODULES = {
     "pyspark.sql.streaming.readwriter": {"DataStreamReader": "load", "DataStreamWriter": "start"},
 }
 #: What Spark says where it does not know the format; and where it does, and its Python does not know Weir.
-_UNKNOWN, _NOT_THERE = "DATA_SOURCE_NOT_FOUND", ("No module named 'weir", "PYTHON_VERSION_MISMATCH")
+_UNKNOWN, _NOT_THERE = "DATA_SOURCE_NOT_FOUND", "No module named 'weir"
+_WITH_WEIR = "build the session after `import weir.spark`, without PYSPARK_PYTHON, or install Weir there"
 #: What is kept of a reader, beside what it tells the JVM.
 _FORMAT, _GIVEN, _SCHEMA = "_weir_format", "_weir_given", "_weir_schema"
 
@@ -79,30 +79,31 @@ class _Loader(importlib.abc.Loader):
 def _find_format(kind: Any, method: str) -> None:
     """Have a session that does not know this format told of it, and its user what is missing; once."""
     before = getattr(kind, method)
-    if hasattr(before, "weir_before"):
+    if getattr(kind, "_weir_finds", False):
         return
 
     @wraps(before)
     def found(self: Any, *given: Any, **named: Any) -> Any:
-        try:
-            return before(self, *given, **named)
-        except Exception as failure:  # PySpark's, which is not loaded here
-            if f"{_UNKNOWN}] " not in str(failure) or f" {_NAME}." not in str(failure):
-                raise
-        from weir.spark.source.source import WeirSource
+        for told in (False, True):
+            try:
+                return before(self, *given, **named)
+            except Exception as failure:  # PySpark's, which is not loaded here
+                words = str(failure)
+                unknown = f"{_UNKNOWN}]" in words and f" {_NAME}." in words
+                if _NOT_THERE in words or (told and unknown):
+                    python = getattr(getattr(self._spark, "_sc", None), "pythonExec", "python3")
+                    raise SparkSetupError(
+                        f"the Python that Spark runs ({python}) has no Weir",
+                        hint=_WITH_WEIR,
+                    ) from None
+                if not unknown:
+                    raise
+            from weir.spark.source.source import WeirSource
 
-        self._spark.dataSource.register(WeirSource)
-        try:
-            return before(self, *given, **named)
-        except Exception as failure:
-            if not any(words in str(failure) for words in (*_NOT_THERE, _UNKNOWN)):
-                raise
-            raise SparkSetupError(
-                f"the Python that Spark runs ({os.environ.get('PYSPARK_PYTHON', 'python3')}) has no Weir",
-                hint="unset PYSPARK_PYTHON before the session is built, or install Weir there",
-            ) from failure
+            self._spark.dataSource.register(WeirSource)
+        return None
 
-    found.weir_before = before  # type: ignore[attr-defined]
+    kind._weir_finds = True
     setattr(kind, method, found)
 
 
