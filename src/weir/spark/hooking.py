@@ -23,6 +23,7 @@ _MODULES = {
 }
 #: What Spark says where it does not know the format; and where it does, and its Python does not know Weir.
 _UNKNOWN, _NOT_THERE = "DATA_SOURCE_NOT_FOUND", "No module named 'weir"
+_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"
 _WITH_WEIR = "build the session after `import weir.spark`, without PYSPARK_PYTHON, or install Weir there"
 #: What is kept of a reader, beside what it tells the JVM.
 _FORMAT, _GIVEN, _SCHEMA = "_weir_format", "_weir_given", "_weir_schema"
@@ -90,21 +91,32 @@ def _find_format(kind: Any, method: str) -> None:
             except Exception as failure:  # PySpark's, which is not loaded here
                 words = str(failure)
                 unknown = f"{_UNKNOWN}]" in words and f" {_NAME}." in words
-                if _NOT_THERE in words or (told and unknown):
+                if _NOT_THERE in words:
                     python = getattr(getattr(self._spark, "_sc", None), "pythonExec", "python3")
                     raise SparkSetupError(
-                        f"the Python that Spark runs ({python}) has no Weir",
-                        hint=_WITH_WEIR,
+                        f"the Python that Spark runs ({python}) has no Weir", hint=_WITH_WEIR
+                    ) from None
+                if told and unknown:
+                    raise SparkSetupError(
+                        "this session of Spark does not know the format weir", hint=_WITH_WEIR
                     ) from None
                 if not unknown:
                     raise
-            from weir.spark.source.source import WeirSource
-
-            self._spark.dataSource.register(WeirSource)
+            _register(self._spark)
         return None
 
     kind._weir_finds = True
     setattr(kind, method, found)
+
+
+def _register(spark: Any) -> None:
+    from weir.spark.source.source import WeirSource
+
+    try:
+        spark.dataSource.register(WeirSource)
+    except Exception as failure:  # PySpark's
+        if _KNOWN not in str(failure):  # another session has found it meanwhile, for all of them
+            raise
 
 
 def _install(reader: Any) -> None:
