@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.functions.running import descendants
 
 from weir.spark.pipelines import state
 
@@ -113,3 +114,24 @@ def test_a_detached_pipeline_is_seen_fed_and_stopped_from_elsewhere_and_tells_a_
     flow = next(one for key, one in told if key == "shop.to_away_clean")
     assert [one["name"] for one in flow["inputs"]] == ["away_orders"]
     assert [one["name"] for one in flow["outputs"]] == ["away_clean"]
+
+
+def test_a_pipeline_whose_process_or_whose_spark_is_killed_goes_on_and_takes_each_message_once(shop: Shop) -> None:
+    shop.init("dead_orders", "dead_clean")
+    shop.do("run", "--detach", "--every", "1")
+    patiently(lambda: len(shop.ids("dead_clean")) >= 6, within_s=600)
+    make_orders(shop.topics, "dead_orders", first=6, count=50)
+    first = state.read(shop.storage).pid
+    (java,) = (pid for pid, command in descendants(first) if "SparkSubmit" in command)
+    os.kill(java, signal.SIGKILL)  # while it is at these
+    patiently(lambda: len(shop.ids("dead_clean")) >= 56, within_s=600)
+    assert state.read(shop.storage).pid == first
+    make_orders(shop.topics, "dead_orders", first=56, count=50)
+    os.kill(first, signal.SIGKILL)
+    patiently(lambda: shop.status()["state"] == "stopped", within_s=60)
+    assert shop.status()["error"] == "it ended without a word"
+    make_orders(shop.topics, "dead_orders", first=106, count=4)
+    shop.do("run", "--detach", "--every", "1")  # on busy machines an update may fail, and the next one does it
+    patiently(lambda: len(shop.ids("dead_clean")) >= 110, within_s=600)
+    patiently(lambda: shop.command("stop").returncode == 0, within_s=600)
+    assert shop.ids("dead_clean") == list(range(110))

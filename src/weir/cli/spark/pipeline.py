@@ -20,6 +20,7 @@ from weir.model.errors import ConfigError, SparkSetupError
 if TYPE_CHECKING:
     from weir.spark.pipelines.resolving import Resolved
     from weir.spark.pipelines.spec import Spec
+    from weir.spark.pipelines.state import State
 
 _FOLDER = click.option(
     "-f", "--folder", default=".", metavar="FOLDER", help="The pipeline's folder, or its file; by default here."
@@ -162,7 +163,7 @@ def _run(
     from weir.spark.pipelines.running import Runner, connect, keep_running
     from weir.spark.pipelines.state import State, write
 
-    ended = Event()
+    ended, environment = Event(), dict(os.environ)
     state = State(spec.name, os.getpid(), "starting", time.time())
     write(spec.storage, state)
 
@@ -183,6 +184,7 @@ def _run(
     try:
         place = place_of(remote, kafka)
         session = connect(spec, master, memory)
+        session.when_dead(lambda: _spark_died(spec, state, None if once or ended.is_set() else environment))
         try:
             runner = Runner(spec, place, session.spark, say)
             if runner.resolved.problems:
@@ -203,6 +205,22 @@ def _run(
     if state.error:
         click.echo(f"failed: {state.error}", err=True)
     return done
+
+
+def _spark_died(spec: "Spec", state: "State", again: dict[str, str] | None) -> None:
+    """The JVM is gone, and nothing here can be told so: the process begins anew, from its checkpoints, with the
+    environment that it had `again`; None: it ends."""
+    from weir.spark.pipelines.state import write
+
+    state.state, state.error = "failed" if again is None else "starting", "Spark's process has ended"
+    state.failures += 1
+    write(spec.storage, state)
+    click.echo(f"failed: {state.error}", err=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if again is not None:
+        os.execve(sys.executable, [sys.executable, "-m", "weir.cli.main", *sys.argv[1:]], again)
+    os._exit(1)
 
 
 @pipeline.command(epilog=examples("weir pipeline status", "weir pipeline status -f shop --json"))

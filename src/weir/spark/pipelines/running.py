@@ -5,10 +5,11 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 from uuid import uuid4
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.model.errors import SparkSetupError, WeirError
@@ -36,6 +37,17 @@ class Connected:
     spark: SparkSession
     behind: SparkSession
 
+    def when_dead(self, act: Callable[[], None]) -> None:
+        """Done, in a thread, when Spark's own process has ended: Connect would ask it again for minutes."""
+        process: Any = getattr(SparkContext._gateway, "proc", None)  # none, if another has started it
+
+        def watch() -> None:
+            process.wait()
+            act()
+
+        if process is not None:
+            Thread(target=watch, daemon=True).start()
+
     def stop(self) -> None:
         self.spark.stop()
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
@@ -49,8 +61,6 @@ def connect(spec: Spec, master: str, memory: str) -> Connected:
         from pyspark.sql.connect.session import SparkSession as Remote
     except ImportError as missing:
         raise SparkSetupError(f"pipelines run on Spark Connect, which lacks a part: {missing}") from None
-    from pyspark import SparkConf, SparkContext
-
     spec.storage.mkdir(parents=True, exist_ok=True)
     port = _free_port()
     os.environ.setdefault("SPARK_CONNECT_AUTHENTICATE_TOKEN", uuid4().hex)
