@@ -13,6 +13,7 @@ from weir.model.topics import TopicName
 from weir.spark.lake.definitions import Definition, namespace_lake, turn_off
 from weir.spark.lake.jobs import LocalJobs
 from weir.spark.source.columns import schema_of
+from weir.spark.source.source import WeirSource
 from weir.spark.sql.tables import Tables
 from weir.testing.processes.s3 import S3Server
 from weir.testing.processes.up import UpProcess
@@ -72,6 +73,20 @@ def test_a_batch_read_has_every_offset_once_and_the_tables_part_is_sparks_own_pa
     assert rows[0][0].value == rows[0][0].key, "the bytes that were sent"
     tail = spark.read.format("weir").options(**options, lake="false").load(topic)
     assert tail.count() == 4
+
+
+def test_what_is_exported_and_trimmed_once_a_read_is_planned_comes_from_the_table(
+    topics: Topics, seam: tuple[str, Lake]
+) -> None:
+    topic, lake = seam
+    options = {"kafka.bootstrap.servers": topics.servers, "adminUrl": topics.up.http_url, "subscribe": topic}
+    source = WeirSource(options)
+    reader = source.reader(source.schema())
+    planned = reader.partitions()
+    lake.export(topic)
+    topics.trim(topic, 8)
+    found = [batch.column("offset").to_pylist() for one in planned for batch in reader.read(one)]
+    assert sorted(offset for some in found for offset in some) == list(range(9))
 
 
 def test_a_stream_from_the_earliest_begins_with_what_only_the_table_has(
