@@ -3,14 +3,15 @@ by one, and who has none, or another's, is told in a sentence."""
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import PySparkException
 
 from weir.client.blocking import ask_v2
 from weir.client.kafka.cluster import Cluster
 from weir.client.registry import topic_of
+from weir.model.errors import NetworkError
 from weir.spark.lake.definitions import Definition, namespace_lake, turn_on
 from weir.spark.lake.export import Exporter
 from weir.spark.lake.jobs import LocalJobs
@@ -95,7 +96,7 @@ def test_who_has_a_certificate_does_everything_by_it(certified: CertifiedUp, spa
     assert "default/orders" in certified.weir("admin", "lake", "status", "--json")[1]
 
 
-def test_who_has_none_or_anothers_is_told_so(certified: CertifiedUp, spark: "SparkSession") -> None:
+def test_who_has_none_or_anothers_is_told_so(certified: CertifiedUp) -> None:
     for who in (None, "other"):
         for command in (
             ("replay", "list"),
@@ -105,9 +106,9 @@ def test_who_has_none_or_anothers_is_told_so(certified: CertifiedUp, spark: "Spa
         ):
             code, said = certified.weir(who, *command)
             assert (code, "give one of an authority that it trusts" in said) == (1, True), said
-    options = {**place_of(certified, None).options, "kafka.request.timeout.ms": "1000"}
-    with pytest.raises(PySparkException, match="of an authority that it trusts"):
-        spark.read.format("weir").options(**options).load("orders").count()
+    unwanted = replace(connection(place_of(certified, None).options), retry_for_s=0.0)
+    with pytest.raises(NetworkError, match="of an authority that it trusts"), Cluster(unwanted) as cluster:
+        cluster.topics()
     for wrong, told in (("nowhere.pem", "there is no file nowhere.pem"), (certified.ca, "cannot be used")):
         code, said = certified.weir(None, "replay", "list", "--cert", wrong)
         assert (code, told in said) == (1, True), said
