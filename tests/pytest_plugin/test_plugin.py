@@ -137,7 +137,7 @@ def test_hang(weir):
 def _gone(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second: it went while its file was open
         return True
 
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from pyspark.serializers import SpecialLengths, UTF8Deserializer, read_int, write_with_length
@@ -100,12 +101,19 @@ def test_only_in_workers_of_spark_is_what_is_loaded_left_alone_by_the_garbage_co
     assert len(frozen) == workers._USES, "later garbage is still found"
 
 
-def test_a_worker_that_waits_when_spark_ends_says_nothing(tmp_path: Path) -> None:
+@pytest.fixture
+def socket_folder() -> Iterator[str]:
+    """A short one: the name of a socket has a hundred bytes at the most."""
+    with TemporaryDirectory(prefix="weir-", dir="/tmp") as folder:
+        yield folder
+
+
+def test_a_worker_that_waits_when_spark_ends_says_nothing(tmp_path: Path, socket_folder: str) -> None:
     """Spark's own daemon and worker, which look for data sources; this test is the JVM."""
     variables = {
         **os.environ,
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": socket_folder,
         "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
         "SPARK_REUSE_WORKER": "1",
     }

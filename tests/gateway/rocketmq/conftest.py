@@ -1,5 +1,6 @@
 """`weir up` for RocketMQ's own Python client."""
 
+import asyncio
 import json
 import time
 import urllib.request
@@ -47,6 +48,7 @@ class Clients:
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self._made: list[Any] = []
+        self._loop = asyncio.new_event_loop()
 
     def configuration(self, *, credentials: Credentials | None = None, namespace: str = "") -> ClientConfiguration:
         return ClientConfiguration(self.endpoint, credentials or Credentials(), namespace, request_timeout=30)
@@ -61,6 +63,8 @@ class Clients:
         return self.started(SimpleConsumer(self.configuration(**how), group, wanted, wait_s))
 
     def started(self, client: Any) -> Any:
+        # Its telemetry asks this thread for an event loop, of which `asyncio.run` in a test before has left none.
+        asyncio.set_event_loop(self._loop)
         client.startup()
         self._made.append(client)
         return client
@@ -77,6 +81,8 @@ class Clients:
     def close(self) -> None:
         for client in self._made:
             client.shutdown()
+        asyncio.set_event_loop(None)
+        self._loop.close()
 
 
 @pytest.fixture(scope="module")

@@ -188,6 +188,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.DuplicateInDoubtError: Code.NOT_LEADER_OR_FOLLOWER,
     errors.TooManyError: Code.POLICY_VIOLATION,
     errors.MessageTooLargeError: Code.MESSAGE_TOO_LARGE,
+    errors.InvalidRecordError: Code.INVALID_RECORD,
     errors.QuotaExceededError: Code.POLICY_VIOLATION,
     errors.StorageFullError: Code.POLICY_VIOLATION,
     errors.ProducersHeldError: Code.THROTTLING_QUOTA_EXCEEDED,

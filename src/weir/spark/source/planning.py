@@ -49,21 +49,6 @@ class Losses:
         return count
 
 
-class TrimmedGap(Exception):
-    """Offsets that were trimmed, before anything behind them is read."""
-
-    def __init__(self, first: int, end: int) -> None:
-        super().__init__(f"offsets {first} to {end - 1}")
-        self.first, self.end = first, end
-
-
-class Gaps(Losses):
-    """Stops a read where offsets are no longer there: they may be elsewhere."""
-
-    def report(self, partition: Partition, first: int, end: int, why: str = "are no longer in the topic") -> None:
-        raise TrimmedGap(first, end)
-
-
 def partitions_of(cluster: Cluster, options: SourceOptions) -> list[Partition]:
     """The partitions that the query reads, as they are now."""
     wanted = options.wanted

@@ -17,7 +17,7 @@ from weir.spark.source.filters import Pushed, push
 from weir.spark.source.option_table import known
 from weir.spark.source.option_values import flag
 from weir.spark.source.options import SourceOptions, parse
-from weir.spark.source.planning import Gaps, Losses, Older, TrimmedGap, batch_ranges
+from weir.spark.source.planning import Losses, Older, batch_ranges
 from weir.spark.source.ranges import Range, split
 from weir.spark.source.streaming import TopicStreamReader
 from weir.spark.workers import borrowed, settle
@@ -177,25 +177,8 @@ class TopicReader(DataSourceReader):
         if isinstance(partition, RangePartition) and partition.history is not None:
             yield from partition.history.read(partition.value, self._options, self._values)
         elif isinstance(partition.value, Range):
-            yield from self._filled(partition.value)
+            from weir.spark.source.reading import read_range
+
+            yield from read_range(self._options, partition.value, self._values)
         else:  # Spark makes a task of nothing where there are none
             settle()
-
-    def _filled(self, wanted: Range) -> Iterator[Any]:
-        """The range. What was trimmed since it was planned is in the table by then, and comes from there."""
-        from weir.spark.lake.history import find_topic_history
-        from weir.spark.source.reading import read_range
-
-        options, values = self._options, self._values
-        while wanted.size:
-            try:
-                yield from read_range(options, wanted, values, Gaps(fail=True))
-                return
-            except TrimmedGap as trimmed:
-                gap = Range(wanted.partition, trimmed.first, trimmed.end)
-            history = find_topic_history(options, wanted.partition.topic)
-            if history is None or not history.covers(wanted.partition.index, gap.end):
-                Losses(options.fail_on_data_loss).report(gap.partition, gap.start, gap.end)
-            else:
-                yield from history.read(gap, options, values)
-            wanted = Range(wanted.partition, gap.end, wanted.end)
