@@ -201,7 +201,7 @@ def test_a_last_page_without_a_cursor_is_carried_as_it_grows(weir: Weir, api: Ap
 
 
 def test_an_answer_that_drips_for_ever_ends_by_the_timeout(weir: Weir, api: Api, unique: str) -> None:
-    about = {"type": "http", "url": f"{api.url}/drips", "cursor": "next", "timeout": "200ms"}
+    about = {"type": "http", "url": f"{api.url}/drips", "cursor": "next", "timeout": "5s"}
     with (
         weir.task(unique, {"topic": unique, "source": about}) as running,
         pytest.raises(ConnectorError, match="takes longer than timeout"),
