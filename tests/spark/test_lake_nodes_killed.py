@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,10 +146,17 @@ def kill_both_workers(export: Export) -> None:
 def kill_executor(export: Export) -> None:
     """The JVM that the worker has started; its Python may go on for a while, for nobody."""
     executor = int(export.cluster.workers["right"].process.pid)
-    java = [pid for pid in processes_below(executor) if Path(f"/proc/{pid}/comm").read_text().strip() == "java"]
+    java = [pid for pid in processes_below(executor) if is_java(pid)]
     assert java
     kill_all(java)
     export.end()
+
+
+def is_java(pid: int) -> bool:
+    """Not if it has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+    return False
 
 
 def kill_python(export: Export) -> None:

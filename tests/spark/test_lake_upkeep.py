@@ -133,7 +133,7 @@ def test_typed_keys_are_erased_by_the_bytes_that_were_sent() -> None:
 
 
 def test_the_table_of_a_deleted_topic_goes_with_its_files_and_others_stay(
-    topics: Topics, lake: Lake, tmp_path: Path
+    topics: Topics, lake: Lake, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept, deleted = topics.create(), topics.create()
     for topic in (kept, deleted):
@@ -149,6 +149,7 @@ def test_the_table_of_a_deleted_topic_goes_with_its_files_and_others_stay(
         assert drop_deleted(cluster, lakes) == []
     assert find_table(name, lake.definition) is None
     assert not place.exists(), "with what exports that came to nothing had left"
+    assert not caplog.messages, "nobody is told of trouble that is none"
     assert len(parquet(lake, tmp_path)) == 1
     assert lake.places(kept) == [(0, 0)]
 

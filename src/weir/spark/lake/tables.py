@@ -160,11 +160,12 @@ def _free(location: str, definition: Definition) -> str:
 
 
 def drop_table(found: LakeTable, definition: Definition) -> None:
-    """With all that lies in its folder, orphans too. Rows go first: whoever dies then finds the table again."""
+    """With all that lies in its folder, orphans too. Rows go first: whoever dies then finds the table again. The
+    catalog only forgets it: it would look for files that are gone, or lie elsewhere and are another's."""
     store, path = folder_in(found.table.io, found.location)
     with suppress(FileNotFoundError):
         store.delete_dir(f"{path}/data")
-    open_catalog(definition).purge_table(table_name(found.topic))
+    open_catalog(definition).drop_table(table_name(found.topic))
     with suppress(FileNotFoundError):
         store.delete_dir(path)
 
