@@ -19,6 +19,7 @@ from weir.model.errors import RunnerBusyError
 from weir.testing.processes.up import environment
 
 _PATIENCE_S = 600.0
+_STOPPING = Path(__file__).with_name("stopping_runner.py")
 
 
 def until(reached: Callable[[], Any]) -> Any:
@@ -48,14 +49,16 @@ class Cli:
 
 class RunnerProcess:
     def __init__(self, place: Place, log: Path) -> None:
-        self._command = [sys.executable, "-m", "weir.cli.main", "-v", "connect", "run", "--url", place.access.url]
+        self._words = ["-v", "connect", "run", "--url", place.access.url, "--standby", "--lease", "1s"]
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, stop_at: str | None = None) -> None:
+        """With `stop_at` it kills itself at that step of its first file; see `stopping_runner`."""
+        program = ["-m", "weir.cli.main"] if stop_at is None else [str(_STOPPING), stop_at]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._command, "--standby", "--lease", "1s"],
+                [sys.executable, *program, *self._words],
                 stdout=log,
                 stderr=log,
                 env={**environment(), "SHOP_PASSWORD": "hunter2"},
@@ -65,6 +68,12 @@ class RunnerProcess:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    def wait_killed(self) -> None:
+        assert self._process is not None
+        ended = self._process.wait(_PATIENCE_S)
+        assert ended == -signal.SIGKILL, (ended, self._log.read_text())
+        self._process = None
 
     def end(self, number: signal.Signals) -> None:
         if self._process is not None:

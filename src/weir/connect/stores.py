@@ -5,8 +5,10 @@ or by the connector's own references.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,6 +18,8 @@ from weir.model.errors import ConfigError, ConnectorError
 from weir.model.installation import install_command
 
 _REGION = "us-east-1"
+#: A file that is being written, and the process that does: none that another program has made is taken for one.
+_PARTIAL = re.compile(r"\.\d{20}-\d{20}\.\w+\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,15 @@ class Store:
             self._write(f"{self.root}/{path}", data)
         except OSError as failure:
             raise ConnectorError(f"{path} cannot be written: {failure}", hint="check path and rights") from None
+
+    def sweep(self, below: str) -> None:
+        """Take away what writers left that died within a file. Those of this process may be at it."""
+        if not self.local:
+            return  # an upload that was not ended is nothing that can be seen
+        for partial in Path(self.root, below).rglob(".*"):
+            writer = _PARTIAL.fullmatch(partial.name)
+            if writer is not None and int(writer[1]) != os.getpid():
+                partial.unlink(missing_ok=True)
 
     def _write(self, full: str, data: bytes) -> None:
         if not self.local:

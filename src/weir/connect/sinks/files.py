@@ -47,6 +47,8 @@ class FilesSink(Sink):
 
     def open(self) -> None:
         self._waiting.clear()
+        for topic in self._names:
+            self.store.sweep(topic)
         super().open()
 
     def kept(self) -> dict[Partition, int]:
