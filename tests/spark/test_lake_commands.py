@@ -96,6 +96,26 @@ def test_a_namespace_is_on_with_topics_that_come_later_and_one_of_them_can_be_of
     done(weir("lake", "off", "public/lakes"))
 
 
+def test_only_topics_that_are_in_the_lake_keep_what_is_not_exported(weir, topics: Topics, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    def held() -> list[str]:
+        names = ("own", "shared", "without")
+        return [name for name in names if "lake" in done(weir("subscriptions", "list", f"public/held/{name}"))]
+
+    done(weir("namespaces", "create", "public/held"))
+    for name in ("own", "shared", "without"):
+        topics.create(name=f"public..held..{name}")
+    done(weir("lake", "on", "public/held", "--to", str(tmp_path)))
+    assert held() == ["own", "shared", "without"]
+    done(weir("lake", "off", "public/held/without"))
+    done(weir("lake", "on", "public/held/own", "--to", str(tmp_path), "--keep", "1d"))
+    assert "(2 topics now)" in done(weir("lake", "on", "public/held", "--to", str(tmp_path), "--keep", "2d"))
+    assert held() == ["own", "shared"]
+    done(weir("lake", "off", "public/held"))
+    assert held() == ["own"], "what is said of a topic goes before its namespace"
+    done(weir("lake", "off", "public/held/own"))
+    assert held() == []
+
+
 def test_a_topic_without_partitions_has_a_standing_as_others_have(weir, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     done(weir("topics", "create", "alone"))
     done(weir("produce", "alone", "a"))

@@ -28,8 +28,13 @@ class Lakes:
         self.second = 0
         #: Away from the next export on.
         self.away_after: Exception | None = None
+        self.partitions = 1
+        #: Topics of which what is not exported stays.
+        self.held: list[TopicName] = []
         monkeypatch.setattr(module, "lake_topics", self._topics)
         monkeypatch.setattr(module, "find_table", lambda name, definition: None)
+        monkeypatch.setattr(module, "hold", lambda place, namespace, name: self.held.append(name))
+        monkeypatch.setattr(module, "let_go", self._let_go)
         place: Any = SimpleNamespace()
         exporter: Any = self
         self.runner = LakeRunner(place, exporter, Trigger(60.0, 10_000), now=lambda: self.now)
@@ -39,8 +44,13 @@ class Lakes:
             raise self.away
         return [LakeTopic(name, Definition("file:///x", "sqlite:///x")) for name in self.lag]
 
+    def _let_go(self, place: object, namespace: object, name: TopicName) -> None:
+        if self.away is not None:
+            raise self.away
+        self.held = [one for one in self.held if one != name]
+
     def standing(self, name: TopicName, table: object) -> list[Standing]:
-        return [Standing(0, 0, self.lag[name])]
+        return [Standing(at, 0, 0 if at else self.lag[name]) for at in range(self.partitions)]
 
     def export(self, name: TopicName, definition: Definition, told: object = None) -> Exported | None:
         self.tried.append(name)
@@ -83,6 +93,47 @@ def test_a_topic_is_exported_when_enough_waits_by_what_its_rows_took_the_last_ti
     assert lakes.step() == [], "they took 1000 bytes each"
     lakes.lag[ORDERS] = 10
     assert lakes.step() == [10]
+
+
+def test_topics_and_partitions_that_come_later_keep_what_is_not_exported_from_when_they_are_seen(
+    lakes: Lakes,
+) -> None:
+    lakes.step()
+    lakes.step()
+    assert lakes.held == [ORDERS]
+    lakes.lag[OTHERS] = 1
+    lakes.step()
+    assert lakes.held == [ORDERS, OTHERS]
+    lakes.partitions = 2
+    lakes.step()
+    assert lakes.held == 2 * [ORDERS, OTHERS]
+
+
+def test_a_topic_that_is_no_longer_in_the_lake_keeps_nothing_for_it_whatever_an_export_has_told_meanwhile(
+    lakes: Lakes,
+) -> None:
+    lakes.lag = {ORDERS: 0, OTHERS: 0}
+    lakes.step()
+    del lakes.lag[OTHERS]
+    lakes.away = NetworkError("nobody answers")
+    lakes.step()
+    assert lakes.held == [ORDERS, OTHERS]
+    lakes.away = None
+    lakes.step()
+    assert lakes.held == [ORDERS]
+
+
+def test_so_it_is_if_the_lake_is_turned_off_while_once_exports(
+    lakes: Lakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def turned_off(name: TopicName, definition: Definition, told: object = None) -> Exported | None:
+        del lakes.lag[name]
+        lakes.held.append(name)
+        return None
+
+    monkeypatch.setattr(lakes, "export", turned_off)
+    lakes.runner.once()
+    assert lakes.held == []
 
 
 def test_one_that_fails_is_tried_again_after_5_10_and_at_most_300_seconds_and_the_others_go_on(

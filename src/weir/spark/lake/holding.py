@@ -11,6 +11,7 @@ from weir.client.registry import topic_of
 from weir.model.errors import TopicNotFoundError
 from weir.model.replays import is_selection
 from weir.model.topics import NamespaceName, TopicName
+from weir.spark.lake.definitions import namespace_lake
 from weir.spark.source.options import connection
 from weir.spark.source.progress import Progress
 from weir.spark.sql.cluster import WeirCluster, kafka_name
@@ -26,9 +27,11 @@ def check_there(place: WeirCluster, topic: TopicName) -> None:
 
 
 def hold(place: WeirCluster, namespace: NamespaceName, topic: TopicName | None) -> int:
-    """Of how many topics everything stays until it is exported; TopicNotFoundError if it is not there."""
+    """Of how many topics everything stays until it is exported: of one, or of those of the namespace that the lake
+    is on for. TopicNotFoundError if it is not there."""
+    lake = None if topic is not None else namespace_lake(place.access, namespace)
     with Cluster(connection(place.options)) as cluster:
-        names = _topics(cluster, namespace) if topic is None else [topic]
+        names = [name for name in _topics(cluster, namespace, topic) if lake is None or lake.of(name) is not None]
         for name in names:
             parts = cluster.partitions([kafka_name(name)])
             placed = positions.committed(cluster, SUBSCRIPTION, parts)
@@ -42,15 +45,22 @@ def keep(cluster: Cluster, offsets: dict[Partition, int]) -> None:
 
 
 def let_go(place: WeirCluster, namespace: NamespaceName, topic: TopicName | None) -> None:
-    """The lake holds nothing back any more."""
+    """The lake holds nothing back any more of a topic, or of all topics of the namespace, unless it is on for them
+    still."""
+    lake = namespace_lake(place.access, namespace)
     with Cluster(connection(place.options)) as cluster:
-        for name in _topics(cluster, namespace) if topic is None else [topic]:
+        for name in _topics(cluster, namespace, topic):
+            if lake.of(name) is not None:
+                continue
             with suppress(TopicNotFoundError):
                 if positions.committed(cluster, SUBSCRIPTION, cluster.partitions([kafka_name(name)])):
                     ask_v2(place.access, "DELETE", topic_path(name, "subscription", SUBSCRIPTION))
 
 
-def _topics(cluster: Cluster, namespace: NamespaceName) -> list[TopicName]:
+def _topics(cluster: Cluster, namespace: NamespaceName, topic: TopicName | None) -> list[TopicName]:
+    """This one, or all of the namespace."""
+    if topic is not None:
+        return [topic]
     return [
         name for name in map(topic_of, cluster.topics()) if name.namespace == namespace and not is_selection(name)
     ]

@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 from pyiceberg.exceptions import CommitFailedException
 
@@ -15,12 +16,14 @@ from weir.model.errors import (
     NetworkError,
     TopicClosedError,
     TopicNotFoundError,
+    WeirError,
 )
 from weir.model.replays import is_selection
 from weir.model.topics import TopicName
 from weir.spark.lake.definitions import Definition, whole_lake
 from weir.spark.lake.export import Exported, Exporter, Standing, Told
 from weir.spark.lake.failures import in_a_line
+from weir.spark.lake.holding import hold, let_go
 from weir.spark.lake.tables import LakeTable, find_table, is_own
 from weir.spark.lake.upkeep import Kept, Limits, Tasks, Upkeep, drop_deleted
 from weir.spark.source.options import connection
@@ -59,7 +62,8 @@ class _Seen:
     row_bytes: float = _ROW_BYTES
     failures: int = 0
     again_s: float = 0.0
-    standing: list[Standing] = field(default_factory=list)
+    #: Of so many partitions the topic keeps what is not exported.
+    held: int = 0
 
 
 def lake_topics(place: WeirCluster) -> list[LakeTopic]:
@@ -116,7 +120,8 @@ class LakeRunner:
     def once(self) -> tuple[list[Exported], dict[TopicName, str]]:
         """Export all that is acknowledged now. What failed is told by its topic; the others are exported."""
         found, failed = [], {}
-        left = lake_topics(self._place)
+        every = lake_topics(self._place)
+        left = list(every)
         while left:
             one = left.pop(0)
             try:
@@ -132,6 +137,9 @@ class LakeRunner:
                 continue
             if added is not None:
                 found.append(added)
+        else:
+            with suppress(WeirError):
+                self._let_go([one.name for one in every], lake_topics(self._place))
         return found, failed
 
     def _patiently(self, one: LakeTopic) -> Exported | None:
@@ -151,6 +159,8 @@ class LakeRunner:
         except (NetworkError, TopicClosedError) as away:
             log.warning("the broker does not answer: %s", away)
             return []
+        for name in self._let_go(list(self._seen), topics):
+            del self._seen[name]
         for one in topics:
             seen = self._seen.setdefault(one.name, _Seen())
             try:
@@ -200,8 +210,23 @@ class LakeRunner:
                 return away
         return None
 
+    def _let_go(self, seen: Sequence[TopicName], on: Sequence[LakeTopic]) -> list[TopicName]:
+        """Those that the lake is no longer on for. What an export that ran as it was turned off has told the
+        brokers would keep all that comes, for ever."""
+        still, gone = {one.name for one in on}, []
+        for name in seen:
+            if name not in still:
+                with suppress(WeirError):
+                    let_go(self._place, name.namespace, name)
+                    gone.append(name)
+        return gone
+
     def _is_due(self, one: LakeTopic, seen: _Seen) -> bool:
-        waiting = sum(part.lag for part in self._exporter.standing(one.name, find_table(one.name, one.definition)))
+        parts = self._exporter.standing(one.name, find_table(one.name, one.definition))
+        if len(parts) != seen.held:  # a topic, or partitions, that came after `weir lake on`
+            hold(self._place, one.name.namespace, one.name)
+            seen.held = len(parts)
+        waiting = sum(part.lag for part in parts)
         if not waiting:
             seen.since_s = None
             return False
