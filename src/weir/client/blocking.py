@@ -10,7 +10,7 @@ from typing import Any
 from weir.client.addresses import parse_url, split_urls
 from weir.client.admin import AdminClient
 from weir.client.settings import ClientSettings
-from weir.client.tls import trusting
+from weir.client.tls import Refusals, trusting
 from weir.model.errors import ConfigError, NetworkError, TopicClosedError
 from weir.runtime.real import real_runtime
 
@@ -59,6 +59,7 @@ def _ask(access: Access, verb: str, path: str, body: object, *, own: bool) -> An
     async def work() -> Any:
         runtime = real_runtime()
         deadline = runtime.clock.monotonic() + access.patience_s
+        refusals = Refusals(len(urls))
         for attempt in count(1):
             try:
                 async with AdminClient(runtime, urls[(attempt - 1) % len(urls)], settings) as admin:
@@ -66,8 +67,9 @@ def _ask(access: Access, verb: str, path: str, body: object, *, own: bool) -> An
                         return await admin.own(verb, path, body)
                     answer = await admin.call(verb, path, None, body)
                     return json.loads(answer.body) if answer.body else None
-            except (NetworkError, TopicClosedError):
-                if attempt >= len(urls) and runtime.clock.monotonic() > deadline:
+            except (NetworkError, TopicClosedError) as failure:
+                late = attempt >= len(urls) and runtime.clock.monotonic() > deadline
+                if refusals.final(failure) or late:
                     raise
             if not attempt % len(urls):
                 await runtime.clock.sleep(_PAUSE_S)

@@ -2,7 +2,10 @@
 
 import ssl
 
-from weir.model.errors import ConnectionLostError
+from weir.model.errors import ConnectionLostError, TlsFailedError, TlsRefusedError, WeirError
+
+#: So often in a row a server may close a connection without a word, before that is its answer.
+_REFUSALS = 3
 
 
 def trusting(ca: str | None) -> ssl.SSLContext:
@@ -17,11 +20,32 @@ def trusting(ca: str | None) -> ssl.SSLContext:
     return context
 
 
-def unanswered(lost: ConnectionLostError) -> ConnectionLostError:
+def unanswered(lost: ConnectionLostError) -> TlsRefusedError:
     """The same, with what may be done: a server learns of a client's certificate after the client is done with the
     handshake, and one that it does not want it sends away without a word."""
-    lost.hint = lost.hint or (
+    hint = lost.hint or (
         "if it asks clients for certificates, give one of an authority that it trusts:"
         " --cert and --cert-key, or kafka.ssl.certificate.location"
     )
-    return lost
+    return TlsRefusedError(lost.what, hint=hint)
+
+
+class Refusals:
+    """Tells a server that does not take our certificate from one that is away for a while, which also may close a
+    connection in our face; but not again and again."""
+
+    def __init__(self, servers: int = 1) -> None:
+        """`servers`: how many are asked in turn; any of them may take what the others do not."""
+        self._enough = _REFUSALS * servers
+        self._weight = 0
+
+    def final(self, failure: WeirError) -> bool:
+        """Whether what was just tried need not be tried again."""
+        match failure:
+            case TlsFailedError():
+                self._weight += _REFUSALS
+            case TlsRefusedError():
+                self._weight += 1
+            case _:
+                self._weight = 0
+        return self._weight >= self._enough

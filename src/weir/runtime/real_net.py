@@ -4,10 +4,10 @@ import asyncio
 import socket
 import struct
 from collections.abc import Sequence
-from ssl import SSLContext, SSLError
+from ssl import SSLContext, SSLEOFError, SSLError, SSLSyscallError, SSLZeroReturnError
 from typing import cast
 
-from weir.model.errors import ConnectFailedError, ConnectionLostError
+from weir.model.errors import ConnectFailedError, ConnectionLostError, TlsFailedError
 from weir.model.ids import Buffer
 from weir.runtime.real_buffers import BufferPool, Inbox
 from weir.runtime.real_listening import DescriptorLimit, RealListener, bind
@@ -200,10 +200,14 @@ class RealNetwork:
                 )
         except TimeoutError as late:
             raise ConnectFailedError(f"no answer from {host}:{port} within {timeout_s:g} s") from late
+        except (
+            SSLEOFError,
+            SSLZeroReturnError,
+            SSLSyscallError,
+        ) as ended:  # whoever was there may have gone just then
+            raise ConnectFailedError(f"{host}:{port} ended the handshake of TLS") from ended
         except SSLError as refused:
-            raise ConnectFailedError(
-                f"TLS with {host}:{port} failed: {refused.reason or refused}", hint="check certificate and CA"
-            ) from refused
+            raise TlsFailedError(f"TLS with {host}:{port} failed: {refused.reason or refused}") from refused
         except (OSError, OverflowError) as refused:
             raise ConnectFailedError(f"cannot connect to {host}:{port}: {refused}") from refused
         return connection

@@ -14,6 +14,7 @@ from typing import Self, TypeVar
 from weir.client.kafka.connection import KafkaConnection
 from weir.client.kafka.refusals import RETRIABLE, check, error_of
 from weir.client.kafka.settings import Address, KafkaSettings
+from weir.client.tls import Refusals
 from weir.model.errors import ConnectFailedError, NetworkError, TopicNotFoundError, WeirError
 from weir.wire.kafka import messages as m
 
@@ -210,10 +211,11 @@ class Patience:
         now = time.monotonic()
         self._deadline, self._tell = now + seconds, now + min(seconds, _TELL_S)
         self._pause_s = _FIRST_PAUSE_S
+        self._refusals = Refusals()
 
     def wait(self, failure: WeirError) -> None:
         now = time.monotonic()
-        if now + self._pause_s > self._deadline:
+        if self._refusals.final(failure) or now + self._pause_s > self._deadline:
             raise failure
         if now >= self._tell:
             self._tell = self._deadline

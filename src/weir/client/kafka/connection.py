@@ -20,6 +20,7 @@ from weir.model.errors import (
     ConnectionLostError,
     FrameTooLargeError,
     NotAuthenticatedError,
+    TlsFailedError,
     UnknownVersionError,
     WireError,
 )
@@ -75,16 +76,11 @@ class KafkaConnection:
         self._versions: dict[int, int] = {ApiKey.API_VERSIONS: 0}
         self._waiting: deque[tuple[int, int, int]] = deque()
         self._last_id = 0
-        #: Whether the other end closed it, broke it, or did not answer in time.
-        self.broken = False
+        #: Whether the other end closed it, broke it, or did not answer in time; and if so, whether it was that.
+        self.broken = self._silent = False
         self._socket = self._connect()
         try:
             self._greet()
-        except ConnectionLostError as lost:
-            self.close()
-            if settings.tls is not None:
-                raise unanswered(lost) from None
-            raise
         except BaseException:
             self.close()
             raise
@@ -147,14 +143,19 @@ class KafkaConnection:
             context = settings.tls.context()
             try:
                 raw = context.wrap_socket(raw, server_hostname=address.host)
-            except (OSError, ssl.SSLError) as failure:
+            except OSError as failure:  # an SSLError is one, too
                 raw.close()
-                raise ConnectFailedError(f"no TLS with {address}: {failure}", hint="check the CA") from None
+                raise _no_tls(address, failure) from None
         raw.settimeout(settings.request_timeout_s)
         return raw
 
     def _greet(self) -> None:
-        served = self.ask(m.ApiVersionsRequest(), m.ApiVersionsResponse)
+        try:
+            served = self.ask(m.ApiVersionsRequest(), m.ApiVersionsResponse)
+        except ConnectionLostError as lost:
+            if self._settings.tls is None or self._silent:
+                raise
+            raise unanswered(lost) from None
         check(served.error_code, str(self.address))
         newest = _NEWEST | (_NEWEST_2 if self._settings.joining_by_use else {})
         for api in served.api_keys:
@@ -221,8 +222,16 @@ class KafkaConnection:
 
     def _lost(self, failure: OSError) -> ConnectionLostError:
         self.broken = True
-        why = "it did not answer in time" if isinstance(failure, TimeoutError) else str(failure)
+        self._silent = isinstance(failure, TimeoutError)
+        why = "it did not answer in time" if self._silent else str(failure)
         return ConnectionLostError(f"the connection to {self.address} is gone: {why}")
+
+
+def _no_tls(address: Address, failure: OSError) -> ConnectFailedError:
+    """A handshake that failed, or that the other end left: whoever was there may have gone just then."""
+    left = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+    final = isinstance(failure, ssl.SSLError) and not isinstance(failure, left)
+    return (TlsFailedError if final else ConnectFailedError)(f"no TLS with {address}: {failure}")
 
 
 _KEYS = {cast(type, api.request): key for key, api in API.items()}

@@ -106,6 +106,8 @@ from weir.model.errors.runtime import (
     FileLockedError,
     FileMissingError,
     NetworkError,
+    TlsFailedError,
+    TlsRefusedError,
 )
 from weir.model.errors.spark import (
     DataLostError,
@@ -308,6 +310,8 @@ __all__ = [
     "SubscriptionNotFoundError",
     "TenantExistsError",
     "TenantNotFoundError",
+    "TlsFailedError",
+    "TlsRefusedError",
     "TooManyError",
     "TopicClosedError",
     "TopicExistsError",

@@ -17,6 +17,18 @@ class ConnectFailedError(NetworkError):
     hint = "check that the address is right and that the server runs"
 
 
+class TlsFailedError(ConnectFailedError):
+    """The handshake of TLS failed: the two do not agree, or one does not take the other's certificate. It would
+    fail again."""
+
+    hint = "check certificate and CA"
+
+
+class TlsRefusedError(ConnectionLostError):
+    """The other end closed a TLS connection before it said a word: a server learns of a client's certificate after
+    the client is done with the handshake. One that does so several times in a row does not take it."""
+
+
 class AddressInUseError(NetworkError):
     """The address to listen on is taken."""
 
