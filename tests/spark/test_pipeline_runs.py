@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,15 @@ from .sql_session import make_orders, patiently, stored
 pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
 
 
+_PATIENCE_S = 600.0
+
+
+def _java(pid: int) -> int:
+    """Spark's own process, of a pipeline that runs."""
+    (found,) = (below for below, command in descendants(pid) if "SparkSubmit" in command)
+    return found
+
+
 class Shop:
     """A pipeline in a folder of its own, and the commands as a user gives them."""
 
@@ -28,15 +38,39 @@ class Shop:
         self.folder = folder / "shop"
         self.topics = topics
 
-    def command(self, *words: str) -> "subprocess.CompletedProcess[str]":
+    def _words(self, *words: str) -> list[str]:
         command = [sys.executable, "-m", "weir.cli.main", "pipeline", *words]
         if words[0] != "init":
             command += ["-f", "shop"]
         if words[0] == "run":
             command += ["--url", self.topics.up.http_url]
+        return command
+
+    def command(self, *words: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            command, cwd=self.folder.parent, capture_output=True, text=True, timeout=800, check=False
+            self._words(*words), cwd=self.folder.parent, capture_output=True, text=True, timeout=800, check=False
         )
+
+    def kill_once(self, reached: Callable[[], bool], *, spark: bool = False) -> int:
+        """`run --once`, of which the process (or its Spark's) is killed when this is so; what it ended with. On
+        busy machines an update may fail before, and is begun again."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            with (self.folder / "once.log").open("ab") as log:
+                process = subprocess.Popen(
+                    self._words("run", "--once"), cwd=self.folder.parent, stdout=log, stderr=log
+                )
+            with process:
+                while process.poll() is None:
+                    if reached():
+                        os.kill(_java(process.pid) if spark else process.pid, signal.SIGKILL)
+                        return process.wait()
+                    time.sleep(0.005)
+            assert time.monotonic() < deadline, (self.folder / "once.log").read_text()
+
+    def planned(self) -> int:
+        """How many micro-batches the checkpoints tell of, done or not."""
+        return len(list(self.storage.rglob("offsets/[0-9]*")))
 
     def do(self, *words: str) -> str:
         done = self.command(*words)
@@ -122,8 +156,7 @@ def test_a_pipeline_whose_process_or_whose_spark_is_killed_goes_on_and_takes_eac
     patiently(lambda: len(shop.ids("dead_clean")) >= 6, within_s=600)
     make_orders(shop.topics, "dead_orders", first=6, count=50)
     first = state.read(shop.storage).pid
-    (java,) = (pid for pid, command in descendants(first) if "SparkSubmit" in command)
-    os.kill(java, signal.SIGKILL)  # while it is at these
+    os.kill(_java(first), signal.SIGKILL)  # while it is at these
     patiently(lambda: len(shop.ids("dead_clean")) >= 56, within_s=600)
     assert state.read(shop.storage).pid == first
     make_orders(shop.topics, "dead_orders", first=56, count=50)
@@ -135,3 +168,31 @@ def test_a_pipeline_whose_process_or_whose_spark_is_killed_goes_on_and_takes_eac
     patiently(lambda: len(shop.ids("dead_clean")) >= 110, within_s=600)
     patiently(lambda: shop.command("stop").returncode == 0, within_s=600)
     assert shop.ids("dead_clean") == list(range(110))
+
+
+def test_a_pipeline_that_is_run_once_and_killed_takes_each_message_once_when_it_is_run_once_more(
+    shop: Shop,
+) -> None:
+    """Killed while its catalog is made, while micro-batches are planned and not done, and when rows are there."""
+    shop.init("kill_orders", "kill_clean")
+    shop.topics.create(name="kill_clean")
+    filled = 6
+
+    def more() -> None:
+        nonlocal filled
+        make_orders(shop.topics, "kill_orders", first=filled, count=20)
+        filled += 20
+
+    assert shop.kill_once((shop.storage / "catalog").exists) == -signal.SIGKILL
+    for spark, ended in ((False, -signal.SIGKILL), (True, 1)):
+        more()
+        before = shop.planned()
+        assert shop.kill_once(lambda before=before: shop.planned() > before, spark=spark) == ended
+    assert shop.status()["error"] == "Spark's process has ended"
+    more()
+    there = len(shop.ids("kill_clean"))
+    assert shop.kill_once(lambda: len(shop.ids("kill_clean")) > there) == -signal.SIGKILL
+    assert shop.status()["error"] == "it ended without a word"
+    more()
+    patiently(lambda: shop.command("run", "--once").returncode == 0, within_s=600)
+    assert shop.ids("kill_clean") == list(range(filled))

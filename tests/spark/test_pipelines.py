@@ -27,6 +27,7 @@ from weir.spark.pipelines import definitions, drawing, openlineage, state
 from weir.spark.pipelines.checks import fits, unfit
 from weir.spark.pipelines.graph import Dataset, FlowEdge, Graph, Kind, elements, statements
 from weir.spark.pipelines.resolving import reads_of_sql, resolve
+from weir.spark.pipelines.running import forget_unmade
 from weir.spark.pipelines.spec import Spec, find, load
 from weir.spark.pipelines.template import make
 
@@ -274,6 +275,15 @@ def test_one_runner_at_a_time_and_who_died_does_not_run(tmp_path: Path) -> None:
     found = state.read(tmp_path)
     assert (found.state, found.error) == ("stopped", "it ended without a word")
     assert not state.stop(tmp_path)
+
+
+def test_a_catalog_that_was_not_made_to_its_end_is_made_anew_and_another_stays(tmp_path: Path) -> None:
+    for name in ("unmade", "made"):
+        (tmp_path / name / "seg0").mkdir(parents=True)
+    (tmp_path / "made" / "service.properties").touch()
+    for name in ("unmade", "made", "none"):
+        forget_unmade(tmp_path / name)
+    assert [one.name for one in tmp_path.iterdir()] == ["made"]
 
 
 def test_the_commands_make_and_show_a_pipeline(tmp_path: Path) -> None:

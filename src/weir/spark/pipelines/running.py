@@ -1,10 +1,12 @@
 """Runs of a pipeline: a Spark with Connect, which its declarative pipelines need, and one update after another."""
 
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 from uuid import uuid4
@@ -62,6 +64,7 @@ def connect(spec: Spec, master: str, memory: str) -> Connected:
     except ImportError as missing:
         raise SparkSetupError(f"pipelines run on Spark Connect, which lacks a part: {missing}") from None
     spec.storage.mkdir(parents=True, exist_ok=True)
+    forget_unmade(spec.storage / "catalog")
     port = _free_port()
     os.environ.setdefault("SPARK_CONNECT_AUTHENTICATE_TOKEN", uuid4().hex)
     config = settings(master) | {
@@ -86,6 +89,13 @@ def connect(spec: Spec, master: str, memory: str) -> Connected:
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # so that functions of columns are those of Connect
     spark: Any = Remote.builder.remote(f"sc://localhost:{port}").create()
     return Connected(spark, behind)
+
+
+def forget_unmade(catalog: Path) -> None:
+    """Derby writes its properties last. A catalog without them knows nothing yet: who made it was killed, and
+    Derby would refuse it for ever."""
+    if catalog.is_dir() and not any(catalog.glob("service.properties*")):
+        shutil.rmtree(catalog, ignore_errors=True)
 
 
 def _free_port() -> int:
