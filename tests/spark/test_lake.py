@@ -130,20 +130,34 @@ def test_values_have_the_schemas_columns_new_fields_are_added_and_what_does_not_
     assert [row["corrupt"] for row in rows] == [None, b"no record", None]
 
 
-def test_a_topic_that_gets_a_schema_keeps_its_bytes_in_a_column_of_another_name(
+def test_the_bytes_that_were_sent_are_one_column_whether_the_topic_has_a_schema_or_not(
     topics: Topics, lake: Lake
 ) -> None:
     topic = topics.create()
+    schema = f"schemas/public/default/{topic}/schema"
     topics.fill(topic, ["raw"])
     lake.export(topic)
     definition = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}
     body = {"type": "JSON", "schema": json.dumps(definition), "properties": {}}
-    ask_v2(lake.place.access, "POST", f"schemas/public/default/{topic}/schema", body)
+    ask_v2(lake.place.access, "POST", schema, body)
     topics.fill(topic, ['{"n": 7}'])
     lake.export(topic)
     rows = lake.rows(topic)
     assert [row["value"] for row in rows] == [None, {"n": 7}]
-    assert [next(row[name] for name in row if name.startswith("value_until")) for row in rows] == [b"raw", None]
+    assert [row["raw_value"] for row in rows] == [b"raw", b'{"n": 7}']
+    ask_v2(lake.place.access, "DELETE", schema)
+    topics.fill(topic, ["again"])
+    lake.export(topic)
+    rows = lake.rows(topic)
+    assert [row["value"] for row in rows] == [b"raw", b'{"n": 7}', b"again"]
+    typed = [next(row[name] for name in row if name.startswith("value_until")) for row in rows]
+    assert typed == [None, {"n": 7}, None]
+    ask_v2(lake.place.access, "POST", schema, {"type": "STRING", "schema": "", "properties": {}})
+    topics.fill(topic, ["text"])
+    lake.export(topic)
+    rows = lake.rows(topic)
+    assert [row["raw_value"] for row in rows] == [b"raw", b'{"n": 7}', b"again", b"text"]
+    assert [row["value"] for row in rows] == [None, None, None, "text"]
 
 
 def test_what_is_not_exported_stays_in_the_topic_and_the_lag_is_that_of_a_subscription(

@@ -6,7 +6,7 @@ do not have it, so the nearest ancestor that does is asked; and a property of th
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from weir.model.topics import TopicName
 from weir.spark.lake.columns import fits
 from weir.spark.lake.definitions import Definition
 from weir.spark.lake.stores import folder_in, open_catalog, store_options
+from weir.spark.source.columns import RAW_KEY, RAW_VALUE
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 OFFSETS, RANGES, LOST = "weir.offsets", "weir.ranges", "weir.lost"
 TOPIC, TOPIC_ID, OWNER = "weir.topic", "weir.topic-id", "weir.owner"
 DAY = "day"
+#: Where the bytes are of a column that is typed.
+_RAW = {"key": RAW_KEY, "value": RAW_VALUE}
 _PROPERTIES = {
     # A commit that another one came before must not be repeated over it: both may have the same offsets.
     "commit.retry.num-retries": "0",
@@ -172,10 +175,12 @@ def drop_table(found: LakeTable, definition: Definition) -> None:
 
 def _evolve(found: LakeTable, schema: Any) -> None:
     """Give the table what the topic's schema has more. A column whose type cannot become the new one is kept under
-    another name with what is in it, and a new one begins."""
+    another name with what is in it, and a new one begins; but bytes stay one column: who asks for what was sent
+    finds it, whether the topic had a schema then or not."""
     table = found.table
     if _holds(table, schema):
         return
+    _rename(table, [one for field in _unfit(table, schema) for one in _bytes_renamed(table, field)])
     try:
         with table.update_schema() as update:
             update.union_by_name(schema)
@@ -183,12 +188,7 @@ def _evolve(found: LakeTable, schema: Any) -> None:
             return
     except (ValidationError, ValueError):
         pass
-    there = {field.name: field.type for field in schema_to_pyarrow(table.schema())}
-    number = table.schema().schema_id
-    with table.update_schema() as update:
-        for field in schema:
-            if field.name in there and not fits(field.type, small(there[field.name])):
-                update.rename_column(field.name, f"{field.name}_until_{number}")
+    _rename(table, [_aside(table, field.name) for field in _unfit(table, schema)])
     with table.update_schema() as update:
         update.union_by_name(schema)
     if not _holds(table, schema):
@@ -198,8 +198,42 @@ def _evolve(found: LakeTable, schema: Any) -> None:
         )
 
 
+def _unfit(table: "Table", schema: Any) -> list[Any]:
+    """What has a column of a type that it cannot be in."""
+    there = _columns(table)
+    return [field for field in schema if field.name in there and not fits(field.type, there[field.name])]
+
+
+def _bytes_renamed(table: "Table", field: Any) -> list[tuple[str, str]]:
+    """Where bytes become typed, or typed values bytes: what columns are called, and will be."""
+    import pyarrow as pa
+
+    there, name, raw = _columns(table), field.name, _RAW.get(field.name)
+    if raw is not None and raw not in there and there[name] == pa.binary():
+        return [(name, raw)]
+    if raw is not None and raw in there and small(field.type) == pa.binary():
+        return [_aside(table, name), (raw, name)]
+    return []
+
+
+def _aside(table: "Table", name: str) -> tuple[str, str]:
+    return name, f"{name}_until_{table.schema().schema_id}"
+
+
+def _rename(table: "Table", names: Sequence[tuple[str, str]]) -> None:
+    """All of them, or none."""
+    if names:
+        with table.update_schema() as update:
+            for before, now in names:
+                update.rename_column(before, now)
+
+
+def _columns(table: "Table") -> dict[str, Any]:
+    return {field.name: small(field.type) for field in schema_to_pyarrow(table.schema())}
+
+
 def _holds(table: "Table", schema: Any) -> bool:
-    there = {field.name: small(field.type) for field in schema_to_pyarrow(table.schema())}
+    there = _columns(table)
     return all(field.name in there and fits(field.type, there[field.name]) for field in schema)
 
 
