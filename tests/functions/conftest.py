@@ -14,7 +14,8 @@ from weir.client import functions as rest
 from weir.client.blocking import Access
 from weir.client.functions import Definition
 from weir.functions.options import from_text
-from weir.functions.place import Place, ensure_subscription
+from weir.functions.place import Place
+from weir.functions.subscribing import subscribe
 from weir.functions.working import Work
 from weir.model.functions import Function
 from weir.model.topics import TopicName
@@ -43,8 +44,7 @@ class Bench:
         name = self.name()
         topics = [f"{name}-in{at or ''}" for at in range(inputs)]
         function = rest.deploy(self.access, TopicName.parse(name), _definition(code, entry, topics, name, options))
-        for topic in function.function.inputs:
-            ensure_subscription(self.access, topic, function.function.subscription, earliest=True)
+        subscribe(self.access, function.function)
         self._deployed.append(function.function)
         return function.function
 

@@ -23,6 +23,7 @@ from weir.functions.place import Place, kafka_name
 from weir.functions.protocol import Item, LogLine, Result, Setup
 from weir.functions.reading import Read, Reader
 from weir.functions.routing import Routes
+from weir.functions.subscribing import leave_dropped, subscribe
 from weir.functions.values import LaterVersions, Values
 from weir.model.errors import (
     InvalidNameError,
@@ -102,13 +103,13 @@ class Work:
         self._logs.say(self._executors.logs)
         self._executors.logs = []
         function = self._function
+        subscribe(self._place.access, function)
         for topic in (*function.inputs, function.retry_topic):
-            earliest = topic == function.retry_topic or self._options.start == "earliest"
-            self._place.ensure_subscription(topic, function.subscription, earliest=earliest)
             self._names[kafka_name(topic)] = topic
             if self._place.partitioned(topic):
                 self._partitioned.add(str(topic))
         self._committer.take_over()
+        leave_dropped(self._place.access, function)
         if self._options.stateful:
             self._state.load(self._cluster, kafka_name(function.state_topic))
             self._count_state()

@@ -9,10 +9,12 @@ from weir.cli.output import done
 from weir.cli.remote import Remote, remote_options
 from weir.cli.spark.stream_changes import short_name
 from weir.client import functions as rest
-from weir.client.admin import join, topic_path
+from weir.client.admin import topic_path
 from weir.client.blocking import Access, ask_v2
+from weir.functions.subscribing import leave, noted
 from weir.model.errors import FunctionError, FunctionNotFoundError, WeirError
 from weir.model.functions import Function, FunctionWanted
+from weir.model.topics import TopicName
 from weir.runtime.real import real_runtime, run
 
 _PATIENCE_S, _LOOK_S = 40.0, 0.2
@@ -97,11 +99,12 @@ def delete(*, names: tuple[str, ...], if_exists: bool, remote: Remote, as_json: 
 
 def _clean(access: Access, function: Function) -> None:
     """Before the definition goes: whoever is killed in between can be asked again."""
-    for topic in function.inputs:
+    known: list[TopicName] = []
+    with suppress(WeirError):
+        known = noted(access, function)
+    for topic in dict.fromkeys([*function.inputs, *known]):
         with suppress(WeirError):
-            ask_v2(
-                access, "DELETE", f"{topic_path(topic)}/{join('subscription', function.subscription)}?force=true"
-            )
+            leave(access, function, topic)
     for topic in (function.retry_topic, function.state_topic):
         partitions = 0
         with suppress(WeirError):

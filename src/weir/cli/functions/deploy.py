@@ -16,7 +16,7 @@ from weir.client.blocking import Access
 from weir.client.functions import Definition
 from weir.functions.loading import look
 from weir.functions.options import FunctionOptions, from_text, to_text
-from weir.functions.place import ensure_subscription
+from weir.functions.subscribing import note, subscribe
 from weir.model.errors import ConfigError
 from weir.model.functions import Function, check_reachable
 from weir.model.topics import TopicName
@@ -112,7 +112,7 @@ def deploy(*, code: str, name: str | None, remote: Remote, as_json: bool, **give
     definition = _definition(None, read, function_name, given)
     access = access_of(remote)
     found = rest.deploy(access, function_name, definition).function
-    _subscribe(access, found)
+    subscribe(access, found)
     _say(access, found, "is deployed", as_json=as_json)
 
 
@@ -126,7 +126,8 @@ Examples:
   weir functions update clean --in orders --in returns
 
 The worker of the version before finishes what it has and commits it; the new one begins there, with its state.
-Nothing is lost, and nothing is done twice.
+Nothing is lost, and nothing is done twice. Inputs that --in names no more are dropped: once the new one runs,
+their subscriptions are removed, with what waited there.
 """
 )
 @click.argument("name")
@@ -139,8 +140,9 @@ def update(*, name: str, code: str | None, remote: Remote, as_json: bool, **give
     before = find(access, name).function
     read = (before.code, before.file, before.entry) if code is None else _read(code, before.entry)
     definition = _definition(before, read, before.name, given)
+    note(access, before)  # whatever is done of this: what it has no more is found
     found = rest.update(access, before.name, definition).function
-    _subscribe(access, found)
+    subscribe(access, found)
     what = "is as it was" if found.version == before.version else f"is updated to version {found.version}"
     _say(access, found, what, as_json=as_json)
 
@@ -200,13 +202,6 @@ def _config(given: tuple[str, ...]) -> dict[str, str]:
 def _topic(text: str, near: TopicName) -> TopicName:
     """A name without a namespace is one in the function's."""
     return check_reachable(TopicName.parse(text if "/" in text else f"{near.namespace}/{text}"))
-
-
-def _subscribe(access: Access, function: Function) -> None:
-    """From now on, whoever runs it: what comes is kept for it."""
-    earliest = from_text(function.options).start == "earliest"
-    for topic in function.inputs:
-        ensure_subscription(access, topic, function.subscription, earliest=earliest)
 
 
 def _say(access: Access, function: Function, what: str, *, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from weir.functions.in_place import DEAD, FAILED, SENT
 from weir.functions.options import from_text
 from weir.functions.place import Place, kafka_name
 from weir.model.functions import Function
+from weir.spark.functions.source import FunctionSource
 from weir.spark.functions.tasks import READ, WRITTEN, KeyedFunction, TaskFunction, mapper
 from weir.spark.sql.cluster import WeirCluster
 
@@ -33,15 +34,8 @@ def task_of(place: Place, function: Function) -> TaskFunction:
 def start(spark: "SparkSession", cluster: WeirCluster, task: TaskFunction, checkpoint: str) -> "StreamingQuery":
     """From where its checkpoint says; a new one where the function shall begin."""
     function, options = task.function, from_text(task.function.options)
-    read = {
-        **cluster.options,
-        "subscribe": ",".join(task.names),
-        "startingOffsets": options.start,
-        "includeHeaders": "true",
-        "subscription": function.subscription,
-        "maxOffsetsPerTrigger": str(max(options.batch_messages, 1_000) * 100),
-    }
-    source = spark.readStream.format("weir").options(**read).load()
+    spark.dataSource.register(FunctionSource)
+    source = spark.readStream.format(FunctionSource.name()).options(**source_options(cluster, function)).load()
     written = called(source, task, stateful=options.stateful, parallelism=options.parallelism)
     return (
         written.writeStream.queryName(function.id)
@@ -52,6 +46,18 @@ def start(spark: "SparkSession", cluster: WeirCluster, task: TaskFunction, check
         .trigger(processingTime=options.trigger)
         .start()
     )
+
+
+def source_options(cluster: WeirCluster, function: Function) -> dict[str, str]:
+    options = from_text(function.options)
+    return {
+        **cluster.options,
+        "subscribe": ",".join(map(kafka_name, function.inputs)),
+        "startingOffsets": options.start,
+        "includeHeaders": "true",
+        "subscription": function.subscription,
+        "maxOffsetsPerTrigger": str(max(options.batch_messages, 1_000) * 100),
+    }
 
 
 def _whose(inline: Sequence[str]) -> "Column":

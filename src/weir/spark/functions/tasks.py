@@ -9,6 +9,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from weir.client.blocking import Access
+from weir.client.registry import topic_of
 from weir.functions.executing import States
 from weir.functions.in_place import InPlace, OutRow
 from weir.functions.options import from_text
@@ -69,8 +70,9 @@ class TaskFunction:
         headers = [
             (one["key"], None if one["value"] is None else bytes(one["value"])) for one in row["headers"] or ()
         ]
+        known = self.names.get(row["topic"])
         return Item(
-            self.names[row["topic"]],
+            str(topic_of(row["topic"])) if known is None else known,  # an input that was dropped meanwhile
             row["partition"],
             row["offset"],
             None if row["key"] is None else bytes(row["key"]),

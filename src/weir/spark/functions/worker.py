@@ -19,6 +19,7 @@ from weir.functions.loading import look
 from weir.functions.options import from_text
 from weir.functions.parent import end_with_parent
 from weir.functions.place import Place
+from weir.functions.subscribing import leave_dropped, subscribe
 from weir.model.errors import FunctionError, SparkSetupError, WeirError
 from weir.model.functions import FunctionStats
 from weir.model.topics import TopicName
@@ -99,15 +100,20 @@ def serve(
     reports = Reports(access, function, stats)
     spark = None
     try:
+        subscribe(access, function)
         task = task_of(place, function)
         rmtree(scratch, ignore_errors=True)  # of one that was killed
         config = {"spark.driver.memory": options.memory}
         config |= {"spark.local.dir": str(scratch)} if options.master.startswith("local") else {}
         spark = session(f"weir-function-{name.local}", master=options.master, config=config)
         query = start(spark, cluster, task, str(checkpoint))
+        leave_dropped(access, function)
         state[0] = "running"
         reports.tell()
-        _follow(query, counts, stopped)
+        try:
+            _follow(query, counts, stopped)
+        except (Py4JError, OSError):
+            raise FunctionError("the query has ended: the JVM that drove it is gone") from None
         state[0] = "stopped"
     except BaseException:
         state[0] = "failed"

@@ -1,0 +1,76 @@
+"""The subscriptions that a function has of its inputs: made when it is deployed, and removed with an input that an
+update has dropped.
+
+Each is noted before it is made, as a property of the function's own topic: so none is left behind of which nobody
+knows whose it is, whoever is killed in between.
+"""
+
+import logging
+from contextlib import suppress
+from urllib.parse import urlencode
+
+from weir.client import functions as rest
+from weir.client.admin import join, topic_path
+from weir.client.blocking import Access, ask_v2
+from weir.functions.options import from_text
+from weir.functions.place import ensure_subscription
+from weir.model.errors import BrokerError, WeirError
+from weir.model.functions import Function
+from weir.model.topics import TopicName
+
+log = logging.getLogger(__name__)
+
+#: Before the names of inputs, in properties whose values are ids: a function that is deployed anew under an old
+#: name does not take for its own what the one before has left.
+_INPUT = "input "
+
+
+def note(access: Access, function: Function) -> None:
+    """That subscriptions of these inputs are the function's."""
+    ensure_subscription(access, function.retry_topic, function.subscription, earliest=True)
+    said = {f"{_INPUT}{topic}": function.id for topic in function.inputs}
+    ask_v2(access, "PUT", topic_path(function.retry_topic, "properties"), said)
+
+
+def subscribe(access: Access, function: Function) -> None:
+    """From now on, whoever runs it: what comes is kept for it."""
+    note(access, function)
+    earliest = from_text(function.options).start == "earliest"
+    for topic in function.inputs:
+        ensure_subscription(access, topic, function.subscription, earliest=earliest)
+
+
+def noted(access: Access, function: Function) -> list[TopicName]:
+    """Inputs that it has, or had, and whose subscriptions nobody has removed."""
+    try:
+        said = ask_v2(access, "GET", topic_path(function.retry_topic, "properties")) or {}
+    except BrokerError:  # there is no such topic
+        return []
+    return [
+        TopicName.parse(name.removeprefix(_INPUT))
+        for name, whose in said.items()
+        if name.startswith(_INPUT) and whose == function.id
+    ]
+
+
+def leave_dropped(access: Access, function: Function) -> None:
+    """Remove the subscriptions of inputs that the function has no more. To be called once no worker of an earlier
+    version can move a position, which would make it again. What is refused is tried again by the next worker."""
+    known = noted(access, function)
+    # Asked after that: an input that somebody adds just now is in both, or not known yet.
+    now = rest.get_function(access, function.name).function
+    dropped = [topic for topic in known if topic not in now.inputs] if now.id == function.id else []
+    for topic in dropped:
+        try:
+            leave(access, function, topic)
+        except WeirError as refused:
+            log.warning("%s: its subscription of %s stays: %s", function.name.local, topic, refused)
+
+
+def leave(access: Access, function: Function, topic: TopicName) -> None:
+    """Remove its subscription of a topic, with what waits there for it; fine if there is none."""
+    subscription, noted_as = join("subscription", function.subscription), urlencode({"key": f"{_INPUT}{topic}"})
+    with suppress(BrokerError):
+        ask_v2(access, "DELETE", f"{topic_path(topic)}/{subscription}?force=true")
+    with suppress(BrokerError):
+        ask_v2(access, "DELETE", f"{topic_path(function.retry_topic, 'properties')}?{noted_as}")
