@@ -305,12 +305,10 @@ class ConsoleConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Streams:
-    """The process that runs SQL's streams, beside `weir up`."""
+class RunnerConfig:
+    """A process beside `weir up` that runs what is defined in Weir, and how it comes in."""
 
-    run: bool = setting(
-        FLAG, False, "Whether weir up runs the streams' runner beside the broker, as with --streams; needs Spark."
-    )
+    run: bool = setting(FLAG, False, "Whether weir up runs it beside the broker.")
     url: str = setting(TEXT, "", "The broker that it asks; empty: this one, by listeners.http or listeners.https.")
     token: str = setting(
         TEXT,
@@ -323,54 +321,39 @@ class Streams:
         TEXT, "", "Its own certificate, PEM, of a superuser, where clients are asked for one."
     )
     key: str = setting(TEXT, "", "The private key of its certificate, PEM; empty: in the same file.")
+
+
+@dataclass(frozen=True, slots=True)
+class Streams(RunnerConfig):
+    """The process that runs SQL's streams, beside `weir up`."""
+
+    run: bool = setting(
+        FLAG, False, "Whether weir up runs the streams' runner beside the broker, as with --streams; needs Spark."
+    )
     checkpoints: str = setting(TEXT, "", "Where it keeps what it needs to go on; empty: the folder sql in data.")
     master: str = setting(TEXT, "local[*]", "Where Spark runs the queries.")
     memory: str = setting(TEXT, "1g", "Memory of Spark's driver.")
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionsConfig:
+class FunctionsConfig(RunnerConfig):
     """The process that runs functions, beside `weir up`."""
 
     run: bool = setting(
         FLAG, False, "Whether weir up runs the functions' runner beside the broker, as with --functions."
     )
-    url: str = setting(TEXT, "", "The broker that it asks; empty: this one, by listeners.http or listeners.https.")
-    token: str = setting(
-        TEXT,
-        "",
-        "Its token, of a superuser, or file:/path; empty: made with auth.token_secret, where that is needed.",
-        secret=True,
-    )
-    ca: str = setting(TEXT, "", "The file with the CAs that it trusts, PEM; empty: the system's.")
-    certificate: str = setting(
-        TEXT, "", "Its own certificate, PEM, of a superuser, where clients are asked for one."
-    )
-    key: str = setting(TEXT, "", "The private key of its certificate, PEM; empty: in the same file.")
     checkpoints: str = setting(
         TEXT, "", "Where functions on Spark keep what they need to go on; empty: the folder functions in data."
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Connect:
+class Connect(RunnerConfig):
     """The process that runs connectors, beside `weir up`."""
 
     run: bool = setting(
         FLAG, False, "Whether weir up runs the connectors' runner beside the broker, as with --connect."
     )
-    url: str = setting(TEXT, "", "The broker that it asks; empty: this one, by listeners.http or listeners.https.")
-    token: str = setting(
-        TEXT,
-        "",
-        "Its token, of a superuser, or file:/path; empty: made with auth.token_secret, where that is needed.",
-        secret=True,
-    )
-    ca: str = setting(TEXT, "", "The file with the CAs that it trusts, PEM; empty: the system's.")
-    certificate: str = setting(
-        TEXT, "", "Its own certificate, PEM, of a superuser, where clients are asked for one."
-    )
-    key: str = setting(TEXT, "", "The private key of its certificate, PEM; empty: in the same file.")
 
 
 @dataclass(frozen=True, slots=True)

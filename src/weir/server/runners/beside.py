@@ -2,30 +2,16 @@
 
 import os
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from weir.broker.access.tokens import create_token, load_secret, read_key
 from weir.model.errors import ConfigError
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
-from weir.server.config.tree import Config
+from weir.server.config.tree import Config, RunnerConfig
 from weir.server.supervisor import Child, ChildSpec
 from weir.server.up import Served
 
 _LOOPBACK = "127.0.0.1"
-
-
-class Credentials(Protocol):
-    """What the settings of every runner say about coming in."""
-
-    @property
-    def token(self) -> str: ...
-    @property
-    def ca(self) -> str: ...
-    @property
-    def certificate(self) -> str: ...
-    @property
-    def key(self) -> str: ...
 
 
 class WithRunner:
@@ -78,7 +64,7 @@ async def _died(name: str) -> None:
 
 
 async def runner_token(
-    config: Config, given: Credentials, runtime: Runtime, *, runs: str, section: str
+    config: Config, given: RunnerConfig, runtime: Runtime, *, runs: str, section: str
 ) -> str | None:
     """As it was given; or one that is made here, where the secret is at hand; none where there is a certificate.
     `runs`: what it runs, as words; `section`: of its settings."""
@@ -111,7 +97,7 @@ def url_from_here(addresses: dict[str, Address], *, runs: str, section: str) -> 
     return f"{scheme}://{Address(host, address.port)}"
 
 
-def tls_words(given: Credentials) -> list[str]:
+def tls_words(given: RunnerConfig) -> list[str]:
     """Its files, for the command line."""
     named = (("--ca", given.ca), ("--cert", given.certificate), ("--cert-key", given.key))
     return [word for name, file in named if file for word in (name, file)]

@@ -113,6 +113,8 @@ def _in_the_lake(
     wanted: Sequence[Older], options: SourceOptions, losses: Losses
 ) -> "list[tuple[TopicHistory, Range]]":
     """What the lake has of offsets that lie before those of the brokers. `losses` is told what nobody has."""
+    if not wanted:
+        return []  # which is most plans, and none of them has to load what reads tables
     from weir.spark.lake.history import find_topic_history
 
     found = []
