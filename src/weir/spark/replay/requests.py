@@ -65,7 +65,7 @@ def begin(place: WeirCluster, wanted: Replay) -> Replay:
 
 
 def subscriptions(place: WeirCluster, topic: TopicName) -> Sequence[str]:
-    """Those of a topic, the lake's own left out; TopicNotFoundError."""
+    """Those of a topic, consumer groups and the lake's own among them; TopicNotFoundError."""
     with Cluster(connection(place.options)) as cluster:
         cluster.partitions([kafka_name(topic)])
     found = ask_v2(place.access, "GET", topic_path(topic, "subscriptions")) or []

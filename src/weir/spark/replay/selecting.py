@@ -18,6 +18,7 @@ from weir.client.kafka import positions
 from weir.client.kafka.cluster import Cluster
 from weir.client.registry import schemas_by, topic_of
 from weir.client.sinks import forget, last_epoch
+from weir.model.consumer_groups import DEAD_LETTERS
 from weir.model.dead_letters import NAMES
 from weir.model.errors import (
     NotAllowedError,
@@ -38,7 +39,9 @@ from weir.model.replays import (
     TOPIC_HEADER,
     Replay,
 )
+from weir.model.retry import RetryPolicy
 from weir.model.topics import TopicName
+from weir.spark.replay.requests import subscriptions
 from weir.spark.source.options import connection
 from weir.spark.source.progress import Progress
 from weir.spark.sql.cluster import WeirCluster, kafka_name
@@ -145,18 +148,22 @@ class Selector:
         return both.unionByName(gone.select(*both.columns))
 
     def _dead_topics(self, replay: Replay) -> Sequence[TopicName]:
-        """Where dead letters of the topic may be: as Weir and RocketMQ name them, or as retry policies say."""
-        topic, named = replay.topic, set()
-        who = [replay.subscription] if replay.subscription is not None else []
+        """Where dead letters of the topic may be: as Weir and RocketMQ name them, or as retry policies say. Of all
+        subscriptions, if it goes to none of them; also of those that are no longer there, if they have names as
+        Weir gives them."""
+        topic = replay.topic
+        named: set[TopicName] = set()
         with Cluster(connection(self.place.options)) as cluster:
             there = {topic_of(name) for name in cluster.topics()}
-        for one in there:
-            if one.namespace == topic.namespace and one.local.endswith(_DLQ):
-                owner = one.local.removeprefix(f"{topic.local}-").removesuffix(_DLQ)
-                if one.local.startswith(f"{topic.local}-") and (not who or owner in who):
-                    named.add(one)
+        if replay.subscription is None:
+            who = subscriptions(self.place, topic)
+            own = (one for one in there if one.namespace == topic.namespace and one.local.endswith(_DLQ))
+            named.update(one for one in own if one.local.startswith(f"{topic.local}-"))
+        else:
+            who = [replay.subscription]
+            named.add(RetryPolicy().dead_letters_of(topic, replay.subscription))
         for name in who:
-            named.add(TopicName(topic.namespace, f"%DLQ%{name}"))
+            named.add(TopicName(topic.namespace, f"{DEAD_LETTERS}{name}"))
             try:
                 told = ask_v2(self.place.access, "GET", topic_path(topic, "subscription", name, "retry")) or {}
             except WeirError:
