@@ -279,7 +279,11 @@ def test_a_query_is_explained() -> None:
         ("PAUSE STREAM x y", "should end here"),
         ("PAUSE STREAM a-b", "should end here"),
         ("SELECT FROM WHERE t GROUP", "."),
-        ("SELECT 'no end", "no SQL"),
+        ("SELECT 'no end", "no SQL.*close what a quote"),
+        ("SELECT * FROM my-topic", "not understood at line 1, near '-topic' .*backticks"),
+        ("SELECT a\nFROM t x y", "not understood at line 2, near 'y'"),
+        ("SELECT a FROM t WHERE", "something is missing at line 1, after 'WHERE'"),
+        ("DESCRIBE my-topic", "near '-topic' .*backticks"),
     ],
 )
 def test_what_is_wrong_is_said(sql: str, said: str) -> None:

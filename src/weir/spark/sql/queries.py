@@ -10,12 +10,13 @@ from itertools import pairwise
 
 from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.spark import Spark
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from weir.model.errors import SqlError
 from weir.spark.sql.distinct import Distinct, find_distincts
 from weir.spark.sql.table_options import TableOptions, without_options
+from weir.spark.sql.tokens import BACKTICKS, SEE_DOCS
 from weir.spark.sql.watermarks import without_watermarks
 
 #: Columns of a table that are about a message, rather than in it: `*` leaves them out of what is shown.
@@ -130,7 +131,7 @@ def tokenize(sql: str) -> list[Token]:
     try:
         tokens = Spark().tokenize(sql)
     except SqlglotError as bad:
-        raise SqlError(f"this is no SQL: {_first_line(bad)}") from None
+        raise SqlError(f"this is no SQL: {_first_line(bad)}", hint="close what a quote or /* opens") from None
     for at, (token, after) in enumerate(pairwise(tokens)):
         if token.token_type is TokenType.WINDOW and after.token_type is TokenType.L_PAREN:
             # Spark's function of that name, which sqlglot takes for the clause when it is in a GROUP BY.
@@ -148,7 +149,7 @@ def find_query(tokens: Sequence[Token], sql: str, *, safe: bool = False) -> Quer
     try:
         trees = [tree for tree in Spark().parser().parse(list(kept), sql) if tree is not None]
     except SqlglotError as bad:
-        raise SqlError(_first_line(bad)) from None
+        raise _not_understood(bad) from None
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise SqlError("this is no query", hint="write SELECT ... or WITH ... SELECT ...")
     tree = trees[0]
@@ -229,6 +230,22 @@ def _check_safe(tree: exp.Query) -> None:
     for call in tree.find_all(exp.Anonymous):
         if call.name.lower() in _FORBIDDEN:
             raise SqlError(f"{call.name} is not for streams", hint="the runner runs queries, not other code")
+
+
+def _not_understood(bad: SqlglotError) -> SqlError:
+    """What sqlglot does not understand, and where."""
+    if not isinstance(bad, ParseError) or not bad.errors:
+        return SqlError(_first_line(bad), hint=SEE_DOCS)
+    first = bad.errors[0]
+    said, here, after = (str(first.get(name) or "") for name in ("description", "highlight", "end_context"))
+    if said.startswith(("Required", "Expecting")):
+        missing = said.removeprefix("Expecting ") if said.startswith("Expecting") else "something"
+        return SqlError(f"{missing} is missing at line {first.get('line')}, after {here!r}", hint=SEE_DOCS)
+    near = (here + after)[:40].split("\n")[0]
+    return SqlError(
+        f"this is not understood at line {first.get('line')}, near {near!r}",
+        hint=BACKTICKS if here == "-" else SEE_DOCS,
+    )
 
 
 def _first_line(bad: SqlglotError) -> str:

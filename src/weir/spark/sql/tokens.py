@@ -6,6 +6,8 @@ from sqlglot import Token, TokenType
 
 from weir.model.errors import SqlError
 
+BACKTICKS, SEE_DOCS = "put names with other characters into `backticks`", "see docs/sql.md"
+
 
 class Tokens:
     """A place among the tokens of one statement."""
@@ -66,7 +68,7 @@ class Tokens:
         token = self.take(what)
         if token.token_type is not TokenType.IDENTIFIER and not token.text.isidentifier():
             self._at -= 1
-            raise self.wrong(f"{what} is missing", hint="put names with other characters into `backticks`")
+            raise self.wrong(f"{what} is missing", hint=BACKTICKS)
         return token.text
 
     def end(self) -> None:
@@ -74,10 +76,12 @@ class Tokens:
         if not self.done:
             raise self.wrong("the statement should end here")
 
-    def wrong(self, what: str, *, hint: str = "see docs/sql.md") -> SqlError:
+    def wrong(self, what: str, *, hint: str = SEE_DOCS) -> SqlError:
         """An error at this place."""
         if self.done:
             return SqlError(f"{what} at the end", hint=hint)
         token = self._tokens[self._at]
+        if token.token_type is TokenType.DASH:
+            hint = BACKTICKS
         near = self._sql[token.start : token.start + 40].split("\n")[0]
         return SqlError(f"{what} at line {token.line}, near {near!r}", hint=hint)
