@@ -107,13 +107,17 @@ def test_a_query_picks_messages_out_of_lake_and_topic_and_one_subscription_alone
         other.close()
 
 
+@pytest.mark.parametrize("where", ["as Weir names it", "as the policy says"])
 def test_dead_letters_are_picked_also_when_their_topic_has_trimmed_them(
-    topics: Topics, sql: Sql, client: pulsar.Client
+    topics: Topics, sql: Sql, client: pulsar.Client, where: str
 ) -> None:
-    topic = _name("dying")
+    topic, target = _name("dying"), topics.create(name=_name("to"))
     for number in range(3):  # each a batch of its own
         make_orders(topics, topic, number, 1)
     policy = {"weir.retry.schedule": "1ms", "weir.retry.max-deliveries": "1"}
+    letters = f"{topic}-billing-DLQ"
+    if where == "as the policy says":
+        letters = policy["weir.retry.dead-letter-topic"] = _name("graveyard")
     billing = client.subscribe(
         topic,
         "billing",
@@ -129,7 +133,6 @@ def test_dead_letters_are_picked_also_when_their_topic_has_trimmed_them(
                 billing.negative_acknowledge(message)
             else:
                 billing.acknowledge(message)
-        letters = f"{topic}-billing-DLQ"
         deadline = time.monotonic() + 60
         while letters not in topics.cluster().topics() or not stored(topics.servers, letters):
             assert time.monotonic() < deadline
@@ -137,8 +140,9 @@ def test_dead_letters_are_picked_also_when_their_topic_has_trimmed_them(
         topics.trim(topic, 3)
         with pytest.raises(SqlError):
             sql.do(f"REPLAY {topic} WHERE no_such_column = 1 INTO billing")
-        picked = sql.rows(f"REPLAY {topic} WHERE __dead_reason = 'delivery_limit' AND id = 1 INTO billing DRY RUN")
-        assert picked == [(0, 1)]
+        for into in ("billing", f"TOPIC {target}"):
+            asked = f"REPLAY {topic} WHERE __dead_reason = 'delivery_limit' AND id = 1 INTO {into} DRY RUN"
+            assert sql.rows(asked) == [(0, 1)]
         sql.do(f"REPLAY {topic} WHERE id = 1 INTO SUBSCRIPTION billing")
         (again,) = _drain(billing, 1)
         assert _ids([again]) == [1]
@@ -146,6 +150,26 @@ def test_dead_letters_are_picked_also_when_their_topic_has_trimmed_them(
         assert not any(name.startswith("weir-dead") for name in again.properties())
     finally:
         billing.close()
+
+
+def test_what_only_the_table_has_is_as_it_was_sent_though_the_topic_had_no_schema_then(
+    topics: Topics, sql: Sql, tmp_path: Path
+) -> None:
+    topic, target = topics.create(name=_name("typed_later")), topics.create(name=_name("to"))
+    lake = Lake(topics, tmp_path, LocalJobs())
+    name = lake.on_for_others(topic)
+    try:
+        topics.fill(topic, ["raw"])
+        lake.export(topic)
+        body = {"type": "STRING", "schema": "", "properties": {}}
+        ask_v2(_access(topics), "POST", f"schemas/public/default/{topic}/schema", body)
+        topics.fill(topic, ["text"])
+        lake.export(topic)
+        topics.trim(topic, 2)
+        sql.do(f"REPLAY {topic} INTO TOPIC {target}")
+        assert [value for _, value in stored(topics.servers, target)] == ["raw", "text"]
+    finally:
+        turn_off(lake.place.access, name.namespace, name.local)
 
 
 #: Two versions of one schema.
