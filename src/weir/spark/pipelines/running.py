@@ -189,7 +189,9 @@ class Runner:
                 registry.register_sql(text + ";", file)
 
     def _reading(self, source: Source) -> Callable[[], DataFrame]:
-        return lambda: source_frame(self._spark, self._place, source)
+        """Made before it is asked for: then nobody may ask Spark for anything, such as what columns there are."""
+        frame = source_frame(self._spark, self._place, source)
+        return lambda: frame
 
     def _writing(self, flow: str, make: Callable[[], DataFrame], sink: Sink) -> Callable[[], DataFrame]:
         schema = self.resolved.written[flow]
