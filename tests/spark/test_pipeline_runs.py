@@ -37,6 +37,11 @@ class Shop:
     def __init__(self, folder: Path, topics: Topics) -> None:
         self.folder = folder / "shop"
         self.topics = topics
+        self.source, self.orders = "", 0
+
+    def more(self, count: int = 20) -> None:
+        make_orders(self.topics, self.source, first=self.orders, count=count)
+        self.orders += count
 
     def _words(self, *words: str) -> list[str]:
         command = [sys.executable, "-m", "weir.cli.main", "pipeline", *words]
@@ -51,18 +56,23 @@ class Shop:
             self._words(*words), cwd=self.folder.parent, capture_output=True, text=True, timeout=800, check=False
         )
 
-    def kill_once(self, reached: Callable[[], bool], *, spark: bool = False) -> int:
-        """`run --once`, of which the process (or its Spark's) is killed when this is so; what it ended with. On
-        busy machines an update may fail before, and is begun again."""
+    def kill_once(self, count: Callable[[], int], *, spark: bool = False, before: int | None = None) -> int:
+        """`run --once` with more to do, of which the process (or its Spark's) is killed when there is more than
+        `before`, or than when it had a Spark of its own; what it ended with. On busy machines an update may fail
+        before, and is begun again."""
         deadline = time.monotonic() + _PATIENCE_S
         while True:
+            self.more()
+            most = before
             with (self.folder / "once.log").open("ab") as log:
                 process = subprocess.Popen(
                     self._words("run", "--once"), cwd=self.folder.parent, stdout=log, stderr=log
                 )
             with process:
                 while process.poll() is None:
-                    if reached():
+                    if most is None and (found := state.read(self.storage)).pid == process.pid and found.spark:
+                        most = count()
+                    if most is not None and count() > most:
                         os.kill(_java(process.pid) if spark else process.pid, signal.SIGKILL)
                         return process.wait()
                     time.sleep(0.005)
@@ -78,7 +88,8 @@ class Shop:
         return done.stdout
 
     def init(self, source: str, sink: str, *, lineage: str | None = None) -> None:
-        make_orders(self.topics, source, count=6)
+        self.source = source
+        self.more(6)
         self.do("init", "shop", "--source", source, "--sink", sink)
         if lineage is not None:
             file = self.folder / "weir-pipeline.toml"
@@ -176,23 +187,12 @@ def test_a_pipeline_that_is_run_once_and_killed_takes_each_message_once_when_it_
     """Killed while its catalog is made, while micro-batches are planned and not done, and when rows are there."""
     shop.init("kill_orders", "kill_clean")
     shop.topics.create(name="kill_clean")
-    filled = 6
-
-    def more() -> None:
-        nonlocal filled
-        make_orders(shop.topics, "kill_orders", first=filled, count=20)
-        filled += 20
-
-    assert shop.kill_once((shop.storage / "catalog").exists) == -signal.SIGKILL
+    assert shop.kill_once((shop.storage / "catalog").exists, before=False) == -signal.SIGKILL
     for spark, ended in ((False, -signal.SIGKILL), (True, 1)):
-        more()
-        before = shop.planned()
-        assert shop.kill_once(lambda before=before: shop.planned() > before, spark=spark) == ended
+        assert shop.kill_once(shop.planned, spark=spark) == ended
     assert shop.status()["error"] == "Spark's process has ended"
-    more()
-    there = len(shop.ids("kill_clean"))
-    assert shop.kill_once(lambda: len(shop.ids("kill_clean")) > there) == -signal.SIGKILL
+    assert shop.kill_once(lambda: len(shop.ids("kill_clean"))) == -signal.SIGKILL
     assert shop.status()["error"] == "it ended without a word"
-    more()
+    shop.more()
     patiently(lambda: shop.command("run", "--once").returncode == 0, within_s=600)
-    assert shop.ids("kill_clean") == list(range(filled))
+    assert shop.ids("kill_clean") == list(range(shop.orders))

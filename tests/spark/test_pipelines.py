@@ -277,6 +277,20 @@ def test_one_runner_at_a_time_and_who_died_does_not_run(tmp_path: Path) -> None:
     assert not state.stop(tmp_path)
 
 
+def test_the_spark_of_one_that_was_killed_ends_before_the_next_and_no_other_does(tmp_path: Path) -> None:
+    words = ["org.apache.spark.deploy.SparkSubmit", "--conf", "spark.app.name=weir-pipeline-shop"]
+    program = [sys.executable, "-c", "print(flush=True); input()", *words]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it runs
+        state.write(tmp_path, state.State("shop", spark=process.pid))
+        state.end_orphan(tmp_path, "shopping")
+        assert process.poll() is None
+        state.end_orphan(tmp_path, "shop")
+    assert process.returncode == -signal.SIGKILL
+    state.end_orphan(tmp_path, "shop")
+
+
 def test_a_catalog_that_was_not_made_to_its_end_is_made_anew_and_another_stays(tmp_path: Path) -> None:
     for name in ("unmade", "made"):
         (tmp_path / name / "seg0").mkdir(parents=True)

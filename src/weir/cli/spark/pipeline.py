@@ -161,8 +161,9 @@ def _run(
     spec: "Spec", remote: Remote, kafka: str | None, master: str, memory: str, *, every_s: float, once: bool
 ) -> bool:
     from weir.spark.pipelines.running import Runner, connect, keep_running
-    from weir.spark.pipelines.state import State, write
+    from weir.spark.pipelines.state import State, end_orphan, write
 
+    end_orphan(spec.storage, spec.name)
     ended, environment = Event(), dict(os.environ)
     state = State(spec.name, os.getpid(), "starting", time.time())
     write(spec.storage, state)
@@ -183,7 +184,7 @@ def _run(
 
     try:
         place = place_of(remote, kafka)
-        session = connect(spec, master, memory)
+        session = connect(spec, master, memory, state)
         session.when_dead(lambda: _spark_died(spec, state, None if once or ended.is_set() else environment))
         try:
             runner = Runner(spec, place, session.spark, say)

@@ -19,7 +19,7 @@ from weir.spark.pipelines import definitions, openlineage
 from weir.spark.pipelines.definitions import Definitions, here
 from weir.spark.pipelines.resolving import Resolved, message_select, resolve, source_frame
 from weir.spark.pipelines.spec import Sink, Source, Spec
-from weir.spark.pipelines.state import State, write
+from weir.spark.pipelines.state import State, app_name, write
 from weir.spark.sessions import prepare, settings
 from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster, kafka_name
@@ -41,7 +41,7 @@ class Connected:
 
     def when_dead(self, act: Callable[[], None]) -> None:
         """Done, in a thread, when Spark's own process has ended: Connect would ask it again for minutes."""
-        process: Any = getattr(SparkContext._gateway, "proc", None)  # none, if another has started it
+        process = _driver()
 
         def watch() -> None:
             process.wait()
@@ -56,7 +56,12 @@ class Connected:
         self.behind.stop()
 
 
-def connect(spec: Spec, master: str, memory: str) -> Connected:
+def _driver() -> Any:
+    """Spark's own process; None if another has started it."""
+    return getattr(SparkContext._gateway, "proc", None)
+
+
+def connect(spec: Spec, master: str, memory: str, state: State) -> Connected:
     """Tables of the pipeline's are in its storage, and are known there by a catalog that outlives the process."""
     prepare()
     try:
@@ -68,7 +73,7 @@ def connect(spec: Spec, master: str, memory: str) -> Connected:
     port = _free_port()
     os.environ.setdefault("SPARK_CONNECT_AUTHENTICATE_TOKEN", uuid4().hex)
     config = settings(master) | {
-        "spark.app.name": f"weir-pipeline-{spec.name}",
+        "spark.app.name": app_name(spec.name),
         "spark.master": master,
         "spark.driver.memory": memory,
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
@@ -86,6 +91,8 @@ def connect(spec: Spec, master: str, memory: str) -> Connected:
     config["spark.driver.extraJavaOptions"] += f" -Dderby.system.home={spec.storage}"
     conf = SparkConf(loadDefaults=True).setAll(list((config | dict(spec.spark)).items()))
     behind = SparkSession(SparkContext.getOrCreate(conf))
+    state.spark = getattr(_driver(), "pid", 0)
+    write(spec.storage, state)
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # so that functions of columns are those of Connect
     spark: Any = Remote.builder.remote(f"sc://localhost:{port}").create()
     return Connected(spark, behind)

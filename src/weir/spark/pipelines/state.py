@@ -33,6 +33,8 @@ class State:
     last_seconds: float = 0.0
     error: str = ""
     said: list[str] = field(default_factory=list)
+    #: Spark's own process; 0 as long as there is none.
+    spark: int = 0
 
     def say(self, line: str) -> None:
         self.said = [*self.said, line][-_LINES:]
@@ -79,6 +81,33 @@ def is_running(storage: Path) -> bool:
     except OSError:
         return True
     return False
+
+
+def end_orphan(storage: Path, pipeline: str) -> None:
+    """Spark's process outlives a runner that was killed, and would go on beside that of the next one with the
+    update that it is at. It is killed, and waited for; by who is `alone`."""
+    pid = read(storage).spark
+    while pid and _is_spark(pid, pipeline):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(_PAUSE_S)
+
+
+def _is_spark(pid: int, pipeline: str) -> bool:
+    """Whether the process is Spark's, and still this pipeline's: numbers are given again."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return (
+        b"org.apache.spark.deploy.SparkSubmit" in words
+        and f"spark.app.name={app_name(pipeline)}".encode() in words
+    )
+
+
+def app_name(pipeline: str) -> str:
+    """What Spark calls the pipeline."""
+    return f"weir-pipeline-{pipeline}"
 
 
 def stop(storage: Path, patience_s: float = _STOP_S) -> bool:
