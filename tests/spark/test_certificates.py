@@ -11,7 +11,7 @@ import pytest
 from weir.client.blocking import ask_v2
 from weir.client.kafka.cluster import Cluster
 from weir.client.registry import topic_of
-from weir.model.errors import NetworkError
+from weir.model.errors import TlsRefusedError
 from weir.spark.lake.definitions import Definition, namespace_lake, turn_on
 from weir.spark.lake.export import Exporter
 from weir.spark.lake.jobs import LocalJobs
@@ -27,6 +27,8 @@ from .sql_session import ORDER
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: Longer than a test may take: nobody waits for a certificate that is not taken.
+_FOR_EVER_S = 3600.0
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 
@@ -38,12 +40,10 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CertifiedUp]
     found.up.close()
 
 
-def place_of(certified: CertifiedUp, who: str | None) -> WeirCluster:
-    return WeirCluster(certified.access(who), certified.kafka, secure=True)
-
-
 def test_who_has_a_certificate_does_everything_by_it(certified: CertifiedUp, spark: "SparkSession") -> None:
-    place = place_of(certified, "admin")
+    place = WeirCluster.find(certified.access("admin"))
+    assert place.kafka == certified.kafka
+    assert place.options["kafka.ssl.certificate.location"] == certified.files("admin")[0]
     console = Console(lambda: spark, place, start="earliest")
 
     def do(text: str) -> Rows | Done:
@@ -97,16 +97,15 @@ def test_who_has_a_certificate_does_everything_by_it(certified: CertifiedUp, spa
 
 
 def test_who_has_none_or_anothers_is_told_so(certified: CertifiedUp) -> None:
-    for who in (None, "other"):
-        for command in (
-            ("replay", "list"),
-            ("functions", "list"),
-            ("lake", "status"),
-        ):
-            code, said = certified.weir(who, *command)
-            assert (code, "give one of an authority that it trusts" in said) == (1, True), said
-    unwanted = replace(connection(place_of(certified, None).options), retry_for_s=0.0)
-    with pytest.raises(NetworkError, match="of an authority that it trusts"), Cluster(unwanted) as cluster:
+    for who, command in ((None, ("sql", "--no-server", "-e", "SHOW TABLES")), ("other", ("replay", "list"))):
+        code, said = certified.weir(who, *command)
+        assert (code, "give one of an authority that it trusts" in said) == (1, True), said
+    patient = replace(certified.access(None), patience_s=_FOR_EVER_S)
+    with pytest.raises(TlsRefusedError, match="of an authority that it trusts"):
+        WeirCluster.find(patient)
+    unwanted = WeirCluster(patient, certified.kafka, secure=True).options
+    settings = replace(connection(unwanted), retry_for_s=_FOR_EVER_S)
+    with pytest.raises(TlsRefusedError, match="of an authority that it trusts"), Cluster(settings) as cluster:
         cluster.topics()
     for wrong, told in (("nowhere.pem", "there is no file nowhere.pem"), (certified.ca, "cannot be used")):
         code, said = certified.weir(None, "replay", "list", "--cert", wrong)
