@@ -11,7 +11,7 @@ The first word says at which; the others are those of `weir`:
 | written | the file is there, and the position is where it was | the same |
 | committed | the position is behind the file | the same |
 
-With `engine = "spark"`, `half` is while Spark's job writes into its own folder, `whole` when it has.
+With `engine = "spark"`, `spark` is while Spark's job writes into its own folder; for a folder there is no `half`.
 """
 
 import os
@@ -105,10 +105,10 @@ class Steps:
 
         def staging(sink: Any, topic: str, ranges: Any, folder: str) -> None:
             self.reached("planned")
-            if self._wanted == "half":
+            if self._wanted == "spark":
                 threading.Thread(target=_die_when_there, args=(Path(folder),), daemon=True).start()
             real(sink, topic, ranges, folder)
-            self.reached("half")  # it was faster than the thread
+            self.reached("spark")  # it was faster than the thread
 
         SparkFilesSink._write_staged = staging  # type: ignore[method-assign]
 

@@ -118,6 +118,7 @@ def kill_at_each(steps: tuple[str, ...], archive: Archive, runner: RunnerProcess
 
 FOLDER_STEPS = ("planned", "half", "whole", "renamed", "written", "committed")
 BUCKET_STEPS = ("planned", "half", "whole", "written", "committed")
+SPARK_FOLDER_STEPS = ("planned", "spark", "whole", "renamed", "written", "committed")
 
 
 def test_each_record_is_in_a_folder_once_at_whatever_step_the_runner_is_killed(
@@ -180,4 +181,4 @@ def test_each_record_is_in_a_folder_once_at_whatever_step_a_runner_with_spark_is
     archive = Archive(weir, unique, fs.LocalFileSystem(), str(folder))
     more = 'max_age = "0ms"\nengine = "spark"'
     archive.add(weir_connect, tmp_path / "sink.toml", str(folder), more)
-    kill_at_each(FOLDER_STEPS, archive, runner)
+    kill_at_each(SPARK_FOLDER_STEPS, archive, runner)
