@@ -113,20 +113,23 @@ class Sql:
 
 def stored(servers: str, topic: str) -> list[tuple[str | None, str]]:
     """Keys and values of a topic's committed messages, in the order of each partition; without Spark."""
+    return [(None if key is None else key.decode(), value.decode()) for key, value in stored_bytes(servers, topic)]
+
+
+def stored_bytes(servers: str, topic: str) -> list[tuple[bytes | None, bytes]]:
+    """The same as bytes."""
     settings = {"bootstrap.servers": servers, "group.id": "none", "enable.partition.eof": True, "log_level": 0}
     consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
     try:
         partitions = sorted(consumer.list_topics(topic, 60).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, at, 0) for at in partitions])
-        found: dict[int, list[tuple[str | None, str]]] = {}
+        found: dict[int, list[tuple[bytes | None, bytes]]] = {}
         left = len(partitions)
         while left:
             message = consumer.poll(60)
             assert message is not None, f"{topic} cannot be read"
             if message.error() is None:
-                key = message.key()
-                one = (None if key is None else key.decode(), message.value().decode())
-                found.setdefault(message.partition(), []).append(one)
+                found.setdefault(message.partition(), []).append((message.key(), message.value()))
             elif message.error().code() == KafkaError._PARTITION_EOF:
                 left -= 1
         return [one for at in partitions for one in found.get(at, [])]

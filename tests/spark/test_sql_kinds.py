@@ -1,27 +1,26 @@
-"""SQL on topics whose schemas are AVRO or KEY_VALUE: what INSERT writes, a query reads; and certificates."""
+"""SQL on topics of AVRO, Protobuf or KEY_VALUE: what INSERT writes, queries and the official clients read."""
 
 import json
 from base64 import b64encode
-from pathlib import Path
+from io import BytesIO
 from struct import pack
+from typing import Any
 
+import fastavro
 import pulsar
 import pytest
-from pulsar.schema import Array, AvroSchema, Integer, JsonSchema, Map, Record, String
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from pulsar.schema import Array, AvroSchema, Integer, JsonSchema, Map, ProtobufNativeSchema, Record, String
 
 from weir.client.blocking import Access, ask_v2
-from weir.client.kafka.cluster import Cluster
 from weir.client.registry import TopicSchema
-from weir.model.errors import NetworkError, SqlError
+from weir.model.errors import SqlError
 from weir.model.topics import TopicName
-from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster
 from weir.spark.sql.tables import Tables
 from weir.spark.values.typed import ValueSchema, value_schema
-from weir.testing.certificates import make_certificate
-from weir.testing.processes.up import UpProcess
 
-from .sql_session import ORDER, Sql
+from .sql_session import ORDER, Sql, stored_bytes
 
 KEY = {"type": "record", "name": "Key", "fields": [{"name": "shop", "type": "int"}]}
 
@@ -81,32 +80,6 @@ def test_rows_go_into_topics_of_avro_and_come_back_with_their_keys(sql: Sql) -> 
     assert sorted(sql.rows("SELECT __key.shop, id FROM sqlk_both WHERE __key.shop > 5")) == [(10, 1), (20, 2)]
 
 
-@pytest.mark.process
-def test_who_has_a_certificate_comes_in_by_it(tmp_path: Path) -> None:
-    server = make_certificate(tmp_path)
-    mine = make_certificate(tmp_path, "admin", server)
-    up = UpProcess(
-        tmp_path,
-        "listeners.https=127.0.0.1:0",
-        "listeners.kafka_tls=127.0.0.1:0",
-        f"tls.certificate={server.file}",
-        f"tls.key={server.key_file}",
-        f"tls.client_ca={server.file}",
-    ).start()
-    try:
-        access = Access(f"https://{up.addresses['https']}", None, str(server.file), 0.0)
-        with pytest.raises(NetworkError):
-            WeirCluster.find(access)
-        place = WeirCluster.find(
-            Access(access.url, None, str(server.file), 5.0, str(mine.file), str(mine.key_file))
-        )
-        assert place.options["kafka.ssl.certificate.location"] == str(mine.file)
-        with Cluster(connection(place.options)) as cluster:
-            assert cluster.topics() == []
-    finally:
-        up.close()
-
-
 def _pair(key: tuple[str, str], value: tuple[str, str], encoding: str) -> dict[str, object]:
     """What the registry has of keys and values, each a kind and its definition."""
     told = {f"{name}.schema.type": kind for name, (kind, _) in (("key", key), ("value", value))}
@@ -158,14 +131,35 @@ class Visit(Record):
     marks = Map(Integer())
 
 
+def _message() -> Any:
+    """The class that protobuf makes of the same in its own language."""
+    file = descriptor_pb2.FileDescriptorProto(name="visit.proto", package="sqlp", syntax="proto3")
+    place, visit = (file.message_type.add(name=name) for name in ("Place", "Visit"))
+    entry = visit.nested_type.add(name="MarksEntry")
+    entry.options.map_entry = True
+    for within, number, name, kind in (
+        (place, 1, "street", "TYPE_STRING"),
+        (place, 2, "city", "TYPE_STRING"),
+        (entry, 1, "key", "TYPE_STRING"),
+        (entry, 2, "value", "TYPE_INT32"),
+        (visit, 1, "who", "TYPE_STRING"),
+    ):
+        within.field.add(name=name, number=number, type=kind, label="LABEL_OPTIONAL")
+    for number, name, inner in ((2, "places", ".sqlp.Place"), (3, "marks", ".sqlp.Visit.MarksEntry")):
+        visit.field.add(name=name, number=number, type="TYPE_MESSAGE", type_name=inner, label="LABEL_REPEATED")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("sqlp.Visit"))
+
+
 @pytest.mark.process
 @pytest.mark.xdist_group("spark")
 def test_what_is_inserted_is_read_by_pulsars_own_client_with_its_schema(sql: Sql) -> None:
     client = pulsar.Client(sql.topics.up.pulsar_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
-        for kind in (AvroSchema, JsonSchema):
-            name = f"sqlp_{kind.__name__.lower()}"
-            consumer = client.subscribe(name, "s", schema=kind(Visit))
+        for schema in (AvroSchema(Visit), JsonSchema(Visit), ProtobufNativeSchema(_message())):
+            name = f"sqlp_{type(schema).__name__.lower()}"
+            consumer = client.subscribe(name, "s", schema=schema)
             sql.do(
                 f"INSERT INTO {name} SELECT 'ann' AS who, map('x', 1) AS marks,"
                 " array(named_struct('city', 'Rome', 'street', 'Via')) AS places"
@@ -175,3 +169,39 @@ def test_what_is_inserted_is_read_by_pulsars_own_client_with_its_schema(sql: Sql
             assert (found.places[0].city, found.places[0].street) == ("Rome", "Via")
     finally:
         client.close()
+
+
+@pytest.mark.process
+@pytest.mark.xdist_group("spark")
+def test_the_bytes_that_are_inserted_are_what_avros_and_protobufs_own_libraries_read(sql: Sql) -> None:
+    """As Kafka's client has them, keys among them."""
+    message = _message()
+    native = ProtobufNativeSchema(message).schema_info().schema()
+    avro = ("AVRO", json.dumps(ORDER))
+
+    def order_of(data: bytes) -> object:
+        return fastavro.schemaless_reader(BytesIO(data), fastavro.parse_schema(ORDER), None)
+
+    order, visit = {"id": 1, "customer": "ann", "amount": 2.5}, message(who="ann", marks={"x": 1})
+    columns = "1 AS id, 'ann' AS customer, 2.5 AS amount, named_struct('who', 'ann', 'marks', map('x', 1)) AS key"
+    for name, body in (
+        ("sqlb_separated", _pair(("PROTOBUF_NATIVE", native), avro, "SEPARATED")),
+        ("sqlb_inline", _pair(("PROTOBUF_NATIVE", native), avro, "INLINE")),
+        ("sqlb_native", {"type": "PROTOBUF_NATIVE", "schema": native, "properties": {}}),
+    ):
+        sql.topics.create(name=name)
+        ask_v2(sql.place.access, "POST", f"schemas/public/default/{name}/schema", body)
+    sql.do(f"INSERT INTO sqlb_separated SELECT {columns}")
+    sql.do(f"INSERT INTO sqlb_inline SELECT {columns}")
+    sql.do("INSERT INTO sqlb_native (who, marks, key) VALUES ('ann', map('x', 1), 'k')")
+    ((raw_key, value),) = stored_bytes(sql.topics.servers, "sqlb_separated")
+    assert raw_key is not None
+    assert (message.FromString(raw_key), order_of(value)) == (visit, order)
+    ((raw_key, both),) = stored_bytes(sql.topics.servers, "sqlb_inline")
+    assert raw_key is None
+    size = int.from_bytes(both[:4], "big")
+    assert (message.FromString(both[4 : 4 + size]), order_of(both[8 + size :])) == (visit, order)
+    ((raw_key, value),) = stored_bytes(sql.topics.servers, "sqlb_native")
+    assert (raw_key, message.FromString(value)) == (b"k", visit)
+    for name in ("sqlb_separated", "sqlb_inline"):
+        assert sql.rows(f"SELECT __key.who, __key.marks['x'], id, customer FROM {name}") == [("ann", 1, 1, "ann")]
