@@ -152,8 +152,19 @@ def test_dead_letters_are_picked_also_when_their_topic_has_trimmed_them(
         billing.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "schema", "value"),
+    [
+        ("STRING", "", "text"),
+        (
+            "JSON",
+            json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}),
+            '{"n": 7}',
+        ),
+    ],
+)
 def test_what_only_the_table_has_is_as_it_was_sent_though_the_topic_had_no_schema_then(
-    topics: Topics, sql: Sql, tmp_path: Path
+    topics: Topics, sql: Sql, tmp_path: Path, kind: str, schema: str, value: str
 ) -> None:
     topic, target = topics.create(name=_name("typed_later")), topics.create(name=_name("to"))
     lake = Lake(topics, tmp_path, LocalJobs())
@@ -161,13 +172,13 @@ def test_what_only_the_table_has_is_as_it_was_sent_though_the_topic_had_no_schem
     try:
         topics.fill(topic, ["raw"])
         lake.export(topic)
-        body = {"type": "STRING", "schema": "", "properties": {}}
+        body = {"type": kind, "schema": schema, "properties": {}}
         ask_v2(_access(topics), "POST", f"schemas/public/default/{topic}/schema", body)
-        topics.fill(topic, ["text"])
+        topics.fill(topic, [value])
         lake.export(topic)
         topics.trim(topic, 2)
         sql.do(f"REPLAY {topic} INTO TOPIC {target}")
-        assert [value for _, value in stored(topics.servers, target)] == ["raw", "text"]
+        assert [sent for _, sent in stored(topics.servers, target)] == ["raw", value]
     finally:
         turn_off(lake.place.access, name.namespace, name.local)
 

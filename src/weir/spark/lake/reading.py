@@ -7,6 +7,7 @@ Parquet reader, the others from the brokers. Exports, trims and producers that c
 import json
 import logging
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -86,22 +87,28 @@ def find_history(
     schema = table.table.schema()
     stored = {name: _stored(name, columns, table, corrupt) for name in columns.names if name != "topic"}
     by_id = _renamed(table)
-    wanted = t.StructType(
-        [
-            _with_id(t.StructField(there, columns[name].dataType), schema, there)
-            if by_id
-            else t.StructField(there, columns[name].dataType)
-            for there, name in {there: name for name, there in stored.items()}.items()
-            if _id(schema, there) is not None
-        ]
-    )
-    paths = _readable(spark, [file.file_path for file in files], definition)
-    frame = spark.read.schema(wanted).parquet(*paths)
-    found = [
-        f.lit(kafka_name(topic)).alias(name) if name == "topic" else _column(frame, stored[name], columns[name])
-        for name in columns.names
+    wanted = [
+        _with_id(t.StructField(there, columns[name].dataType), schema, there)
+        if by_id
+        else t.StructField(there, columns[name].dataType)
+        for there, name in {there: name for name, there in stored.items()}.items()
+        if _id(schema, there) is not None
     ]
-    return History(frame.select(*found), offsets)
+
+    def rows_of(lacking: frozenset[str], some: "list[DataFile]") -> DataFrame:
+        paths = _readable(spark, [file.file_path for file in some], definition)
+        known = t.StructType([field for field in wanted if field.name not in lacking])
+        frame = spark.read.schema(known).parquet(*paths)
+        found = [
+            f.lit(kafka_name(topic)).alias(name)
+            if name == "topic"
+            else _column(frame, stored[name], columns[name])
+            for name in columns.names
+        ]
+        return frame.select(*found)
+
+    frames = [rows_of(lacking, some) for lacking, some in _by_what_they_lack(table, files).items()]
+    return History(reduce(DataFrame.unionByName, frames), offsets)
 
 
 def _reads_buckets(spark: SparkSession) -> bool:
@@ -187,6 +194,28 @@ def _check(table: "LakeTable", columns: t.StructType, files: "list[DataFile]", c
                 f"{wrong} values in the table of {table.topic} are not as the topic's schema says",
                 hint="read them with mode PERMISSIVE or DROPMALFORMED",
             )
+
+
+def _by_what_they_lack(table: "LakeTable", files: "list[DataFile]") -> "dict[frozenset[str], list[DataFile]]":
+    """Files by the columns that they do not have, of those whose names another column had before: of these Spark
+    would read that other one, and fail, also where it is told the ids."""
+    schema = table.table.schema()
+    before = [(old.find_column_name(one), one) for old in table.table.metadata.schemas for one in old.field_ids]
+    leaves = {
+        field.name: {one for one in schema.field_ids if _root(schema, one) == field.name}
+        for field in schema.fields
+        if any(name == field.name and number != field.field_id for name, number in before)
+    }
+    found: dict[frozenset[str], list[DataFile]] = {}
+    for file in files:
+        counted = (file.value_counts or {}).keys()
+        lacking = frozenset(name for name, ids in leaves.items() if counted and not ids & counted)
+        found.setdefault(lacking, []).append(file)
+    return found
+
+
+def _root(schema: "Schema", number: int) -> str:
+    return (schema.find_column_name(number) or "").partition(".")[0]
 
 
 def _renamed(table: "LakeTable") -> bool:
