@@ -13,11 +13,11 @@ from weir.client.admin import topic_path
 from weir.client.blocking import ask_v2
 from weir.functions.subscribing import leave_dropped, subscribe
 from weir.model.errors import StaleEpochError
-from weir.model.functions import Function
+from weir.model.functions import Function, FunctionWanted
 from weir.model.topics import TopicName
 
 from .conftest import Bench
-from .running import Runner, wait
+from .running import Runner, state_of, wait
 
 pytestmark = pytest.mark.process
 
@@ -153,3 +153,40 @@ def test_what_was_dropped_and_never_ran_again_goes_when_the_function_is_deleted(
     assert kept_for(bench, function) == [*function.inputs]
     run("delete", name)
     assert kept_for(bench, function) == []
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_on_spark_a_dropped_input_goes_and_a_batch_that_was_planned_with_it_is_finished(
+    bench: Bench, tmp_path: Path
+) -> None:
+    variables = {"TMPDIR": str(tmp_path), "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={tmp_path} -XX:-UsePerfData"}
+    folder = tmp_path / "checkpoints"
+    runner = Runner(bench, tmp_path, "--checkpoints", str(folder), variables=variables)
+    function = bench.deploy(ECHO, inputs=2, on="spark", master="local[2]")
+    first, dropped = (topic.local for topic in function.inputs)
+    output = f"{function.name.local}-out"
+    runner.start()
+    try:
+        bench.produce(first, ["1"])
+        bench.read(output, 1)
+        bench.produce(dropped, ["2"])
+        bench.read(output, 2)
+        rest.want(bench.access, function.name, FunctionWanted.STOPPED)
+        wait(lambda: state_of(bench, function) == "stopped", "it does not stop")
+        commits = [one for one in (folder / function.id / "commits").iterdir() if one.name.isdigit()]
+        max(commits, key=lambda one: int(one.name)).unlink()  # as if it had been killed at the end of the batch
+        assert kept_for(bench, function) == [*function.inputs]
+        without_last_input(bench, function, on="spark", master="local[2]")
+        bench.produce(dropped, ["3"])
+        bench.produce(first, ["4"])
+        rest.want(bench.access, function.name, FunctionWanted.RUNNING)
+        found = bench.read(output, 3, more=True)
+        assert [one.value() for one in found] == [b"1", b"2", b"4 again"]
+        wait(lambda: state_of(bench, function) == "running", "it does not run")
+        bench.produce(first, ["5"])
+        assert bench.read(output, 4)[3].value() == b"5 again"
+        assert kept_for(bench, function) == [*function.inputs[:1]]
+    finally:
+        runner.end()
