@@ -4,12 +4,14 @@ import json
 
 import pytest
 
-from weir.connect.definitions import parse, parse_name, read_file
+from weir.connect.definitions import check_alone, parse, parse_name, read_file
 from weir.connect.options import TYPES
 from weir.connect.partitioning import murmur2
 from weir.connect.secrets import Secret
 from weir.connect.spans import parse_bytes, parse_ms
+from weir.model.connectors import Connector
 from weir.model.errors import ConfigError
+from weir.model.topics import TopicName
 
 GOOD = """
 name = "orders"
@@ -126,3 +128,22 @@ def test_spans_and_sizes() -> None:
 )
 def test_keys_are_hashed_as_kafkas_own_client_does(key: bytes, wanted: int) -> None:
     assert murmur2(key) == wanted & 0xFFFFFFFF
+
+
+def test_two_sinks_of_one_name_do_not_share_a_subscription() -> None:
+    """It is named after the sink; each would leave out what the other has written."""
+    one, two, elsewhere = (
+        read_file(
+            f'name = "{name}"\ntopic = "{topic}"\n[sink]\ntype = "files"\npath = "/srv"\nformat = "json"', "f"
+        )
+        for name, topic in (("a/b/out", "public/default/t"), ("out", "t"), ("a/c/out", "u"))
+    )
+    there = _kept(*one)
+    with pytest.raises(ConfigError, match="a/b/out reads persistent://public/default/t by the same subscription"):
+        check_alone(parse(*two), [there])
+    for fine in (one, elsewhere):
+        check_alone(parse(*fine), [there])
+
+
+def _kept(name: TopicName, config: str) -> Connector:
+    return Connector(name, "id", config)

@@ -59,8 +59,8 @@ def connect() -> None:
 @remote_options
 def add(*, file: str, check: bool, remote: Remote, as_json: bool) -> None:
     """Define a connector. `weir connect run`, or weir up --connect, runs it."""
-    from weir.client.connectors import add_connector, runner
-    from weir.connect.definitions import read_file, short_name
+    from weir.client.connectors import add_connector, all_connectors, runner
+    from weir.connect.definitions import check_alone, parse, read_file, short_name
 
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
@@ -71,6 +71,7 @@ def add(*, file: str, check: bool, remote: Remote, as_json: bool) -> None:
         done(f"connector {short_name(name)} is right", as_json=as_json, connector=short_name(name))
         return
     access = _access(remote)
+    check_alone(parse(name, config), (one.connector for one in all_connectors(access)))
     add_connector(access, name, config)
     runs = runner(access).where is not None
     rest = "" if runs else "; it runs as soon as weir connect run does"

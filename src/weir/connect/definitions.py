@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from weir.connect.options import TYPES, Option
 from weir.connect.rules import check
+from weir.model.connectors import Connector
 from weir.model.errors import ConfigError, InvalidNameError
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 
@@ -57,6 +58,21 @@ def read_file(text: str, file: str, default: str | None = None) -> tuple[TopicNa
     found = parse_name(name)
     parse(found, kept)
     return found, kept
+
+
+def check_alone(wanted: Definition, others: Iterable[Connector]) -> None:
+    """ConfigError if it would share the subscription of a topic: that is named after the sink, so two of one name,
+    in two namespaces, would each leave out what the other has written."""
+    for one in others:
+        if one.name.local != wanted.name.local or one.name == wanted.name:
+            continue
+        other = parse(one.name, one.config)
+        shared = [topic for topic in wanted.topics if topic in other.topics]
+        if shared and wanted.side == other.side == "sink":
+            raise ConfigError(
+                f"the connector {short_name(other.name)} reads {shared[0]} by the same subscription",
+                hint="give this one another name",
+            )
 
 
 def parse_name(text: str) -> TopicName:

@@ -62,6 +62,20 @@ def test_functions_are_listed_by_namespace_and_deleted() -> None:
     run(story)
 
 
+def test_two_of_one_name_in_two_namespaces_do_not_share_a_subscription() -> None:
+    async def story(functions: Functions, _runtime: Runtime) -> None:
+        there = TopicName.parse("public/other/clean")
+        other = Definition("", "f.py", "clean", (TopicName.parse("returns"),), None, {})
+        await functions.deploy(F, definition(), role="")
+        with pytest.raises(FunctionExistsError, match="reads persistent://public/default/orders"):
+            await functions.deploy(there, definition(), role="")
+        await functions.deploy(there, other, role="")
+        with pytest.raises(FunctionExistsError, match="by the same subscription"):
+            await functions.update(there, definition(), role="")
+
+    run(story)
+
+
 def test_stats_are_of_the_function_that_has_the_name_now() -> None:
     async def story(functions: Functions, _runtime: Runtime) -> None:
         first = await functions.deploy(F, definition(), role="")

@@ -52,6 +52,7 @@ class Functions(LeasedRunner):
         listed = await self._meta.list(keys.FUNCTIONS)
         if len(listed.items) >= _MAX_FUNCTIONS and all(item.key != keys.function(name) for item in listed.items):
             raise TooManyError(f"there are {_MAX_FUNCTIONS} functions", hint="delete one first")
+        _check_alone(name, what, [decode_function(item.value) for item in listed.items])
         now_ms = self._runtime.clock.wall_ms()
         new = Function(
             name=name,
@@ -77,6 +78,8 @@ class Functions(LeasedRunner):
 
     async def update(self, name: TopicName, what: Definition, *, role: str) -> Function:
         """Its next version, if anything is different; FunctionNotFoundError if there is none."""
+        listed = await self._meta.list(keys.FUNCTIONS)
+        _check_alone(name, what, [decode_function(item.value) for item in listed.items])
         now_ms = self._runtime.clock.wall_ms()
 
         def updated(current: Function | None) -> Function:
@@ -125,6 +128,18 @@ class Functions(LeasedRunner):
             raise _none(name)
         stamped = replace(stats, reported_ms=self._runtime.clock.wall_ms())
         await self._meta.put(keys.function_stats(name), encode_stats(stamped))
+
+
+def _check_alone(name: TopicName, what: Definition, others: Sequence[Function]) -> None:
+    """A function's name is its subscription's: two of one name in two namespaces would move each other's position
+    in a topic that both read, and whoever is deleted first would take what is kept for the other."""
+    for other in others:
+        shared = [topic for topic in what.inputs if topic in other.inputs]
+        if shared and other.name.local == name.local and other.name != name:
+            raise FunctionExistsError(
+                f"the function {name.local} of {other.name.namespace} reads {shared[0]} by the same subscription",
+                hint="give this one another name",
+            )
 
 
 def _definition(function: Function) -> tuple[object, ...]:
