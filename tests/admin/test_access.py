@@ -365,6 +365,7 @@ def test_a_replay_is_begun_by_who_may_read_write_and_administer_and_seen_by_who_
     into = {"target": "persistent://acme/orders/to"}
     assert {begin(role, **into) for role in ("stranger", "reader", "writer", "both")} == {403}
     assert begin("owner", target="persistent://public/default/elsewhere") == 403  # where it may not produce
+    assert begin("owner") == 412  # into itself
     assert guarded.do("GET", every, token=token("admin")) == []
     assert begin("owner", **into) == 200
     (seen,) = guarded.do("GET", every, token=token("reader"))

@@ -21,6 +21,7 @@ def test_moments() -> None:
     assert parse_moment_ms("1970-01-02", now) == 86_400_000
     assert parse_moment_ms("1970-01-01T01:00:00+01:00", now) == 0
     assert parse_moment_ms("-9999999w", now) == 0
+    assert parse_moment_ms("1900-01-01", now) == 0
     for late in ("253402300800000", "99999999999999999999999"):
         with pytest.raises(ConfigError, match="is not a moment"):
             parse_moment_ms(late, now)

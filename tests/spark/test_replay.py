@@ -9,6 +9,7 @@ import pulsar
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pulsar.schema import AvroSchema, Integer, Record, String
+from pyspark.sql import SparkSession
 
 from weir.client.blocking import ask_v2
 from weir.client.replays import all_replays
@@ -21,7 +22,7 @@ from weir.spark.sql.results import Done, Rows
 from weir.wire.kafka.records_build import Record as KafkaRecord
 from weir.wire.kafka.records_build import build_batch
 
-from .conftest import Topics
+from .conftest import Reads, Topics
 from .lake_kit import Lake
 from .sql_session import Sql, make_orders, patiently, stored
 
@@ -133,23 +134,49 @@ def test_dead_letters_are_picked_also_when_their_topic_has_trimmed_them(
                 billing.negative_acknowledge(message)
             else:
                 billing.acknowledge(message)
-        deadline = time.monotonic() + 60
-        while letters not in topics.cluster().topics() or not stored(topics.servers, letters):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        _wait_dead(topics, letters, 1)
         topics.trim(topic, 3)
         with pytest.raises(SqlError):
             sql.do(f"REPLAY {topic} WHERE no_such_column = 1 INTO billing")
         for into in ("billing", f"TOPIC {target}"):
             asked = f"REPLAY {topic} WHERE __dead_reason = 'delivery_limit' AND id = 1 INTO {into} DRY RUN"
             assert sql.rows(asked) == [(0, 1)]
-        sql.do(f"REPLAY {topic} WHERE id = 1 INTO SUBSCRIPTION billing")
-        (again,) = _drain(billing, 1)
+        # The times are the messages' own, not when they were stored or died.
+        sql.do(f"REPLAY {topic} TO '2024-01-01' WHERE id = 1 INTO SUBSCRIPTION billing")
+        again = billing.receive(timeout_millis=60_000)
         assert _ids([again]) == [1]
+        assert again.event_timestamp() == 1_700_000_001_000
         assert again.properties()["weir-replay-offset"] == "1"
         assert not any(name.startswith("weir-dead") for name in again.properties())
+        # A copy that dies, too, is no second message.
+        billing.negative_acknowledge(again)
+        _wait_dead(topics, letters, 2)
+        assert sql.rows(f"REPLAY {topic} WHERE id = 1 INTO TOPIC {target} DRY RUN") == [(0, 1)]
     finally:
         billing.close()
+
+
+def _wait_dead(topics: Topics, letters: str, count: int) -> None:
+    patiently(lambda: letters in topics.cluster().topics() and len(stored(topics.servers, letters)) == count)
+
+
+def test_a_message_that_died_for_two_reasons_is_found_by_each_and_is_one(topics: Topics, sql: Sql) -> None:
+    topic, target = topics.create(name=_name("twice")), topics.create(name=_name("to"))
+    topics.fill(topic, ["alive", "dead"])
+    for subscription, reason in (("a", b"rejected"), ("b", b"delivery_limit")):
+        told = {
+            "reason": reason,
+            "topic": f"persistent://public/default/{topic}".encode(),
+            "partition": b"0",
+            "offset": b"1",
+            "subscription": subscription.encode(),
+        }
+        headers = [(f"weir-dead-{name}".encode(), value) for name, value in told.items()]
+        letters = topics.create(name=f"{topic}-{subscription}-DLQ")
+        topics.send(letters, build_batch([KafkaRecord(0, 1_700_000_000_001, b"dead", b"dead", headers)]))
+    for where in ("__dead_reason = 'rejected'", "__dead_reason = 'delivery_limit'", "value = 'dead'"):
+        assert sql.rows(f"REPLAY {topic} WHERE {where} INTO TOPIC {target} DRY RUN") == [(0, 1)]
+    assert sql.rows(f"REPLAY {topic} INTO TOPIC {target} DRY RUN") == [(0, 2)]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +191,7 @@ def test_dead_letters_are_picked_also_when_their_topic_has_trimmed_them(
     ],
 )
 def test_what_only_the_table_has_is_as_it_was_sent_though_the_topic_had_no_schema_then(
-    topics: Topics, sql: Sql, tmp_path: Path, kind: str, schema: str, value: str
+    topics: Topics, sql: Sql, spark: SparkSession, read: Reads, tmp_path: Path, kind: str, schema: str, value: str
 ) -> None:
     topic, target = topics.create(name=_name("typed_later")), topics.create(name=_name("to"))
     lake = Lake(topics, tmp_path, LocalJobs())
@@ -179,6 +206,8 @@ def test_what_only_the_table_has_is_as_it_was_sent_though_the_topic_had_no_schem
         topics.trim(topic, 2)
         sql.do(f"REPLAY {topic} INTO TOPIC {target}")
         assert [sent for _, sent in stored(topics.servers, target)] == ["raw", value]
+        spark.conf.unset("spark.sql.parquet.fieldId.read.enabled")  # as in sessions that users build
+        assert read.values(topic) == ["raw", value]
     finally:
         turn_off(lake.place.access, name.namespace, name.local)
 

@@ -8,28 +8,57 @@ from hypothesis import strategies as st
 from weir.model.errors import SqlError
 from weir.model.replays import Replay, is_selection
 from weir.model.topics import TopicName
-from weir.spark.replay.delivering import grouped, runs
+from weir.spark.replay.batching import grouped, runs
 from weir.spark.replay.selecting import selection_topic
 from weir.spark.sql import statements as s
 from weir.spark.sql.parsing import parse
 
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+COLUMNS = pa.schema([("n", pa.int64()), ("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS)])
 
-@given(st.lists(st.integers(1, 9), max_size=12), st.integers(1, 7))
-def test_batches_are_cut_by_place_whatever_pieces_the_selection_is_read_in(sizes: list[int], count: int) -> None:
-    rows = iter(range(sum(sizes)))
-    pieces = [pa.RecordBatch.from_pydict({"n": [next(rows) for _ in range(size)]}) for size in sizes]
-    found = [batch.column("n").to_pylist() for batch in grouped(iter(pieces), count)]
-    assert [n for one in found for n in one] == list(range(sum(sizes)))
-    assert all(len(one) == count for one in found[:-1])
-    assert all(1 <= len(one) <= count for one in found[-1:])
+
+def _batches(rows: list[tuple[bytes | None, bytes | None, list[dict[str, object]] | None]], sizes: list[int]):
+    """In pieces of these sizes, and the rest."""
+    at = 0
+    for size in (*sizes, len(rows)):
+        some = rows[at : at + size]
+        if some:
+            names = (range(at, at + len(some)), *zip(*some, strict=True))
+            columns = [pa.array(list(one), field.type) for one, field in zip(names, COLUMNS, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, schema=COLUMNS)
+        at += size
+
+
+SMALL = st.none() | st.binary(max_size=4)
+ROWS = st.lists(
+    st.tuples(SMALL, SMALL, st.none() | st.lists(st.fixed_dictionaries({"key": st.just("h"), "value": SMALL}))),
+    max_size=40,
+)
+
+
+@given(ROWS, st.lists(st.integers(1, 9), max_size=12), st.integers(1, 7), st.integers(1, 20))
+def test_batches_are_cut_by_place_and_size_whatever_pieces_the_selection_is_read_in(
+    rows: list, sizes: list[int], count: int, most: int
+) -> None:
+    found = [batch.column("n").to_pylist() for batch in grouped(_batches(rows, sizes), count, most)]
+    expected: list[list[int]] = []
+    full = True
+    for n, (key, value, headers) in enumerate(rows):
+        if full:
+            expected.append([])
+            size = 0
+        expected[-1].append(n)
+        size += len(key or b"") + len(value or b"")
+        size += sum(1 + len(one["value"] or b"") for one in headers or ())
+        full = len(expected[-1]) == count or size >= most
+    assert found == expected
 
 
 def test_a_batch_ends_where_the_schemas_version_changes_and_around_what_must_stay_as_it_is() -> None:
-    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     zero, one = ({"key": "weir-schema-version", "value": value} for value in (b"0", b"1"))
     other, closed = {"key": "a", "value": b"1"}, {"key": "weir-pulsar-metadata", "value": b"m"}
     headers = [[], [other], None, [zero], [other, zero, other], [one], [closed], [closed], [other, one]]
-    rows = pa.RecordBatch.from_arrays([pa.array(range(9)), pa.array(headers, kind)], ["n", "headers"])
+    rows = pa.RecordBatch.from_arrays([pa.array(range(9)), pa.array(headers, HEADERS)], ["n", "headers"])
     cut = [part.column("n").to_pylist() for part in runs(rows)]
     assert cut == [[0, 1, 2], [3, 4], [5], [6], [7], [8]]
     assert [part.column("n").to_pylist() for part in runs(rows.slice(4, 3))] == [[4], [5], [6]]
@@ -45,10 +74,10 @@ def test_a_selection_is_known_by_its_name() -> None:
 
 def test_a_statement_says_which_messages_and_where_they_go() -> None:
     (one,) = parse(
-        "REPLAY shop.orders FROM '-2h' TO '2026-11-16' WHERE a IN ('into', 'x') INTO SUBSCRIPTION billing"
+        "REPLAY shop.orders FROM '-2h' TO '2026-11-16' WHERE a IN ('into') OR `into` = 1 INTO SUBSCRIPTION billing"
     )
     assert one == s.ReplayMessages(
-        ("shop", "orders"), "subscription:billing", "a IN ('into', 'x')", "-2h", "2026-11-16"
+        ("shop", "orders"), "subscription:billing", "a IN ('into') OR `into` = 1", "-2h", "2026-11-16"
     )
     (two,) = parse("replay orders into topic acme.shop.audit rate 50 dry run")
     assert two == s.ReplayMessages(("orders",), "topic:acme/shop/audit", rate=50, dry_run=True)

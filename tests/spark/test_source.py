@@ -124,6 +124,16 @@ def test_a_filter_on_the_timestamp_skips_what_is_older(topics, read) -> None:
     assert none.count() == 0
 
 
+@pytest.mark.parametrize("year", [1, 1900, 1969])
+def test_a_timestamp_before_1970_skips_nothing(topics, year: int) -> None:
+    topic = topics.create()
+    topics.fill(topic, ["a", "b"])
+    moment = datetime(year, 12, 31, 23, 59, 59, 999_000, UTC)  # in milliseconds, -1 of 1969 is Kafka's "latest"
+    assert spans(reader(topics, topic, GreaterThanOrEqual(("timestamp",), moment))) == [(0, 0, 2)]
+    late = LessThan(("timestamp",), moment)
+    assert spans(reader(topics, topic, late, orderedTimestamps="true")) == [(0, 0, 2)]
+
+
 def test_a_latest_timestamp_ends_the_reading_where_the_query_says_that_times_grow(topics) -> None:
     topic = topics.create(2)
     base = 1_700_000_000_000

@@ -38,8 +38,17 @@ def test_topics_are_tables_typed_or_not_with_what_else_a_message_has(sql: Sql) -
     joined = f"SELECT p.value, t.id FROM {typed} t JOIN public.default.sql_plain p ON t.id = p.__offset ORDER BY 2"
     assert sql.rows(joined) == [("x", 0), ("y", 1)]
     assert ("amount", "double", "yes") in sql.rows(f"DESCRIBE {typed}")
-    (plan,) = sql.rows(f"EXPLAIN SELECT id FROM {typed}")
-    assert "weir" in str(plan[0])
+    plan = [line for (line,) in sql.rows(f"EXPLAIN SELECT id FROM {typed}")]  # as people read it
+    assert plan[0] == "== Physical Plan =="
+    assert any("weir" in line for line in plan)
+    assert not any("\n" in line for line in plan)
+
+
+def test_moments_are_shown_in_the_sessions_zone(sql: Sql) -> None:
+    for zone, shown in (("Asia/Tokyo", "09:00:00+0900"), ("-03:30", "20:30:00-0330"), ("UTC", "00:00:00+0000")):
+        sql.do(f"SET TIME ZONE '{zone}'")
+        ((moment,),) = sql.rows("SELECT timestamp_millis(0)")
+        assert moment.strftime("%H:%M:%S%z") == shown
 
 
 @pytest.mark.parametrize(
@@ -54,6 +63,19 @@ def test_what_cannot_be_done_is_said_in_a_line(sql: Sql, text: str, said: str) -
     with pytest.raises(SqlError, match=said) as failed:
         sql.do(text)
     assert "\n" not in failed.value.what
+
+
+def test_no_table_of_sparks_own_hides_a_topic_and_none_of_its_statements_takes_a_topic_for_one(sql: Sql) -> None:
+    sql.topics.create(name="sql_there")
+    for text, said in (
+        ("CREATE TABLE sql_there (a int)", "there is a topic sql_there"),
+        ("CREATE TABLE IF NOT EXISTS sql_there USING parquet AS SELECT 1 AS a", "there is a topic sql_there"),
+        ("DELETE FROM sql_there", "sql_there is a topic, and this"),
+        ("DROP TABLE sql_there", "sql_there is a topic, and this"),
+    ):
+        with pytest.raises(SqlError, match=said):
+            sql.do(text)
+    assert sql.rows("SELECT * FROM sql_there") == []
 
 
 def test_a_live_query_prints_what_comes_up_to_its_limit(sql: Sql) -> None:

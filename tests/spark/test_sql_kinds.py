@@ -80,6 +80,14 @@ def test_rows_go_into_topics_of_avro_and_come_back_with_their_keys(sql: Sql) -> 
     assert sorted(sql.rows("SELECT __key.shop, id FROM sqlk_both WHERE __key.shop > 5")) == [(10, 1), (20, 2)]
 
 
+#: Fields that are called as what a message has besides its value.
+OWN = {
+    "type": "record",
+    "name": "Own",
+    "fields": [{"name": name, "type": ["null", "string"], "default": None} for name in ("key", "headers")],
+}
+
+
 def _pair(key: tuple[str, str], value: tuple[str, str], encoding: str) -> dict[str, object]:
     """What the registry has of keys and values, each a kind and its definition."""
     told = {f"{name}.schema.type": kind for name, (kind, _) in (("key", key), ("value", value))}
@@ -96,6 +104,8 @@ def test_rows_are_written_as_the_schema_says_or_refused_in_a_sentence(sql: Sql) 
         ("sqlw_numbers", _pair(numbers, ("DOUBLE", ""), "SEPARATED")),
         ("sqlw_texts", _pair(("AVRO", json.dumps(KEY)), ("STRING", ""), "SEPARATED")),
         ("sqlw_json", {"type": "JSON", "schema": json.dumps(ORDER), "properties": {}}),
+        ("sqlw_own", {"type": "JSON", "schema": json.dumps(OWN), "properties": {}}),
+        ("sqlw_own_key", _pair(("AVRO", json.dumps(OWN)), avro, "SEPARATED")),
     ):
         sql.topics.create(name=name)
         ask_v2(sql.place.access, "POST", f"schemas/public/default/{name}/schema", body)
@@ -103,6 +113,8 @@ def test_rows_are_written_as_the_schema_says_or_refused_in_a_sentence(sql: Sql) 
         ("sqlw_inline SELECT 1 AS id, 2.5 AS amount, named_struct('shop', 7) AS key", "__key.shop, id", (7, 1)),
         ("sqlw_numbers SELECT 21.5 AS value, -7 AS key", "__key, value", (-7, 21.5)),
         ("sqlw_texts SELECT 'x' AS value, named_struct('shop', 8) AS key", "__key.shop, value", (8, "x")),
+        ("sqlw_own (`key`, headers, __key) VALUES ('a', 'b', 'K')", "`key`, headers, __key", ("a", "b", "K")),
+        ("sqlw_own_key SELECT 1 AS id, 2 AS amount, named_struct('key', 'x') AS key", "__key.key, id", ("x", 1)),
     ):
         sql.do(f"INSERT INTO {statement}")
         assert sql.rows(f"SELECT {query} FROM {statement.split()[0]}") == [row]

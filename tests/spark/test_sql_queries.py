@@ -11,8 +11,9 @@ from weir.model.errors import SqlError
 from weir.spark.sql.parsing import parse
 from weir.spark.sql.results import Done
 from weir.spark.sql.statements import SelectStream
+from weir.wire.kafka.records_build import Record, build_batch
 
-from .sql_session import Sql
+from .sql_session import Sql, patiently
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark")]
 
@@ -97,6 +98,14 @@ def test_rows_are_inserted_all_or_none_as_the_topics_schema_has_them(sql: Sql) -
     sql.do("INSERT INTO sqlq_text (key, value) VALUES ('a', 'one')")
     sql.do("INSERT INTO sqlq_text VALUES ('two')")
     assert sql.rows("SELECT __key, value FROM sqlq_text ORDER BY __offset") == [("a", "one"), (None, "two")]
+    sql.topics.create(name="sqlq_copies")
+    wanted = [(b"weir-deliver-after", b"1"), (b"weir-schema-version", b"3"), (b"a", b"b")]
+    sql.topics.send("sqlq_copies", build_batch([Record(0, 1_700_000_000_000, b"k", b"three", wanted)]))
+    patiently(lambda: sql.rows("SELECT count(*) FROM sqlq_copies") == [(1,)])
+    sql.do("INSERT INTO sqlq_text SELECT * FROM sqlq_copies")
+    headers = "transform(__headers, h -> concat(h.key, '=', CAST(h.value AS string)))"
+    (copied,) = sql.rows(f"SELECT __key, {headers}, unix_millis(__timestamp) FROM sqlq_text WHERE value = 'three'")
+    assert copied == ("k", ["a=b"], 1_700_000_000_000)  # but for what held there alone
     for text, said in {
         "INSERT INTO sqlq_in VALUES (1, 'c')": "2 values for 3 columns",
         "INSERT INTO sqlq_in SELECT 1 AS id, 2 AS amount, 3 AS price": "no column price",

@@ -139,6 +139,11 @@ class ReplayRoutes:
         target = topic if named is None else TopicName.parse(named).base
         self._context.authoriser.check(call.role, Action.PRODUCE, target)
         self._context.authoriser.check_admin(call.role, topic)
+        if body.subscription is None and target == topic:
+            raise NotAllowedError(
+                f"the messages of {topic} would go into it again, to all of its subscriptions",
+                hint="name one of them, or another topic",
+            )
         wanted = Replay(
             name,
             topic,

@@ -20,7 +20,8 @@ def parse_span_ms(text: str) -> int:
 
 
 def parse_moment_ms(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970, an ISO date and time (UTC unless it says otherwise), or `-10min`: so long ago."""
+    """Milliseconds since 1970, an ISO date and time (UTC unless it says otherwise), or `-10min`: so long ago.
+    What is before 1970 is 1970: no message is older."""
     text = text.strip()
     if text.startswith("-"):
         return max(0, now_ms - parse_span_ms(text[1:]))
@@ -32,4 +33,4 @@ def parse_moment_ms(text: str, now_ms: int) -> int:
         raise ConfigError(
             f"{text!r} is not a moment", hint="write 2030-01-31T12:00:00, milliseconds since 1970, or -10min"
         ) from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return max(0, round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))

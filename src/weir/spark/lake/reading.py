@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: By which Spark's reader finds a column, whatever it was called when the file was written.
-_FIELD_ID = "parquet.field.id"
+_FIELD_ID, _READ_IDS = "parquet.field.id", "spark.sql.parquet.fieldId.read.enabled"
 #: Settings of Hadoop's client of S3, by pyiceberg's names.
 _S3A = {
     "s3.endpoint": "fs.s3a.endpoint",
@@ -87,6 +87,10 @@ def find_history(
     schema = table.table.schema()
     stored = {name: _stored(name, columns, table, corrupt) for name in columns.names if name != "topic"}
     by_id = _renamed(table)
+    if (
+        by_id
+    ):  # a session that the user built does not have it; of files and schemas without ids it changes nothing
+        spark.conf.set(_READ_IDS, "true")
     wanted = [
         _with_id(t.StructField(there, columns[name].dataType), schema, there)
         if by_id

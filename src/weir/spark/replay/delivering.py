@@ -11,10 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from weir.client.kafka.admin import stored_sequences
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import ends, starts
@@ -24,20 +20,21 @@ from weir.client.replays import find_replay, report
 from weir.model.batch import Stamp
 from weir.model.errors import OutOfOrderSequenceError, ReplayStateError, WeirError
 from weir.model.replays import Replay, ReplayState
+from weir.spark.replay.batching import grouped, runs
 from weir.spark.replay.selecting import drop_selection, selection_topic
 from weir.spark.sink.encode import Chunk, Splitter, chunks
 from weir.spark.source.options import connection, parse
 from weir.spark.source.ranges import Range
 from weir.spark.source.reading import read_range
 from weir.spark.sql.cluster import WeirCluster, kafka_name
-from weir.spark.values.typed import versions_of
 from weir.wire.kafka.compression import compressor
 from weir.wire.kafka.records import ADDRESSED, Compression
-from weir.wire.pulsar.translation import METADATA
 
 #: How often it is kept how far a replay is, and how many messages may be on their way.
 _REPORT_S = 1.0
 _WINDOW = 4
+#: Bytes that are fetched ahead, of all partitions and of one at the least.
+_FETCH, _MEMORY, _LEAST = "kafka.max.partition.fetch.bytes", 64 * 1024 * 1024, 1024 * 1024
 #: How often somebody who delivers the same is let go first.
 _MOST_RESTARTS = 20
 
@@ -87,7 +84,8 @@ class Delivery:
         """The selection is there: how many it has, and who delivers it, is kept before anything is sent."""
         with Cluster(connection(self._place.options)) as cluster:
             name = kafka_name(selection_topic(replay))
-            counts = [self._count(cluster, part) for part in cluster.partitions([name])]
+            parts = cluster.partitions([name])
+            counts = [sum(one.num_rows for one in self._rows(part, 1, cluster)) for part in parts]
             producer = init_producer(cluster)
         self._reached("counted")
         found = report(
@@ -173,9 +171,6 @@ class Delivery:
 
     # --- the selection -------------------------------------------------------------------------------------------
 
-    def _count(self, cluster: Cluster, part: Partition) -> int:
-        return sum(batch.num_rows for batch in self._rows(part.topic, part.index, cluster))
-
     def _batches(self, replay: Replay, index: int, first: int) -> Iterator[_Sent]:
         """From this sequence number on. Batches are made from the beginning, so that they are the same."""
         if first >= replay.selected[index]:
@@ -183,7 +178,8 @@ class Delivery:
         name, at = kafka_name(selection_topic(replay)), 0
         splitter = Splitter(name, lambda _: len(replay.selected), now_ms=lambda: 0)
         with Cluster(connection(self._place.options)) as cluster:
-            for rows in grouped(self._rows(name, index, cluster), replay.batch):
+            read = self._rows(Partition(name, index), len(replay.selected), cluster)
+            for rows in grouped(read, replay.batch):
                 if at + rows.num_rows <= first:
                     at += rows.num_rows
                     continue
@@ -194,52 +190,13 @@ class Delivery:
                             yield _Sent(index, at, chunk)
                         at += chunk.count
 
-    def _rows(self, topic: str, index: int, cluster: Cluster) -> Iterator[Any]:
-        part = Partition(topic, index)
+    def _rows(self, part: Partition, at_once: int, cluster: Cluster) -> Iterator[Any]:
+        """`at_once`: how many partitions are read beside each other, which share what is kept in memory."""
         whole = Range(part, starts(cluster, [part])[part], ends(cluster, [part])[part])
-        options = parse({**self._place.options, "subscribe": topic, "includeHeaders": "true"}, streaming=False)
+        read = {"subscribe": part.topic, "includeHeaders": "true", _FETCH: str(max(_LEAST, _MEMORY // at_once))}
+        options = parse({**self._place.options, **read}, streaming=False)
         if whole.size:
             yield from read_range(options, whole)
-
-
-def grouped(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    """The same rows, so many at a time."""
-    waiting: list[Any] = []
-    have = 0
-    for batch in batches:
-        at = 0
-        while have + batch.num_rows - at >= count:
-            waiting.append(batch.slice(at, count - have))
-            yield _one(waiting)
-            at, have, waiting = at + count - have, 0, []
-        if at < batch.num_rows:
-            waiting.append(batch.slice(at))
-            have += batch.num_rows - at
-    if waiting:
-        yield _one(waiting)
-
-
-def runs(rows: Any) -> Iterator[Any]:
-    """The same rows, cut where a batch must end: what was written by another version of the schema, or can only be
-    opened as it is, cannot be in one batch for Pulsar's consumers."""
-    headers = rows.column("headers")
-    versions = versions_of(headers).tolist()
-    closed = np.flatnonzero(np.asarray(pc.equal(headers.flatten().field("key"), METADATA)))
-    ends = np.asarray(headers.value_lengths().fill_null(0)).cumsum()
-    for row in np.searchsorted(ends, closed, side="right").tolist():
-        versions[row] = (row,)
-    first = 0
-    for at in range(1, rows.num_rows + 1):
-        if at == rows.num_rows or versions[at] != versions[at - 1]:
-            yield rows.slice(first, at - first)
-            first = at
-
-
-def _one(batches: list[Any]) -> Any:
-    """As one batch whose buffers begin with its first row."""
-    table = pa.Table.from_batches(batches).combine_chunks()
-    found = table.to_batches()
-    return found[0] if len(found) == 1 else pa.concat_batches(found)
 
 
 def _in_turns(parts: list[Iterator[_Sent]]) -> Iterator[_Sent]:

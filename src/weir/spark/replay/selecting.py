@@ -54,6 +54,8 @@ _EMPTY = "CAST(array() AS array<struct<key:string,value:binary>>)"
 #: What is known of a message that became a dead letter; null of others.
 _DEAD = ("__dead_reason", "__dead_subscription", "__dead_deliveries", "__dead_at")
 _DLQ = "-DLQ"
+#: By which a message is known.
+_PLACE = ("__partition", "__offset")
 #: What asks for a delay, which was waited for once, or ends one.
 _DELAYS = tuple(name.decode() for name in (DELIVER_AT, DELIVER_AFTER, DELAY_ID, CANCEL))
 
@@ -97,7 +99,7 @@ class Selector:
 
     def picked(self, replay: Replay) -> DataFrame:
         """The messages, with all their columns. SqlError if the condition is none."""
-        frame = self._with_dead(replay)
+        frame, may_repeat = self._with_dead(replay)
         names = {name.lower() for name in frame.columns}
         if "headers" not in names:
             frame = frame.withColumn("headers", f.expr(_header_map()))
@@ -105,7 +107,10 @@ class Selector:
             frame = frame.where(f"__timestamp >= timestamp_millis({replay.since_ms})")
         if replay.until_ms is not None:
             frame = frame.where(f"__timestamp < timestamp_millis({replay.until_ms})")
-        return frame.where(replay.where) if replay.where else frame
+        if replay.where:
+            frame = frame.where(replay.where)
+        # One row for each death until here: the condition is over every one of them, the message is one.
+        return frame.dropDuplicates(list(_PLACE)) if may_repeat else frame
 
     def _value(self, replay: Replay) -> str:
         """The bytes of the value. It is an error if they are only in the lake, and not as they were sent: tables
@@ -128,24 +133,24 @@ class Selector:
 
     # --- dead letters --------------------------------------------------------------------------------------------
 
-    def _with_dead(self, replay: Replay) -> DataFrame:
-        """The topic's messages, and those dead letters of it that are in neither topic nor lake any more; once."""
+    def _with_dead(self, replay: Replay) -> tuple[DataFrame, bool]:
+        """The topic's messages, and those dead letters of it that are in neither topic nor lake any more; and
+        whether some may be there more than once, since they died more than once."""
         # A value that does not fit its schema can be picked by its headers, its time and its key.
         main = self.tables.table(replay.topic, headers=True, raw=True, mode="PERMISSIVE")
         dead = [frame for name in self._dead_topics(replay) if (frame := self._dead(replay, name)) is not None]
         if not dead:
             for name, kind in zip(_DEAD, ("string", "string", "int", "timestamp"), strict=True):
                 main = main.withColumn(name, f.lit(None).cast(kind))
-            return main
+            return main, False
         letters = dead[0]
         for one in dead[1:]:
             letters = letters.unionByName(one)
-        places = ["__partition", "__offset"]
-        letters = letters.dropDuplicates(places)
+        places = list(_PLACE)
         known = f.broadcast(letters.select(*places, *_DEAD))
         gone = letters.join(main.select(*places), places, "left_anti")
         both = main.join(known, places, "left")
-        return both.unionByName(gone.select(*both.columns))
+        return both.unionByName(gone.select(*both.columns)), True
 
     def _dead_topics(self, replay: Replay) -> Sequence[TopicName]:
         """Where dead letters of the topic may be: as Weir and RocketMQ name them, or as retry policies say. Of all
@@ -176,6 +181,13 @@ class Selector:
     def _dead(self, replay: Replay, topic: TopicName) -> DataFrame | None:
         frame = self.tables.table(topic, headers=True, raw=True, mode="PERMISSIVE", schema_of_topic=replay.topic)
         said = {name: _header(f"weir-dead-{name}") for name in _TOLD}
+        # A copy that a replay gave to a subscription, and that died in its turn, is the message it was made of.
+        own = f"{_header(TOPIC_HEADER)} = {_quoted(str(replay.topic))}"
+        copied = f"{own} AND {_header(SUBSCRIPTION_HEADER)} IS NOT NULL"
+        partition, offset = (
+            f"if({copied}, {_header(copy)}, {said[name]})"
+            for copy, name in ((PARTITION_HEADER, "partition"), (OFFSET_HEADER, "offset"))
+        )
         frame = frame.where(f"{said['topic']} IN ({', '.join(map(_quoted, _names(replay.topic)))})")
         if replay.subscription is not None:
             frame = frame.where(f"{said['subscription']} = {_quoted(replay.subscription)}")
@@ -184,14 +196,13 @@ class Selector:
             .withColumn("__dead_subscription", f.expr(said["subscription"]))
             .withColumn("__dead_deliveries", f.expr(f"CAST({said['deliveries']} AS int)"))
             .withColumn("__dead_at", f.expr(f"timestamp_millis(CAST({said['died-ms']} AS bigint))"))
-            .withColumn("__timestamp", f.expr(f"timestamp_millis(CAST({said['stored-ms']} AS bigint))"))
-            .withColumn("__partition", f.expr(f"CAST(coalesce({said['partition']}, '0') AS int)"))
-            .withColumn("__offset", f.expr(f"CAST({said['offset']} AS bigint)"))
+            .withColumn("__partition", f.expr(f"CAST(coalesce({partition}, '0') AS int)"))
+            .withColumn("__offset", f.expr(f"CAST({offset} AS bigint)"))
             .withColumn("__topic", f.lit(kafka_name(replay.topic)))
         )
 
 
-_TOLD = ("topic", "partition", "offset", "subscription", "reason", "deliveries", "died-ms", "stored-ms")
+_TOLD = ("topic", "partition", "offset", "subscription", "reason", "deliveries", "died-ms")
 
 
 def make_selection(place: WeirCluster, replay: Replay, partitions: int) -> TopicName:

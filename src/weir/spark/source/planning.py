@@ -138,13 +138,13 @@ def batch_ranges(
         Older(Range(partition, wanted[partition], min(oldest[partition], last[partition])), partition in must)
         for partition in partitions
     ]
-    if since_ms is not None:
+    if since_ms is not None and since_ms >= 0:  # below, Kafka's protocol has other meanings for a time
         since = list_offsets(cluster, dict.fromkeys(partitions, since_ms), committed=options.committed)
         first = {
             partition: max(first[partition], newest[partition] if offset == NONE else offset)
             for partition, offset in since.items()
         }
-    if before_ms is not None and options.ordered:
+    if before_ms is not None and before_ms >= 0 and options.ordered:
         before = list_offsets(cluster, dict.fromkeys(partitions, before_ms), committed=options.committed)
         last |= {partition: min(last[partition], offset) for partition, offset in before.items() if offset != NONE}
     found = []

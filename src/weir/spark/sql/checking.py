@@ -81,6 +81,7 @@ class Checker:
 
     @check.register
     def _other(self, statement: s.Other) -> None:
+        self._tables.check_free(statement.makes)
         query = None if statement.query is None else statement.query.where(self._views)
         self._parse(statement.text + ("" if query is None else query.text))
         if query is not None:

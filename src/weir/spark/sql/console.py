@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import tzinfo
 from fnmatch import fnmatchcase
 from functools import singledispatchmethod
-from queue import Empty, SimpleQueue
+from queue import Empty, Full, Queue
 from tempfile import TemporaryDirectory
+from threading import Event
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -22,11 +24,13 @@ from weir.spark.sql.insert import insert
 from weir.spark.sql.pipelines import mode_of
 from weir.spark.sql.progress import told
 from weir.spark.sql.queries import TECHNICAL, Query, quoted
-from weir.spark.sql.results import Done, Rows, with_zones
+from weir.spark.sql.results import Done, Rows, with_zones, zone_of
 from weir.spark.sql.stream_console import StreamConsole
 from weir.spark.sql.tables import Tables
 
 _LOOK_S = 0.3
+#: Of a live query: messages that are read at once, and results that wait for whoever takes them.
+_AT_ONCE, _WAITING = 100_000, 2
 #: How often the same is shown to those who watch.
 _WATCH_S = 2.0
 
@@ -81,7 +85,8 @@ class Console:
             frame = self.tables.frame(query, streaming=False)
             if statement.explain:
                 frame.createOrReplaceTempView("weir_explained")
-                return self._rows(self._spark().sql(f"{statement.explain} SELECT * FROM weir_explained"))
+                plan = self._rows(self._spark().sql(f"{statement.explain} SELECT * FROM weir_explained"))
+                return Rows(plan.columns, [(line,) for (text,) in plan.rows for line in text.rstrip().split("\n")])
             return self._rows(_visible(frame, query))
 
     @do.register
@@ -94,14 +99,30 @@ class Console:
 
     @do.register
     def _other(self, statement: s.Other) -> Rows | Done:
+        self.tables.check_free(statement.makes)
         with _spoken():
             if statement.query is None:
-                found = self._rows(self._spark().sql(statement.text))
+                with self._no_topics():
+                    found = self._rows(self._spark().sql(statement.text))
             else:
                 query = _plain(statement.query.where(self._views))
                 with self.tables.reading(self._without_technical(query)) as text:
                     found = self._rows(self._spark().sql(statement.text + text))
         return found if found.columns else Done("done")
+
+    @contextmanager
+    def _no_topics(self) -> Iterator[None]:
+        """Spark's own statements know nothing of topics, and would say that there is no such table."""
+        try:
+            yield
+        except PySparkException as failure:
+            named = (failure.getMessageParameters() or {}).get("relationName", "").split(".")[-1].strip("`")
+            if named and named in {one.local for one in self.tables.names()}:
+                raise SqlError(
+                    f"{named} is a topic, and this statement is for tables of Spark's own",
+                    hint="SQL reads topics, and adds to them by INSERT; `weir topics` does more",
+                ) from failure
+            raise
 
     @do.register
     def _show_tables(self, statement: s.ShowTables) -> Rows | Done:
@@ -155,8 +176,11 @@ class Console:
         limit = self._limit
         found = (frame if limit is None else frame.limit(limit + 1)).collect()
         more = limit is not None and len(found) > limit
-        zoned = with_zones(frame.schema)
+        zoned = with_zones(frame.schema, self._zone())
         return Rows(frame.columns, [zoned(row) for row in found[:limit]], more)
+
+    def _zone(self) -> tzinfo | None:
+        return zone_of(str(self._spark().conf.get("spark.sql.session.timeZone") or ""))
 
     def _without_technical(self, query: Query) -> Query:
         """For statements of Spark's that end with a query: what they write is what it would show."""
@@ -210,18 +234,20 @@ class Console:
 
     def live(self, statement: s.SelectStream, *, stopped: Callable[[], bool] = lambda: False) -> Generator[Rows]:
         """Rows as they come, until the limit is reached, this is closed, or it is stopped."""
-        batches: SimpleQueue[Rows] = SimpleQueue()
+        batches: Queue[Rows] = Queue(_WAITING)
+        over = Event()
         with _spoken(), TemporaryDirectory(prefix="weir-sql-", ignore_cleanup_errors=True) as folder:
             query = statement.query.where(self._views)
-            frame = self.tables.frame(query, streaming=True, options={"startingOffsets": self._start})
+            read = {"startingOffsets": self._start, "maxOffsetsPerTrigger": str(_AT_ONCE)}
+            frame = self.tables.frame(query, streaming=True, options=read)
             frame = _visible(frame, query)
-            columns, zoned = frame.columns, with_zones(frame.schema)
+            columns, zoned = frame.columns, with_zones(frame.schema, self._zone())
             running = (
                 frame.writeStream.outputMode(mode_of(query, {}))
                 .option("checkpointLocation", folder)
                 .trigger(processingTime="200 milliseconds")
                 .foreachBatch(
-                    lambda rows, _epoch: batches.put(Rows(columns, [zoned(row) for row in rows.collect()]))
+                    lambda rows, _: _put(batches, Rows(columns, [zoned(row) for row in rows.collect()]), over)
                 )
                 .start()
             )
@@ -235,6 +261,7 @@ class Console:
                     elif found is None and not running.isActive:
                         raise running.exception() or SqlError("the query ended")
             finally:
+                over.set()
                 running.stop()
 
     def watch(
@@ -274,7 +301,15 @@ def _plain(query: Query) -> Query:
     return query if query.distinct is None else Query.of(f"SELECT * FROM ({query.text}) AS rows")
 
 
-def _next(batches: "SimpleQueue[Rows]") -> Rows | None:
+def _put(batches: "Queue[Rows]", found: Rows, over: Event) -> None:
+    """Wait until somebody takes them, or nobody will."""
+    while not over.is_set():
+        with suppress(Full):
+            batches.put(found, timeout=_LOOK_S)
+            return
+
+
+def _next(batches: "Queue[Rows]") -> Rows | None:
     try:
         return batches.get(timeout=_LOOK_S)
     except Empty:

@@ -16,7 +16,7 @@ from weir.spark.sql.output import is_about, message_columns, written_beside
 from weir.spark.sql.queries import Query, quoted
 from weir.spark.sql.results import Done
 from weir.spark.sql.statements import Insert
-from weir.spark.sql.tables import Tables
+from weir.spark.sql.tables import Tables, as_sent
 from weir.spark.values.encoding import PACKED, arrow_encoder, plain_encoder
 from weir.spark.values.typed import ValueSchema
 
@@ -41,7 +41,7 @@ def insert(tables: Tables, place: WeirCluster, statement: Insert, query: Query) 
     topic = topic_named(statement.name)
     tables.check_exists(topic)
     schema = tables.value_schema(topic)
-    frame = as_messages(tables.frame(query, streaming=False), statement, topic, schema)
+    frame = as_messages(tables.frame(query, streaming=False, options=as_sent(query)), statement, topic, schema)
     counted = Observation()
     rows = frame.observe(counted, f.count(f.lit(1)).alias("rows"))
     rows.write.format("weir").options(**place.options, topic=kafka_name(topic)).mode("append").save()
@@ -81,7 +81,7 @@ def written_columns(
             raise SqlError(f"the values of {table_name(topic)} are texts", hint="select one column AS value")
         return columns, definition
     value = _value_column(schema, topic, registered)
-    beside = _beside(schema, topic, registered.key)
+    beside = _beside(schema, topic, registered)
     if registered.inline:  # each behind its size
         key = next((column for column, name in beside if name == "key"), None)
         parts = (f.lit(None).cast("binary") if key is None else key, value)
@@ -96,34 +96,41 @@ def _sized(part: Column) -> tuple[Column, Column]:
     return f.coalesce(size, f.unhex(f.lit("FFFFFFFF"))), f.coalesce(part, f.unhex(f.lit("")))
 
 
-def _beside(schema: t.StructType, topic: TopicName, key: ValueSchema | None) -> list[tuple[Column, str]]:
+def _own(registered: ValueSchema) -> frozenset[str]:
+    """The names of its fields, as columns are compared."""
+    return frozenset(name.lower() for name in getattr(registered.type, "names", ()))
+
+
+def _beside(schema: t.StructType, topic: TopicName, registered: ValueSchema) -> list[tuple[Column, str]]:
     """Key, headers and time, and their names; the key by its schema, if it has one."""
+    key, own = registered.key, _own(registered)
     if key is None or key.kind in ("STRING", "BYTES"):
-        return written_beside(schema)
+        return written_beside(schema, own)
     if key.kind not in (*_WRITTEN, *PACKED):
         raise SqlError(
             f"the keys of {table_name(topic)} are {key.kind}, and SQL writes texts, {', '.join(_WRITTEN)}",
             hint="write it with a client that has its schema",
         )
-    given = next((field for field in schema if field.name.lower() in ("key", "__key")), None)
+    keys = [field for field in schema if field.name.lower() in {"key", "__key", "__raw_key"} - own]
+    given = next((field for field in keys if field.name.lower() != "__raw_key"), None)
     if given is None:
         raise SqlError(f"the messages of {table_name(topic)} have keys", hint="select a column AS key")
-    others = t.StructType([field for field in schema if field.name.lower() not in ("key", "__key", "__raw_key")])
+    others = t.StructType([field for field in schema if field not in keys])
     if key.kind in PACKED:
-        return [(_packed(f.col(quoted(given.name)), key), "key"), *written_beside(others)]
+        return [(_packed(f.col(quoted(given.name)), key), "key"), *written_beside(others, own)]
     if not isinstance(given.dataType, t.StructType):
         raise SqlError(
             f"the keys of {table_name(topic)} are {key.kind}, and {given.name} is {given.dataType.simpleString()}",
             hint="select named_struct('field', value, ...) AS key",
         )
-    inner = t.StructType([field for field in given.dataType if not is_about(field.name)])
-    made = _value_column(inner, topic, key, within=quoted(given.name))
-    return [(made, "key"), *written_beside(others)]
+    made = _value_column(given.dataType, topic, key, within=quoted(given.name))
+    return [(made, "key"), *written_beside(others, own)]
 
 
 def _value_column(schema: t.StructType, topic: TopicName, registered: ValueSchema, within: str = "") -> Column:
     """The value, or the key, as bytes or text. `within`: the column that the fields are parts of."""
-    given = {field.name.lower(): field for field in schema if not is_about(field.name)}
+    own = _own(registered)
+    given = {field.name.lower(): field for field in schema if not is_about(field.name, own)}
     if registered.kind in (*PACKED, "STRING", "BYTES") and set(given) == {"value"}:
         value = f.col(quoted(given["value"].name))
         return _packed(value, registered) if registered.kind in PACKED else value.cast(registered.type)

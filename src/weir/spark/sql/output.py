@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,15 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from weir.model.errors import SqlError
+from weir.model.message import CANCEL, DELAY_ID, DELIVER_AFTER, DELIVER_AT
 from weir.spark.sql.queries import quoted
+from weir.wire.pulsar.translation import SCHEMA_VERSION
 
 #: Columns that are not part of the value, and what a sink calls them.
 _KEY, _HEADERS, _TIME = ("key", "__raw_key", "__key"), ("headers", "__headers"), ("__timestamp",)
+#: Headers that hold where a message was, and nowhere else: by which version of the topic's schema it was written,
+#: and a delay, which is over.
+_OF_THE_SOURCE = (SCHEMA_VERSION, *(name.decode() for name in (DELIVER_AT, DELIVER_AFTER, DELAY_ID, CANCEL)))
 _PLAIN: dict[type[t.DataType], str] = {
     t.BooleanType: "boolean",
     t.ByteType: "int",
@@ -66,20 +72,23 @@ def message_columns(schema: t.StructType, record: str) -> tuple[list[Column], st
 _RAW = (t.StringType, t.BinaryType)
 
 
-def is_about(name: str) -> bool:
-    """Whether a column is about a message rather than in its value."""
-    return name.startswith("__") or name.lower() in (*_KEY, *_HEADERS)
+def is_about(name: str, own: Collection[str] = ()) -> bool:
+    """Whether a column is about a message rather than in its value. `own`: the fields that values have, in small
+    letters: these are what they are there, whatever they are called."""
+    return name.lower() not in own and (name.startswith("__") or name.lower() in (*_KEY, *_HEADERS))
 
 
-def written_beside(schema: t.StructType) -> list[tuple[Column, str]]:
+def written_beside(schema: t.StructType, own: Collection[str] = ()) -> list[tuple[Column, str]]:
     """Key, headers and time, and the names that a sink has for them."""
     found = []
+    fields = {field.name.lower(): field for field in schema if is_about(field.name, own)}
     for names, called in ((_KEY, "key"), (_HEADERS, "headers"), (_TIME, "timestamp")):
-        fields = {field.name.lower(): field for field in schema}
         field = next((fields[name] for name in names if name in fields), None)
         if field is None or (called == "timestamp" and not isinstance(field.dataType, t.TimestampType)):
             continue
         column = f.col(quoted(field.name))
+        if field.name.lower() == "__headers":
+            column = f.filter(column, lambda header: ~header["key"].isin(*_OF_THE_SOURCE))
         if called == "key" and isinstance(field.dataType, t.StructType):
             column = f.to_json(column)
         elif called == "key" and not isinstance(field.dataType, _RAW):

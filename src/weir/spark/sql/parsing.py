@@ -200,7 +200,8 @@ def _spark(tokens: Sequence[Token], sql: str) -> s.Statement:
 
 
 def _other(tokens: Sequence[Token], sql: str) -> s.Other:
-    whole = s.Other(sql[tokens[0].start : tokens[-1].end + 1])
+    made = _table_made(Tokens(tokens, sql))
+    whole = s.Other(sql[tokens[0].start : tokens[-1].end + 1], makes=made)
     depth, words = 0, [token.text.upper() for token in tokens]
     if words[0] not in _WITH_QUERY:
         return whole
@@ -211,8 +212,23 @@ def _other(tokens: Sequence[Token], sql: str) -> s.Other:
                 query = find_query(tokens[at:], sql)
             except SqlError:  # Spark knows better what is wrong
                 return whole
-            return s.Other(sql[tokens[0].start : token.start], query)
+            return s.Other(sql[tokens[0].start : token.start], query, made)
     return whole
+
+
+def _table_made(at: Tokens) -> s.Name:
+    """The table that a statement makes, if it does."""
+    if not at.words("CREATE"):
+        return ()
+    at.words("OR", "REPLACE")
+    at.words("EXTERNAL")
+    if not at.words("TABLE"):
+        return ()
+    at.words("IF", "NOT", "EXISTS")
+    try:
+        return at.name("the name of the table")
+    except SqlError:  # Spark knows better what is wrong
+        return ()
 
 
 def _without_emit(tokens: Sequence[Token]) -> Sequence[Token]:

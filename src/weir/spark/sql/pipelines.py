@@ -23,7 +23,7 @@ from weir.spark.sql.output import Messages, messages
 from weir.spark.sql.queries import Query, find_query, tokenize
 from weir.spark.sql.stream_options import output_mode, poison_mode
 from weir.spark.sql.table_options import DEADLETTER
-from weir.spark.sql.tables import Tables
+from weir.spark.sql.tables import Tables, as_sent
 
 #: How often a stream looks for new messages.
 _TRIGGER = "500 milliseconds"
@@ -97,7 +97,12 @@ def plan(
         raise SqlError(f"{table_name(name)} would read what it writes", hint="choose another name")
     if poison_mode(options) == DEADLETTER and dead_letter_topic(name, options) in (name, *sources.values()):
         raise SqlError("the topic of the dead letters is one of the stream's own", hint="choose another name")
-    read = {**_read(options), "mode": poison_mode(options), "subscription": subscription_of(name)}
+    read = {
+        **_read(options),
+        "mode": poison_mode(options),
+        "subscription": subscription_of(name),
+        **as_sent(query),
+    }
     found = messages(tables.frame(query, streaming=True, options=read), name.local)
     if found.schema is not None:
         check_registered(place.access, name, found.schema)

@@ -11,6 +11,8 @@ from weir.model.sql_streams import StreamProgress
 
 _OWN_ERRORS = "weir.model.errors."
 _CODES = re.compile(r"\.? SQLSTATE: \w+(?:;? ?\(?line (\d+),? pos (\d+)\)?)?;?$")
+#: How Python's stacks begin, and how they end.
+_TRACE, _RAISED = "Traceback (most recent call last):", re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
 
 
 class HasProgress(Protocol):
@@ -72,6 +74,9 @@ def told(failure: BaseException) -> str:
     if own and own[-1]:
         return own[-1]
     first = lines[0] if lines else type(failure).__name__
+    if first.endswith(_TRACE):
+        died_of = [line for line in lines[1:] if _RAISED.match(line)]
+        first = first.removesuffix(_TRACE) + (died_of[-1] if died_of else "")
     # Spark's error classes stand in brackets before what it says, and codes for programs behind it.
     said = first.partition("] ")[2] or first if first.startswith("[") else first
     return _CODES.sub(lambda found: f" (line {found[1]}, column {int(found[2]) + 1})" if found[1] else "", said)

@@ -12,6 +12,8 @@ from weir.spark.sql.cluster import topic_named
 from weir.spark.sql.tokens import Tokens
 
 _SUBSCRIPTION = "subscription:"
+#: Words in quotes are no words of the statement.
+_QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
 
 
 def replay_messages(at: Tokens, sql: str) -> s.Statement:
@@ -57,7 +59,7 @@ def _condition(at: Tokens, sql: str) -> str:
     while not at.done:
         token = at.rest[0]
         depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
-        if not depth and token.text.upper() == "INTO" and token.token_type is not TokenType.STRING:
+        if not depth and token.text.upper() == "INTO" and token.token_type not in _QUOTED:
             break
         tokens.append(at.take("a condition"))
     if not tokens:

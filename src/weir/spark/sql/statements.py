@@ -112,10 +112,12 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Anything else, for Spark. `query`: what it ends with, if that is one; it may read topics."""
+    """Anything else, for Spark. `query`: what it ends with, if that is one; it may read topics. `makes`: the table
+    that it would make."""
 
     text: str
     query: Query | None = None
+    makes: Name = ()
 
 
 @dataclass(frozen=True, slots=True)

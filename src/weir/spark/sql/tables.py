@@ -1,7 +1,7 @@
 """Topics as tables and streams: typed columns by the registry, and what else a message has as `__...`."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from uuid import uuid4
@@ -50,6 +50,7 @@ CORRUPT_RECORD, _CORRUPT = "_corrupt_record", "__weir_corrupt"
 _HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 #: Key and value as they were sent, where they are asked for.
 SENT_KEY, SENT_VALUE = "__sent_key", "__sent_value"
+_INCLUDE = "includeHeaders"
 #: How Spark marks a column that has a watermark.
 _WATERMARK = "spark.watermarkDelayMs"
 
@@ -65,8 +66,11 @@ class Tables:
 
     def names(self) -> list[TopicName]:
         """Every topic that may be seen."""
+        return [name for name in map(topic_of, self._all()) if not is_selection(name)]
+
+    def _all(self) -> Sequence[str]:
         with Cluster(connection(self._place.options)) as cluster:
-            return [name for name in map(topic_of, cluster.topics()) if not is_selection(name)]
+            return list(cluster.topics())
 
     def columns(self, topic: TopicName) -> list[StructField]:
         """What the table of a topic has; without Spark."""
@@ -91,6 +95,14 @@ class Tables:
 
     def is_sparks(self, parts: tuple[str, ...]) -> bool:
         return len(parts) == 1 and self._spark().catalog.tableExists(quoted(parts[0]))
+
+    def check_free(self, parts: tuple[str, ...]) -> None:
+        """SqlError if a table of Spark's own would hide a topic: it would be read in the topic's place by all."""
+        if len(parts) == 1 and kafka_name(topic_named(parts)) in self._all():
+            raise SqlError(
+                f"there is a topic {quoted(parts[0]).strip('`')}, and every topic is a table already",
+                hint="INSERT INTO adds messages to it; give a table of Spark's another name",
+            )
 
     # --- queries ------------------------------------------------------------------------------------------------
 
@@ -183,10 +195,11 @@ class Tables:
         have, if it is not the topic's own. `raw_keys`: as bytes, whatever a KEY_VALUE schema says."""
         name = kafka_name(topic)
         self.check_exists(topic)
+        headers = headers or (options or {}).get(_INCLUDE) == "true"
         schema = self.value_schema(schema_of_topic or topic)
         typed = None if schema is None else schema.type
         key = None if raw or raw_keys else _key_type(schema)
-        given = {**self._place.options, **(options or {}), "includeHeaders": str(headers).lower()}
+        given = {**self._place.options, **(options or {}), _INCLUDE: str(headers).lower()}
         if raw:
             given["includeRaw"] = "true"
         if schema_of_topic is not None:
@@ -281,6 +294,11 @@ class Tables:
         except ConfigError as unfit:
             log.warning("the value of %s is read as text: %s", table_name(topic), unfit.what)
             return None
+
+
+def as_sent(query: Query) -> dict[str, str]:
+    """Options for a query whose rows become messages: with `*` go their headers, too."""
+    return {} if query.star is None else {_INCLUDE: "true"}
 
 
 def _key_type(schema: ValueSchema | None) -> DataType | None:
