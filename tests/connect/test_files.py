@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from weir.connect import arrow
+from weir.connect.sources.files import FilesSource
 from weir.connect.stores import Store
 from weir.connect.task import Job
 from weir.connect.values import latest_schema, record_of, register
@@ -224,6 +227,109 @@ def test_a_value_that_fits_no_column_of_parquet_is_told_by_its_offset_or_a_dead_
     assert pq.read_table(file, partitioning=None).to_pylist() == [{"n": 0}, {"n": 2}]
     ((_, letter),) = weir.messages(f"{unique}-DLQ")
     assert letter.value == b'{"n": "many"}'
+
+
+def test_many_that_fit_no_column_of_parquet_are_dead_letters_after_one_look_at_each(
+    weir: Weir, folder: Path, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weir.create(unique)
+    values: list[Any] = [number if number % 2 else f"text {number}" for number in range(1, 1001)]
+    values[900] = 1 << 70
+    weir.fill(unique, [(b"k", json.dumps({"n": value, "l": [value]}).encode()) for value in values])
+    looks: list[int] = []
+    look = arrow.table_of
+    monkeypatch.setattr(arrow, "table_of", lambda rows, columns: (looks.append(len(rows)), look(rows, columns))[1])
+    with weir.task(unique, sink(unique, folder, format="parquet", on_error="dead_letter")) as running:
+        running.until(lambda: list(folder.rglob("*.parquet")))
+    (file,) = folder.rglob("*.parquet")
+    rows = pq.read_table(file, partitioning=None).to_pylist()
+    assert [row["n"] for row in rows] == [value for value in values if isinstance(value, int) and value < 1 << 70]
+    letters = [json.loads(bytes(letter.value or b""))["n"] for _, letter in weir.messages(f"{unique}-DLQ")]
+    assert letters == [value for value in values if isinstance(value, str) or value == 1 << 70]
+    assert len(looks) <= 3
+
+
+def test_small_files_are_listed_once_and_come_many_in_one_transaction(
+    weir: Weir, folder: Path, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(300):
+        (folder / f"{number:03d}.json").write_text(f'{{"n": {number}}}\n')
+    listings, sent = [], []
+    listed, send = Store.list, FilesSource.send
+    monkeypatch.setattr(Store, "list", lambda self, below="": (listings.append(below), listed(self, below))[1])
+    monkeypatch.setattr(FilesSource, "send", lambda self, *what: (sent.append(what), send(self, *what))[1])
+    monkeypatch.setattr("weir.connect.sources.files._GATHER_S", 60.0)
+    with weir.task(unique, source(unique, folder, batch=100)) as running:
+        running.until(lambda: len(weir.values(unique)) == 300)
+        running.steps()
+    assert [row["n"] for row in weir.values(unique)] == list(range(300))
+    assert len(sent) <= 4
+    assert len(listings) <= 5
+
+
+def test_files_before_a_broken_one_come_and_those_that_went_or_change_are_not_waited_for(
+    weir: Weir, folder: Path, unique: str
+) -> None:
+    for name in "abcd":
+        (folder / f"{name}.json").write_text(f'{{"n": "{name}"}}\n')
+    said = source(unique, folder, batch=1)
+    with weir.task(unique, said) as running:
+        running.steps(1)
+        (folder / "b.json").unlink()
+        (folder / "c.json").write_text("{")
+        wrong = pytest.raises(ConnectorError, match=r"c\.json, record 1")
+        with wrong:
+            running.steps(4)
+        with wrong:  # it is not passed over by who goes on all the same
+            running.steps(1)
+    (folder / "b.json").write_text('{"n": "b"}\n')
+    with weir.task(unique, source(unique, folder)) as running, wrong:
+        running.steps(4)
+    assert [row["n"] for row in weir.values(unique)] == ["a", "b"]
+    (folder / "c.json").unlink()
+    with weir.task(unique, said) as running:
+        running.until(lambda: len(weir.values(unique)) == 3)
+    later = time.time() + 3600
+    (folder / "e.json").write_text('{"n": "e"}\n')
+    (folder / "f.json").write_text('{"n": "f"}\n')
+    with weir.task(unique, said) as running:
+        running.steps(1)
+        os.utime(folder / "f.json", (later, later))  # it is being written
+        running.steps(3)
+    assert [row["n"] for row in weir.values(unique)] == ["a", "b", "d", "e"]
+
+
+def test_csv_may_have_long_texts_and_names_no_column_twice(weir: Weir, folder: Path, unique: str) -> None:
+    (folder / "a.csv").write_bytes(b'\xef\xbb\xbfid,text\n1,"%s\nnext"\n' % (b"x" * 200_000))
+    (folder / "b.csv").write_text("id,id\n1,2\n")
+    wrong = pytest.raises(ConnectorError, match=r"b.csv, record 1: its first line names a column twice")
+    with weir.task(unique, source(unique, folder, format="csv")) as running, wrong:
+        running.steps()
+    assert [(row["id"], len(row["text"])) for row in weir.values(unique)] == [("1", 200_005)]
+
+
+def test_lines_of_json_keep_their_digits_where_no_schema_says_what_they_are(
+    weir: Weir, folder: Path, unique: str
+) -> None:
+    line = b'{"id":7, "x": 12345678901234567890.12345}'
+    (folder / "a.json").write_bytes(b"\xef\xbb\xbf" + line + b'\n{"id":8, "x": NaN}\n')
+    with weir.task(unique, source(unique, folder, key="id")) as running:
+        running.until(lambda: len(weir.messages(unique)) == 2)
+    (_, first), (_, second) = weir.messages(unique)
+    assert (first.key, first.value) == (b"7", line)
+    assert second.value == b'{"id": 8, "x": "NaN"}'
+
+
+def test_a_bucket_that_is_not_there_is_told(
+    weir: Weir, s3: S3Server, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    told = pytest.raises(ConnectorError, match=r"there is no bucket nowhere.*mend path")
+    with weir.task(unique, source(unique, "s3://nowhere/x", endpoint=s3.url)) as running, told:
+        running.steps()
+    with weir.task(f"{unique}-new", source(unique, f"s3://{s3.bucket}/{unique}", endpoint=s3.url)) as running:
+        running.steps()
 
 
 def test_a_folder_that_is_not_there_is_told(weir: Weir, folder: Path, unique: str) -> None:

@@ -199,3 +199,57 @@ def test_what_is_wrong_is_said_in_one_sentence(weir: Weir, postgresql: Postgresq
         with pytest.raises((ConnectorError, ConfigError), match=said) as told:
             weir.task(unique, source(postgresql, unique, **more)).__enter__()
         assert "\n" not in str(told.value)
+
+
+def test_rows_without_a_key_come_too(
+    weir: Weir, postgresql: PostgresqlServer, database: Database, unique: str
+) -> None:
+    database.execute(f'CREATE TABLE "{unique}" (id int, mail text)')
+    database.execute(f"INSERT INTO \"{unique}\" VALUES (1, 'a'), (1, NULL), (2, NULL), (3, 'c'), (NULL, 'd')")
+    with weir.task(unique, source(postgresql, unique, key=["mail"], batch=2)) as running:
+        running.until(lambda: len(weir.values(unique)) == 4)
+        running.steps()
+    keys = sorted((row["id"], row["mail"] or "") for row in weir.values(unique))
+    assert keys == [(1, ""), (1, "a"), (2, ""), (3, "c")]
+    assert {message.key for _, message in weir.messages(unique)} == {b"a", b"c", None}
+
+
+def test_names_may_have_dots_capitals_and_percent_signs_both_ways(
+    weir: Weir, postgresql: PostgresqlServer, database: Database, unique: str
+) -> None:
+    database.execute(f'CREATE SCHEMA "{unique}.S"')
+    database.execute(
+        f'CREATE TABLE "{unique}.S"."From.Here" ("Id" int GENERATED ALWAYS AS IDENTITY, "A%c" text, '
+        f'PRIMARY KEY ("Id", "A%c"))'
+    )
+    database.execute(f'CREATE TABLE "{unique}.S"."To.%There" (LIKE "{unique}.S"."From.Here" INCLUDING ALL)')
+    database.execute(f'INSERT INTO "{unique}.S"."From.Here" ("A%c") VALUES (\'x\'), (\'y\')', None)
+    said = source(postgresql, unique, table=f'"{unique}.S"."From.Here"', column="Id")
+    with weir.task(unique, said) as running:
+        running.until(lambda: len(weir.values(unique)) == 2)
+    weir.fill(unique, [(b'{"Id": 1, "A%c": "x"}', None)])
+    to = {"type": "postgresql", "dsn": postgresql.dsn, "table": f'"{unique}.S"."To.%There"'}
+    with weir.task(unique, {"topic": unique, "sink": to}) as running:
+        running.until(lambda: running.task.status.lag == 0)
+    assert database.execute(f'SELECT * FROM "{unique}.S"."To.%There"').fetchall() == [(2, "y")]
+
+
+@pytest.mark.parametrize("why", ["it is gone", "its key is not unique", "it may not be written"])
+def test_what_is_wrong_with_the_table_makes_no_dead_letters(
+    weir: Weir, postgresql: PostgresqlServer, database: Database, unique: str, why: str
+) -> None:
+    weir.create(unique)
+    database.execute(f'CREATE TABLE "{unique}" (id int {"" if why.endswith("unique") else "PRIMARY KEY"})')
+    dsn = postgresql.dsn
+    if why.endswith("written"):
+        database.execute(f'CREATE ROLE "{unique}" LOGIN; GRANT SELECT ON "{unique}" TO "{unique}"')
+        database.execute(f'CREATE SCHEMA "{unique}" AUTHORIZATION "{unique}"')
+        dsn = dsn.replace("user=weir", f"user={unique} options='-c search_path={unique},public'")
+    said = {"type": "postgresql", "dsn": dsn, "table": unique, "key": ["id"], "on_error": "dead_letter"}
+    with weir.task(unique, {"topic": unique, "sink": said}) as running:
+        weir.fill(unique, [(b"1", b'{"id": 1}')])
+        if why.endswith("gone"):
+            database.execute(f'DROP TABLE "{unique}"')
+        with pytest.raises(ConnectorError, match=r"there is no table|no unique|permission denied"):
+            running.steps()
+        assert running.task.status.dead_letters == 0

@@ -62,6 +62,54 @@ def test_a_new_pipeline_is_one_that_can_be_read(tmp_path: Path) -> None:
         make(tmp_path / "shop", source="orders", sink="clean")
 
 
+def test_a_new_pipeline_reads_and_writes_topics_of_any_name(tmp_path: Path) -> None:
+    make(tmp_path / "shop", source="acme/eu/my-orders.v2", sink="class")
+    spec = load(find(str(tmp_path / "shop")))
+    assert {name: str(one.topic) for name, one in spec.sources.items()} == {
+        "my_orders_v2": "persistent://acme/eu/my-orders.v2"
+    }
+    assert [(name, one.topic.local) for name, one in spec.sinks.items()] == [("t_class", "class")]
+    for file in spec.files():
+        if file.suffix == ".py":
+            compile(file.read_text(), str(file), "exec")
+        else:
+            assert "FROM STREAM my_orders_v2" in file.read_text()
+    with pytest.raises(ConfigError, match="read and written"):
+        make(tmp_path / "other", source="a-b", sink="a.b")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        (
+            "flows.py",
+            "a = 1\n\nb = a / 0\n",
+            "flows.py, line 3 cannot be read: ZeroDivisionError: division by zero",
+        ),
+        ("flows.py", "a = 1\ndef b(:\n", "flows.py, line 2 cannot be read: SyntaxError"),
+        ("t.sql", "-- one\nCREATE STREAMING TABLE a;\n\n  SELECT 1", "t.sql: line 4: 'SELECT 1' defines nothing"),
+        (
+            "t.sql",
+            "/* two\nlines */ CREATE FLOW f AS INSERT INTO nowhere SELECT 1",
+            "flow f writes nowhere, which is nothing (t.sql, line 2)",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_definition_is_told_with_its_line(
+    tmp_path: Path, file: str, text: str, said: str
+) -> None:
+    spec = _spec(tmp_path)
+    (tmp_path / "transformations").mkdir()
+    (tmp_path / "transformations" / file).write_text(text)
+    with pytest.raises(ConfigError) as wrong:
+        definitions.read(spec, None)  # type: ignore[arg-type]
+    assert said in wrong.value.what
+
+
+def test_hints_for_spark_are_no_comments() -> None:
+    assert list(statements("SELECT /*+ BROADCAST(a) */ 1 /* no */;")) == [(1, "SELECT /*+ BROADCAST(a) */ 1")]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -82,7 +130,7 @@ def test_what_is_wrong_in_the_file_is_told_in_a_sentence(tmp_path: Path, text: s
 
 def test_statements_end_at_semicolons_that_are_in_no_text_or_comment() -> None:
     text = "CREATE VIEW a AS SELECT ';' AS x; -- one; two\nCREATE VIEW `b;c` AS /* ; */ SELECT 1;\n;"
-    assert [" ".join(one.split()) for one in statements(text)] == [
+    assert [" ".join(one.split()) for _, one in statements(text)] == [
         "CREATE VIEW a AS SELECT ';' AS x",
         "CREATE VIEW `b;c` AS SELECT 1",
     ]
@@ -158,6 +206,21 @@ def test_lines_go_past_what_stands_between_their_ends() -> None:
             assert not [
                 box for box in picture.boxes.values() if box.x < x < box.x + 200 and box.y < y < box.y + 56
             ]
+
+
+def test_many_lines_that_go_past_a_layer_go_together_and_long_names_stay_apart() -> None:
+    graph = Graph({"orders": Dataset("orders", Kind.SOURCE)})
+    for number in range(30):
+        table, view = f"a_table_of_some_shop_or_other_{number}", f"view_{number}"
+        graph.datasets |= {table: Dataset(table, Kind.STREAMING_TABLE), view: Dataset(view, Kind.VIEW)}
+        graph.flows += [FlowEdge(table, table, ("orders",)), FlowEdge(view, view, (table, "orders"))]
+    picture = drawing.place(graph)
+    assert picture.high < 31 * (56 + 28) + 48
+    past = {line.points[1] for line in picture.lines if len(line.points) == 4}
+    assert len(past) == 1
+    drawn = ElementTree.fromstring(drawing.svg(graph, "shop"))
+    texts = [one.text or "" for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert len({one for one in texts if one.startswith("a_table")}) == 30
 
 
 def test_the_picture_is_a_png_where_matplotlib_is(tmp_path: Path) -> None:
@@ -270,11 +333,42 @@ def test_one_runner_at_a_time_and_who_died_does_not_run(tmp_path: Path) -> None:
     with state.alone(tmp_path):
         state.write(tmp_path, state.State("shop", 1, "running"))
         assert state.is_running(tmp_path)
-        with pytest.raises(RunnerBusyError, match="process 1"), state.alone(tmp_path):
+        with pytest.raises(RunnerBusyError, match=f"process {os.getpid()}"), state.alone(tmp_path):
             pass
     found = state.read(tmp_path)
     assert (found.state, found.error) == ("stopped", "it ended without a word")
     assert not state.stop(tmp_path)
+
+
+def test_who_has_the_lock_is_stopped_and_nobody_whose_number_a_run_before_has_left(tmp_path: Path) -> None:
+    held = f"""
+import sys, time
+from pathlib import Path
+from weir.spark.pipelines.state import alone
+with alone(Path({str(tmp_path)!r})):
+    print(flush=True)
+    time.sleep(600)
+"""
+    wait = "print(flush=True); input()"
+    programs = [[sys.executable, "-c", held], [sys.executable, "-c", wait]]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    runner, stranger = (subprocess.Popen(program, **pipes) for program in programs)  # type: ignore[call-overload]
+    with runner, stranger:
+        for one in (runner, stranger):
+            one.stdout.readline()
+        state.write(tmp_path, state.State("shop", stranger.pid, "running"))
+        assert state.stop(tmp_path)
+        assert runner.wait() == -signal.SIGTERM
+        assert stranger.poll() is None
+        stranger.communicate(b"\n")
+
+
+def test_a_storage_is_one_pipelines_own(tmp_path: Path) -> None:
+    state.check_own(tmp_path, "shop")
+    state.write(tmp_path, state.State("shop"))
+    state.check_own(tmp_path, "shop")
+    with pytest.raises(ConfigError, match=r"is the storage of the pipeline shop .*of its own"):
+        state.check_own(tmp_path, "stock")
 
 
 def test_the_spark_of_one_that_was_killed_ends_before_the_next_and_no_other_does(tmp_path: Path) -> None:
@@ -343,6 +437,8 @@ def test_a_dry_run_finds_what_does_not_go_with_the_registry(
         "def texts():\n    return spark.readStream.table('orders').selectExpr('id', 'string(amount) AS amount')\n"
         "@dp.append_flow(target='clean')\n"
         "def wrong():\n    return spark.readStream.table('orders').select('id', 'colour')\n"
+        "@dp.append_flow(target='clean')\n"
+        "def raising():\n    return spark.readStream.table('orders').where(amuont > 1)\n"
     )
     (tmp_path / "transformations" / "z.sql").write_text(
         "CREATE TEMPORARY VIEW big AS SELECT id, amount FROM STREAM orders WHERE amount > 10;\n"
@@ -364,4 +460,6 @@ def test_a_dry_run_finds_what_does_not_go_with_the_registry(
     assert "colour" in problems
     assert "gone is in the file, and no flow reads" in problems
     assert "good" not in problems
+    assert "flow raising: NameError: name 'amuont' is not defined (flows.py, line 13)" in problems
+    assert "(flows.py, line 8)" in problems  # where wrong is defined
     assert not spark.catalog.tableExists("orders"), "nothing stays in the session"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.fetching import Fetched, Fetcher
@@ -63,6 +63,32 @@ def read_piece(cluster: Cluster, partition: Partition, offset: int, max_bytes: i
     return Piece(partition, messages, at, fetched.stable_offset)
 
 
+class Pieces:
+    """Pieces of as many messages as are wanted. A fetch gives more: the rest waits, of one partition at a time, so
+    that nothing is fetched and taken apart again for each of them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._rest: Piece | None = None
+        self._rest_at = 0
+
+    def of(self, waiting: Sequence[Partition], turn: int) -> Partition:
+        """Whose turn it is: what was begun is read to its end first."""
+        rest = self._rest
+        return waiting[turn % len(waiting)] if rest is None or rest.partition not in waiting else rest.partition
+
+    def read(self, partition: Partition, offset: int, most: int | None) -> Piece:
+        """From this offset on, up to so many messages."""
+        found, self._rest = self._rest, None
+        if found is None or (found.partition, self._rest_at) != (partition, offset):
+            found = read_piece(self._cluster, partition, offset)
+        if most is None or len(found.messages) <= most:
+            return found
+        taken, self._rest_at = found.messages[:most], found.messages[most - 1][0] + 1
+        self._rest = replace(found, messages=found.messages[most:])
+        return replace(found, messages=taken, next_offset=self._rest_at)
+
+
 def check_ends(positions: "dict[Partition, int]", ends: "dict[Partition, int]") -> None:
     """ConnectorError if a partition ends before what was carried of it: it would be waited for in silence, and
     what comes first be missed."""
@@ -86,6 +112,7 @@ class Inlet:
         #: Where each partition ended when it was last looked at.
         self.ends: dict[Partition, int] = {}
         self._turn = 0
+        self._pieces = Pieces(self.cluster)
         #: What the group was last told.
         self._told: dict[Partition, int] = {}
 
@@ -128,24 +155,23 @@ class Inlet:
         self.ends = list_offsets(self.cluster, dict.fromkeys(found, LATEST))
         check_ends(self.positions, self.ends)
 
-    def take(self, skip: "set[Partition] | None" = None) -> Piece | None:
-        """The next piece of a partition that has more, in turn; None if there is nothing now. It does not move
-        the position: `advance` does."""
+    def take(self, most: int | None = None) -> Piece | None:
+        """The next piece of a partition that has more, in turn, of up to so many messages; None if there is none.
+        It does not move the position: `advance` does."""
         self.look()
         waiting = [one for one, at in sorted(self.positions.items()) if self.ends.get(one, 0) > at]
-        waiting = [one for one in waiting if not skip or one not in skip]
         if not waiting:
             return None
         self._turn += 1
-        chosen = waiting[self._turn % len(waiting)]
+        chosen = self._pieces.of(waiting, self._turn)
         try:
-            return read_piece(self.cluster, chosen, self.positions[chosen])
+            return self._pieces.read(chosen, self.positions[chosen], most)
         except OffsetTrimmedError:
             first = list_offsets(self.cluster, {chosen: EARLIEST})[chosen]
             if first <= self.positions[chosen]:
                 raise
             self.positions[chosen] = first  # what retention has taken is not there to be carried
-            return read_piece(self.cluster, chosen, first)
+            return self._pieces.read(chosen, first, most)
 
     def advance(self, piece: Piece) -> None:
         if piece.next_offset <= self.positions[piece.partition]:

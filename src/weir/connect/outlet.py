@@ -148,13 +148,13 @@ class Outlet:
         add_partitions(self.cluster, self._name, producer, batches)
         # Who leads is looked up before anything is on its way, for the same reason.
         self.cluster.retry(lambda: self.cluster.by_leader(batches))
-        parts = {partition: _chunks(mine) for partition, mine in batches.items()}
-        for turn in range(max(len(chunks) for chunks in parts.values())):
+        parts = {partition: chunks(mine) for partition, mine in batches.items()}
+        for turn in range(max(map(len, parts.values()))):
             self._sender.send(
                 {
-                    partition: self._sealed(partition, chunks[turn], producer)
-                    for partition, chunks in parts.items()
-                    if turn < len(chunks)
+                    partition: self._sealed(partition, mine[turn], producer)
+                    for partition, mine in parts.items()
+                    if turn < len(mine)
                 }
             )
         self._sender.flush()
@@ -183,7 +183,7 @@ class Outlet:
         return build_batch(records, attributes=TRANSACTIONAL, stamp=Stamp(producer.id, producer.epoch, sequence))
 
 
-def _chunks(messages: Sequence[Message]) -> list[Sequence[Message]]:
+def chunks(messages: Sequence[Message]) -> list[Sequence[Message]]:
     """As batches that a broker takes."""
     found: list[list[Message]] = [[]]
     size = 0

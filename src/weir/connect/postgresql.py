@@ -1,5 +1,6 @@
 """What source and sink of PostgreSQL share: a connection, names in quotes, and keys of tables."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ _ALIVE: dict[str, Any] = {
     "tcp_user_timeout": 60_000,
 }
 _LONGEST_WORDS = 500
+#: Parts of a name, with the quotes that they have.
+_NAMES = re.compile(r'"[^"]+"|[^."]+')
 
 
 def connect(job: Job) -> "psycopg.Connection[Any]":
@@ -55,9 +58,19 @@ def one_sentence() -> Iterator[None]:
 
 
 def identifier(name: str, *, one: bool = False) -> str:
-    """In quotes; `schema.table` is two names, unless it is `one`."""
-    parts = [name] if one else name.split(".")
+    """In quotes; `schema.table` is two names, unless it is `one`. A name that is in quotes may have dots."""
+    parts = [name] if one else _NAMES.findall(name)
     return ".".join('"' + part.strip('"').replace('"', '""') + '"' for part in parts)
+
+
+def in_query(text: str) -> str:
+    """A part of a query that has places for values: its own percent signs are no places."""
+    return text.replace("%", "%%")
+
+
+def column_name(name: str) -> str:
+    """In quotes, for a query that has places for values."""
+    return in_query(identifier(name, one=True))
 
 
 def primary_key(connection: "psycopg.Connection[Any]", table: str) -> tuple[str, ...]:
@@ -67,6 +80,13 @@ def primary_key(connection: "psycopg.Connection[Any]", table: str) -> tuple[str,
         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
         WHERE i.indrelid = %s::regclass AND i.indisprimary ORDER BY k.place"""
     return tuple(row[0] for row in connection.execute(query, (identifier(table),)).fetchall())
+
+
+def may_be_null(connection: "psycopg.Connection[Any]", table: str) -> set[str]:
+    """Columns of a table that are not declared otherwise; none of a view, whose columns say nothing of it."""
+    query = """SELECT attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+        WHERE c.oid = %s::regclass AND c.relkind IN ('r', 'p') AND NOT a.attnotnull AND a.attnum > 0"""
+    return {row[0] for row in connection.execute(query, (identifier(table),)).fetchall()}
 
 
 def columns_of(connection: "psycopg.Connection[Any]", table: str) -> dict[str, str]:

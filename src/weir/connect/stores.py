@@ -7,6 +7,7 @@ or by the connector's own references.
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,30 @@ class Store:
             path = one.path[len(self.root) :].lstrip("/")
             hidden = any(part.startswith((".", "_")) for part in path.split("/"))
             if one.type == fs.FileType.File and not hidden:
-                yield StoredFile(path, one.size, one.mtime_ns // 1_000_000 if one.mtime_ns else 0)
+                yield self._file(path, one)
+
+    def _file(self, path: str, found: Any) -> StoredFile:
+        return StoredFile(path, found.size, found.mtime_ns // 1_000_000 if found.mtime_ns else 0)
+
+    def look(self, file: StoredFile) -> StoredFile | None:
+        """What a file that was listed is like now; None if it is gone. An object is what it was, or another one,
+        and never a part of one: a store need not be asked."""
+        if not self.local:
+            return file
+        found = self._files.get_file_info(f"{self.root}/{file.path}")
+        return self._file(file.path, found) if found.type == self._fs.FileType.File else None
+
+    def check_there(self) -> None:
+        """ConnectorError if there is no such folder, or no such bucket: nothing would ever come of it."""
+        if self.local:
+            there, what = os.path.isdir(self.root), f"folder {self.root}"
+        else:
+            bucket = self.root.partition("/")[0]
+            there, what = True, f"bucket {bucket}"
+            with suppress(OSError):  # who may not ask may still read
+                there = self._files.get_file_info(bucket).type != self._fs.FileType.NotFound
+        if not there:
+            raise ConnectorError(f"there is no {what}", hint="make it, or mend path")
 
     def open(self, path: str) -> Any:
         """A file to read, which can be sought in."""

@@ -65,6 +65,8 @@ class Encoder:
         self._topic = topic
         self.headers: tuple[tuple[bytes, bytes], ...] = ()
         self._encode: Callable[[Row], bytes] = plain_json
+        #: Whether no schema says what values are.
+        self.plain = schema is None
         if schema is None:
             return
         if schema.kind == "JSON":

@@ -15,7 +15,8 @@ from weir.cli.examples import examples
 from weir.cli.output import Output, print_json
 from weir.cli.remote import Remote, output_options, remote_options
 from weir.cli.spark.common import need_spark, place_of, quiet_session
-from weir.model.errors import ConfigError, SparkSetupError
+from weir.model.errors import SparkSetupError
+from weir.model.topics import TopicName
 
 if TYPE_CHECKING:
     from weir.spark.pipelines.resolving import Resolved
@@ -56,10 +57,7 @@ def init(*, name: str, source: str, sink: str) -> None:
     from weir.spark.pipelines.template import make
 
     for word in (source, sink):
-        if not word.isidentifier():
-            raise ConfigError(
-                f"{word!r} can be no dataset", hint="write letters, digits and _; see topic in the file"
-            )
+        TopicName.parse(word)
     for path in make(Path(name), source=source, sink=sink):
         click.echo(path)
     click.echo(f"next: weir pipeline run -f {name} --dry-run", err=True)
@@ -161,18 +159,22 @@ def _run(
     spec: "Spec", remote: Remote, kafka: str | None, master: str, memory: str, *, every_s: float, once: bool
 ) -> bool:
     from weir.spark.pipelines.running import Runner, connect, keep_running
-    from weir.spark.pipelines.state import State, end_orphan, write
+    from weir.spark.pipelines.state import State, check_own, end_orphan, write
 
+    check_own(spec.storage, spec.name)
     end_orphan(spec.storage, spec.name)
     ended, environment = Event(), dict(os.environ)
     state = State(spec.name, os.getpid(), "starting", time.time())
     write(spec.storage, state)
 
-    def end(*_: object) -> None:
-        """After the update that it is at; at once if there is none yet."""
+    def end(number: int, _: object) -> None:
+        """After the update that it is at; at once if there is none yet, or who sits before it asks again."""
+        again = ended.is_set() and number == signal.SIGINT
         ended.set()
-        if state.state == "starting":
+        if state.state == "starting" or again:
             raise SystemExit(130)
+        if number == signal.SIGINT:
+            os.write(2, b"it ends after the update that it is at; Ctrl-C again ends it at once\n")
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)

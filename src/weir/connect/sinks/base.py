@@ -1,11 +1,12 @@
 """What all sinks share: topics read from the group's position on, values as rows, and dead letters."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from weir.client.kafka.cluster import Partition
 from weir.client.kafka.producing import Sender
 from weir.connect.inlet import Inlet, Piece
-from weir.connect.outlet import ensure_topic
+from weir.connect.outlet import chunks, ensure_topic
 from weir.connect.place import kafka_name
 from weir.connect.task import Job, Message, Status
 from weir.connect.values import Decoder, latest_schema
@@ -37,8 +38,9 @@ class Sink:
     def close(self) -> None:
         self.inlet.close()
 
-    def take(self, skip: set[Partition] | None = None) -> Piece | None:
-        found = self.inlet.take(skip)
+    def take(self, most: int | None = None) -> Piece | None:
+        """Up to so many messages of a partition, if there are any now."""
+        found = self.inlet.take(most)
         self.status.lag = self.inlet.lag()
         return found
 
@@ -72,17 +74,19 @@ class Sink:
         topic = kafka_name(TopicName.parse(local if "/" in local else f"{name.namespace}/{local}"))
         cluster = self.inlet.cluster
         ensure_topic(cluster, topic, 1)
-        records = []
-        for at, (offset, one, why) in enumerate(letters):
+        told = []
+        for offset, one, why in letters:
             about = {
                 "weir-dead-letter-topic": one.topic,
                 "weir-dead-letter-partition": str(one.partition),
                 "weir-dead-letter-offset": str(offset),
                 "weir-dead-letter-reason": why[:_LONGEST_REASON],
             }
-            headers = [*one.headers, *((key.encode(), value.encode()) for key, value in about.items())]
-            records.append(Record(at, one.timestamp, one.key, one.value, headers))
+            headers = (*one.headers, *((key.encode(), value.encode()) for key, value in about.items()))
+            told.append(replace(one, headers=headers))
         sender = Sender(cluster)
-        sender.send({Partition(topic, 0): build_batch(records)})
+        for part in chunks(told):
+            records = [Record(at, one.timestamp, one.key, one.value, one.headers) for at, one in enumerate(part)]
+            sender.send({Partition(topic, 0): build_batch(records)})
         sender.flush()
         self.status.dead_letters += len(letters)

@@ -120,16 +120,26 @@ class FilesSink(Sink):
 
     def _sift(self, partition: Partition, one: _Waiting, columns: Sequence[tuple[str, Any]]) -> None:
         """Take out what has another type than the schema says, or than the rows before it."""
-        while (at := _odd(one.rows, columns)) is not None:
-            offset, wrong = one.offsets[at[0]], at[1]
+        while odd := _odd(one.rows, columns):
+            wrong = {one.offsets[at]: why for at, why in odd.items()}
             if not self.keeps_dead_letters:
+                offset, why = next(iter(wrong.items()))
                 raise ConnectorError(
-                    f"{partition} at offset {offset}: {wrong}",
+                    f"{partition} at offset {offset}: {why}",
                     hint='use format = "json", or on_error = "dead_letter"',
                 )
-            piece = read_piece(self.inlet.cluster, partition, offset)
-            self.bury([(found, message, wrong) for found, message in piece.messages if found == offset])
-            del one.rows[at[0]], one.offsets[at[0]]
+            self._bury_at(partition, wrong)
+            one.rows = [row for at, row in enumerate(one.rows) if at not in odd]
+            one.offsets = [offset for offset in one.offsets if offset not in wrong]
+
+    def _bury_at(self, partition: Partition, wrong: dict[int, str]) -> None:
+        """Messages by their offsets, in order: they are read again, as they were."""
+        left = dict(wrong)
+        while left:
+            first = next(iter(left))
+            found = read_piece(self.inlet.cluster, partition, first).messages
+            self.bury([(offset, message, left.pop(offset)) for offset, message in found if offset in left])
+            left.pop(first, None)
 
     def path_of(self, partition: Partition, first: int, next_offset: int) -> str:
         suffix = _SUFFIX[self.job.option("format")]
@@ -162,11 +172,11 @@ def row_of(decoder: Decoder | None, offset: int, message: Message, columns: str)
     return {**row, **about}
 
 
-def _odd(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, Any]]) -> tuple[int, str] | None:
-    """The first row that makes no table with those before it, and why; None if all of them do."""
+def _odd(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, Any]]) -> dict[int, str]:
+    """Rows that make no table with those before them, by their number, and why."""
     import pyarrow as pa
 
-    from weir.connect.arrow import table_of
+    from weir.connect.arrow import odd_rows, table_of
 
     def wrong(count: int) -> str | None:
         try:
@@ -176,12 +186,15 @@ def _odd(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, Any]]) 
         return None
 
     if wrong(len(rows)) is None:
-        return None
+        return {}
+    if odd := odd_rows(rows, columns):
+        return odd
+    # Something of the value itself, which only those before it show: the first such row.
     fine, count = 0, len(rows)
     while count - fine > 1:
         middle = (fine + count) // 2
         fine, count = (middle, count) if wrong(middle) is None else (fine, middle)
-    return count - 1, wrong(count) or ""
+    return {count - 1: wrong(count) or ""}
 
 
 def _json(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, Any]]) -> bytes:

@@ -25,27 +25,21 @@ class HttpSink(Sink):
         self._http = Http(job)
 
     def step(self) -> int:
-        piece = self.take()
+        piece = self.take(self.job.option("batch"))
         if piece is None:
             return 0
-        limit = self.job.option("batch")
-        messages, after = piece.messages[:limit], piece.next_offset
-        if len(messages) < len(piece.messages):
-            after = messages[-1][0] + 1
-        letters, readable = self._readable(piece, messages)
+        letters, readable = self._readable(piece)
         if readable:
             letters += self._send(piece, readable)
         self.bury(letters)
-        self.done(Piece(piece.partition, messages, after, piece.end_offset))
-        return max(1, len(messages))
+        self.done(piece)
+        return max(1, len(piece.messages))
 
-    def _readable(
-        self, piece: Piece, messages: Sequence[tuple[int, Message]]
-    ) -> tuple[Letters, list[tuple[int, Message]]]:
+    def _readable(self, piece: Piece) -> tuple[Letters, list[tuple[int, Message]]]:
         """Those whose values are not as their schema says, and the others."""
         letters: Letters = []
         found = []
-        for offset, message in messages:
+        for offset, message in piece.messages:
             try:
                 self._record(offset, message)
                 found.append((offset, message))

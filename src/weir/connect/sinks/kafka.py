@@ -1,7 +1,6 @@
 """Topics into another Kafka cluster, or another Weir, exactly once: positions are kept there, with messages."""
 
 from weir.client.kafka.cluster import Partition
-from weir.connect.inlet import Piece
 from weir.connect.other_kafka import other_kafka
 from weir.connect.outlet import Outlet
 from weir.connect.sinks.base import Sink
@@ -36,19 +35,15 @@ class KafkaSink(Sink):
         return f"{self.job.option('prefix')}{topic}"
 
     def step(self) -> int:
-        piece = self.take()
+        piece = self.take(self.job.option("batch"))
         if piece is None:
             return 0
-        limit = self.job.option("batch")
-        taken, after = piece.messages[:limit], piece.next_offset
-        if len(taken) < len(piece.messages):
-            after = taken[-1][0] + 1
         there = self.target(piece.partition.topic)
         self._outlet.ensure(there, piece.partition.index + 1)
         messages = [
             Message(there, one.key, one.value, one.timestamp, one.headers, piece.partition.index)
-            for _, one in taken
+            for _, one in piece.messages
         ]
-        self._outlet.write(messages, {str(piece.partition): after})
-        self.done(Piece(piece.partition, taken, after, piece.end_offset))
-        return max(1, len(taken))
+        self._outlet.write(messages, {str(piece.partition): piece.next_offset})
+        self.done(piece)
+        return max(1, len(messages))

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from weir.client.kafka.cluster import Partition
 from weir.connect.inlet import Piece
-from weir.connect.postgresql import columns_of, connect, identifier, one_sentence, primary_key
+from weir.connect.postgresql import (
+    column_name,
+    columns_of,
+    connect,
+    identifier,
+    in_query,
+    one_sentence,
+    primary_key,
+)
 from weir.connect.sinks.base import Sink
 from weir.connect.task import Job, Message
 from weir.connect.values import key_row
@@ -34,6 +42,8 @@ _TYPES = {
     "timestamp-millis": "timestamptz",
     "timestamp-micros": "timestamptz",
 }
+#: What would be refused to any message: rights, tables, columns and indexes that are not there.
+_OURS = ("42501", "42P01", "42P10", "42703", "3F000")
 #: A statement and its values; `offset` and the message are for dead letters.
 Change = tuple[str, Sequence[Any]]
 
@@ -96,6 +106,8 @@ class PostgresqlSink(Sink):
             raise ConfigError(
                 f"{table} has no primary key", hint='say which columns: key = ["id"], or mode = "insert"'
             )
+        if missing := [one for one in self._key if one not in self._columns]:
+            raise ConfigError(f"{table} has no column {missing[0]}, which is part of the key", hint="mend key")
 
     def _create(self, table: str) -> None:
         topic = self.inlet_topics()[0]
@@ -119,19 +131,14 @@ class PostgresqlSink(Sink):
             return self._step()
 
     def _step(self) -> int:
-        piece = self.take()
+        piece = self.take(self.job.option("batch"))
         if piece is None:
             return 0
-        limit = self.job.option("batch")
-        messages, after = piece.messages[:limit], piece.next_offset
-        if len(messages) < len(piece.messages):
-            after = messages[-1][0] + 1
-        piece = Piece(piece.partition, messages, after, piece.end_offset)
         letters = self._write(piece)
         self.bury(letters)
         self._database.commit()
         self.done(piece)
-        return max(1, len(messages))
+        return max(1, len(piece.messages))
 
     def _write(self, piece: Piece) -> list[tuple[int, Message, str]]:
         """In a transaction that is open then. All at once; one by one if something is wrong with one of them."""
@@ -145,7 +152,7 @@ class PostgresqlSink(Sink):
         except (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError, ConnectorError):
             self._database.rollback()
             self.forget_schemas()  # the value may be by a newer one
-        self._columns = columns_of(self._database, self.job.option("table"))
+        self._describe()  # it may have changed, or be gone
         self._move(piece)
         for offset, message in piece.messages:
             try:
@@ -154,6 +161,9 @@ class PostgresqlSink(Sink):
             except (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError, ConnectorError) as wrong:
                 said = wrong.diag.message_primary if isinstance(wrong, psycopg.Error) else wrong.what
                 what = said or str(wrong).strip()
+                if isinstance(wrong, psycopg.Error) and wrong.sqlstate in _OURS:
+                    self._database.rollback()
+                    raise ConnectorError(f"{self.job.option('table')}: {what}", hint="mend the table") from None
                 if not self.keeps_dead_letters:
                     self._database.rollback()
                     raise ConnectorError(
@@ -185,7 +195,7 @@ class PostgresqlSink(Sink):
                 at = until
 
     def _change(self, message: Message) -> Change:
-        table = identifier(self.job.option("table"))
+        table = in_query(identifier(self.job.option("table")))
         if message.value is None:
             return self._delete(table, message)
         row = self.decoder(message.topic).row(message)
@@ -197,15 +207,16 @@ class PostgresqlSink(Sink):
         names = [name for name in row if name in self._columns]
         if not names:
             raise ConnectorError("a message has none of the table's columns")
-        columns = ", ".join(identifier(name, one=True) for name in names)
+        columns = ", ".join(column_name(name) for name in names)
         places = ", ".join("%s" for _ in names)
-        query = f"INSERT INTO {table} ({columns}) VALUES ({places})"
+        # What messages say goes before numbers that the table would give by itself.
+        query = f"INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE VALUES ({places})"
         if self.job.option("mode") == "upsert":
             missing = [name for name in self._key if row.get(name) is None]
             if missing:
                 raise ConnectorError(f"a message has no {missing[0]}, which is part of the key")
-            key = ", ".join(identifier(name, one=True) for name in self._key)
-            rest = [identifier(name, one=True) for name in names if name not in self._key]
+            key = ", ".join(column_name(name) for name in self._key)
+            rest = [column_name(name) for name in names if name not in self._key]
             sets = ", ".join(f"{name} = excluded.{name}" for name in rest)
             query += f" ON CONFLICT ({key}) DO {f'UPDATE SET {sets}' if sets else 'NOTHING'}"
         return query, [_value(row[name], self._columns[name]) for name in names]
@@ -214,7 +225,7 @@ class PostgresqlSink(Sink):
         if not self.job.option("deletes") or not self._key:
             return "SELECT 1", ()
         key: Mapping[str, Any] = key_row(None if message.key is None else bytes(message.key), self._key)
-        where = " AND ".join(f"{identifier(name, one=True)} = %s" for name in self._key)
+        where = " AND ".join(f"{column_name(name)} = %s" for name in self._key)
         return f"DELETE FROM {table} WHERE {where}", [_value(key[name], self._columns[name]) for name in self._key]
 
 

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Any
 
 from weir.client.kafka.cluster import Partition
-from weir.connect.inlet import Piece
 from weir.connect.other_pulsar import one_sentence, other_pulsar
 from weir.connect.sinks.base import Sink
 from weir.connect.task import Job, Message
@@ -49,13 +48,9 @@ class PulsarSink(Sink):
             return self._step()
 
     def _step(self) -> int:
-        piece = self.take()
+        piece = self.take(self.job.option("batch"))
         if piece is None:
             return 0
-        limit = self.job.option("batch")
-        taken, after = piece.messages[:limit], piece.next_offset
-        if len(taken) < len(piece.messages):
-            after = taken[-1][0] + 1
         producer = self._producer(piece.partition)
         last = producer.last_sequence_id()
         failed: list[Any] = []
@@ -66,7 +61,7 @@ class PulsarSink(Sink):
             if result != pulsar.Result.Ok:
                 failed.append(result)
 
-        for offset, message in taken:
+        for offset, message in piece.messages:
             if offset > last:
                 producer.send_async(bytes(message.value or b""), stored, **_about(offset, message))
         producer.flush()
@@ -74,8 +69,8 @@ class PulsarSink(Sink):
             raise ConnectorError(
                 f"{piece.partition}: the other cluster refused {len(failed)} messages: {failed[0]}"
             )
-        self.done(Piece(piece.partition, taken, after, piece.end_offset))
-        return max(1, len(taken))
+        self.done(piece)
+        return max(1, len(piece.messages))
 
 
 def _about(offset: int, message: Message) -> dict[str, Any]:

@@ -78,9 +78,12 @@ class RowSource(Source):
 
     def message(self, row: Row, key: Sequence[str], keyed: Row | None = None) -> Message:
         """`keyed`: what has the columns of the key, if the row has not."""
+        return message_by(self.encoder(), self.name, row, key, keyed)
+
+    def encoder(self) -> Encoder:
         if self._encoder is None:
             self._encoder = Encoder(self.schema(), self.topic)
-        return message_by(self._encoder, self.name, row, key, keyed)
+        return self._encoder
 
 
 def message_by(encoder: Encoder, topic: str, row: Row, key: Sequence[str], keyed: Row | None = None) -> Message:

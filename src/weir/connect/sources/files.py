@@ -8,22 +8,31 @@ import csv
 import gzip
 import io
 import json
-import os
+import time
 import zlib
-from collections.abc import Callable, Iterator
+from codecs import BOM_UTF8
+from collections import deque
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from itertools import islice
 from typing import IO, Any
 
-from weir.connect.sources.base import RowSource, now_ms
+from weir.connect.sources.base import RowSource, message_by, now_ms
 from weir.connect.stores import Store, StoredFile
 from weir.connect.task import Job, Message
-from weir.connect.values import Row
+from weir.connect.values import Encoder, Row, key_of
 from weir.model.errors import ConnectorError
 
 DONE = -1
-#: Of one transaction, and of one line: what is read is bounded, however large a file is.
-_MOST_BYTES, _LONGEST_LINE = 8 << 20, 64 << 20
+#: Of one transaction, how long small files are gathered for it, and of one line: what is read is bounded, however
+#: large a file is.
+_MOST_BYTES, _GATHER_S, _LONGEST_LINE = 8 << 20, 1.0, 64 << 20
+csv.field_size_limit(_LONGEST_LINE)  # Python allows 128 KiB, which a text in a column may well have
+#: What records that cannot be read raise: bytes, texts, numbers and dates that are none, JSON without a bottom.
+_BROKEN = (
+    *(ValueError, OSError, EOFError, ArithmeticError, RecursionError, csv.Error, zlib.error),
+    ConnectorError,
+)
 HINT = "mend the file, or take it away: what was not carried is read again"
 
 
@@ -34,28 +43,47 @@ class FilesSource(RowSource):
         self.key = job.option("key") or ()
         self._records: Iterator[Any] | None = None
         self._file: StoredFile | None = None
+        #: Files of the last listing that were not begun yet.
+        self._listed: deque[StoredFile] = deque()
         self._read = 0
         self.status.idle_s = job.option("poll") / 1000
 
     def open(self) -> None:
         super().open()
-        self._records = None
+        self._records = self._file = None
+        self._listed.clear()
 
     def step(self) -> int:
-        if self._records is None and not self._begin():
-            return 0
-        if self._file is None or self._records is None:
-            return 0
-        path = self._file.path
-        messages, whole = self._next(path)
-        self._read += len(messages)
-        self.send(messages, {path: DONE if whole else self._read})
-        self.status.position = f"{path}: {'all' if whole else self._read} records"
-        if whole:
-            self._records = None
-        return max(1, len(messages))  # an empty file is something that was done
+        """One transaction: of a large file as much as fits, and of small ones as many."""
+        messages: list[Message] = []
+        done: dict[str, int] = {}
+        size, until_s = 0, time.monotonic() + _GATHER_S
+        while len(messages) < self.job.option("batch") and size < _MOST_BYTES:
+            if done and time.monotonic() > until_s:
+                break
+            file = self._file or self._begin(listing=not done)
+            if file is None:
+                break
+            try:
+                more, whole = self._next(self.job.option("batch") - len(messages), _MOST_BYTES - size)
+            except ConnectorError:
+                self._put_back()
+                if not done:
+                    raise
+                break  # those before it are written first; the next step tells what is wrong
+            messages += more
+            size += sum(len(one.value or b"") for one in more)
+            self._read += len(more)
+            done[file.path] = DONE if whole else self._read
+            self.status.position = f"{file.path}: {'all' if whole else self._read} records"
+            if whole:
+                self._records = self._file = None
+        if done:
+            self.send(messages, done)
+            self.status.lag = len(self._listed) + (self._file is not None)
+        return len(messages) or min(1, len(done))  # an empty file is something that was done
 
-    def _next(self, path: str) -> tuple[list[Message], bool]:
+    def _next(self, most: int, most_bytes: int) -> tuple[list[Message], bool]:
         """The next records as messages, and whether the file ends behind them. What is wrong with one is told: so
         that none is passed over, those before it come with it."""
         messages: list[Message] = []
@@ -64,29 +92,43 @@ class FilesSource(RowSource):
             for record in self._records or ():
                 messages.append(self._message(record))
                 size += len(messages[-1].value or b"")
-                if len(messages) >= self.job.option("batch") or size >= _MOST_BYTES:
+                if len(messages) >= most or size >= most_bytes:
                     return messages, False
             return messages, True
-        except (ValueError, OSError, EOFError, csv.Error, zlib.error, ConnectorError) as bad:
+        except _BROKEN as bad:
             what = bad.what if isinstance(bad, ConnectorError) else str(bad)
             number = self._read + len(messages) + 1
+            path = "" if self._file is None else self._file.path
             raise ConnectorError(f"{path}, record {number}: {what}", hint=HINT) from None
 
-    def _begin(self) -> bool:
-        """Open the next file that was not read, or not to its end."""
-        waiting = self.waiting()
-        if not waiting:
-            return False
-        self._file = waiting[0]
-        self._read = self.positions.get(self._file.path, 0)
-        self._records = islice(self._open(self._file.path), self._read, None)
-        return True
+    def _begin(self, *, listing: bool) -> StoredFile | None:
+        """Open the next file that was not read, or not to its end. All of them are listed once, and again when
+        these were read; one that went, or changed, since then is left to the next listing."""
+        if not self._listed and listing:
+            self._listed.extend(self.waiting())
+        while self._listed:
+            file = self._listed.popleft()
+            now = self.store.look(file)
+            if now is None or now.changed_ms > self._settled_ms():
+                continue
+            self._file = now
+            self._read = self.positions.get(now.path, 0)
+            self._records = islice(self._open(now.path), self._read, None)
+            return now
+        return None
+
+    def _put_back(self) -> None:
+        """A file of which the next record could not be read: it is begun again where it was."""
+        if self._file is not None:
+            self._listed.appendleft(self._file)
+        self._records = self._file = None
+
+    def _settled_ms(self) -> int:
+        return now_ms() - int(self.job.option("settle"))
 
     def waiting(self) -> list[StoredFile]:
         """Files that were not read, or not to their end, and are not being written."""
-        if self.store.local and not os.path.isdir(self.store.root):
-            raise ConnectorError(f"there is no folder {self.store.root}", hint="make it, or mend path")
-        pattern, settled_ms = self.job.option("pattern"), now_ms() - self.job.option("settle")
+        pattern, settled_ms = self.job.option("pattern"), self._settled_ms()
         found = [
             one
             for one in self.store.list()
@@ -94,6 +136,8 @@ class FilesSource(RowSource):
             and (fnmatch(one.path, pattern) or fnmatch(one.path.rsplit("/", 1)[-1], pattern))
             and one.changed_ms <= settled_ms
         ]
+        if not found:
+            self.store.check_there()
         self.status.lag = len(found)
         return found
 
@@ -138,23 +182,39 @@ class FilesSource(RowSource):
                 yield from batch.to_pylist()
 
     def _message(self, record: Any) -> Message:
-        return message_of(record, self.job.option("format"), self.name, lambda row: self.message(row, self.key))
+        return message_of(record, self.job.option("format"), self.name, self.encoder(), self.key)
 
 
-def message_of(record: Any, form: str, topic: str, by_row: Callable[[Row], Message]) -> Message:
-    """A row, or a line's bytes, as a message; ValueError if the line is not what files of the format have."""
+def message_of(record: Any, form: str, topic: str, encoder: Encoder, key: Sequence[str]) -> Message:
+    """A row, or a line's bytes, as a message; ValueError if the line is not what files of the format have. Where
+    no schema says more of it, a line stays as it is, with all digits of its numbers."""
     if not isinstance(record, bytes):
-        return by_row(record)
-    row = json.loads(record) if form == "json" else None
-    return by_row(row) if isinstance(row, dict) else Message(topic, None, record, now_ms())
+        return message_by(encoder, topic, record, key)
+    odd: list[str] = []
+    row = json.loads(record, parse_constant=odd.append) if form == "json" else None
+    if not isinstance(row, dict):
+        return Message(topic, None, record, now_ms())
+    if odd:  # NaN and Infinity, which JSON does not have
+        row = json.loads(record)
+    elif encoder.plain:
+        return Message(topic, key_of(row, key), record.removeprefix(BOM_UTF8), now_ms())
+    return message_by(encoder, topic, row, key)
 
 
 def rows_of_csv(text: IO[str], delimiter: str) -> Iterator[Any]:
     """Rows by the names of the first line; what is empty is null."""
-    for row in csv.DictReader(text, delimiter=delimiter, strict=True):
+    reader = csv.DictReader(text, delimiter=delimiter, strict=True)
+    check_names(reader.fieldnames or ())
+    for row in reader:
         if None in row or None in row.values():
             raise ValueError("a row has more or fewer columns than the first line")
         yield cells(row)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """ValueError if two columns have one name: of the values, one would be lost."""
+    if len(set(names)) != len(names):
+        raise ValueError("its first line names a column twice")
 
 
 def cells(row: Row) -> Row:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import EARLIEST, LATEST, list_offsets
 from weir.client.kafka.positions import commit
-from weir.connect.inlet import check_ends, read_piece
+from weir.connect.inlet import Pieces, check_ends
 from weir.connect.other_kafka import other_kafka
 from weir.connect.outlet import ensure_topic
 from weir.connect.place import kafka_name
@@ -22,6 +22,7 @@ class KafkaSource(Source):
         self._topics: tuple[str, ...] = job.option("topics")
         self._at: dict[Partition, int] = {}
         self._turn = 0
+        self._pieces = Pieces(self._other)
 
     def open(self) -> None:
         super().open()
@@ -68,22 +69,19 @@ class KafkaSource(Source):
         if not waiting:
             return 0
         self._turn += 1
-        chosen = waiting[self._turn % len(waiting)]
+        chosen = self._pieces.of(waiting, self._turn)
         try:
-            piece = read_piece(self._other, chosen, self._at[chosen])
+            piece = self._pieces.read(chosen, self._at[chosen], self.job.option("batch"))
         except OffsetTrimmedError:
             first = list_offsets(self._other, {chosen: EARLIEST})[chosen]
             if first <= self._at[chosen]:
                 raise
             self._at[chosen] = first  # gone there, before it was carried
             return 1
-        limit, at = self.job.option("batch"), piece.next_offset
-        taken = piece.messages[:limit]
-        if len(taken) < len(piece.messages):
-            at = taken[-1][0] + 1
-        here = self.target(chosen.topic)
+        here, at = self.target(chosen.topic), piece.next_offset
         messages = [
-            Message(here, one.key, one.value, one.timestamp, one.headers, chosen.index) for _, one in taken
+            Message(here, one.key, one.value, one.timestamp, one.headers, chosen.index)
+            for _, one in piece.messages
         ]
         self.send(messages, {str(chosen): at})
         self._at[chosen] = at

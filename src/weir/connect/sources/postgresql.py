@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from weir.connect.postgresql import connect, identifier, one_sentence, primary_key
+from weir.connect.postgresql import (
+    column_name,
+    connect,
+    identifier,
+    in_query,
+    may_be_null,
+    one_sentence,
+    primary_key,
+)
 from weir.connect.sources.base import RowSource
 from weir.connect.task import Job
 from weir.model.errors import ConfigError, ConnectorError
@@ -101,7 +109,7 @@ class PostgresqlSource(RowSource):
     @property
     def _base(self) -> str:
         table, query = self.job.option("table"), self.job.option("query")
-        return _said(f"{identifier(table)} AS r" if query is None else f"({query.rstrip().rstrip(';')}\n) AS r")
+        return in_query(f"{identifier(table)} AS r" if query is None else f"({query.rstrip().rstrip(';')}\n) AS r")
 
     def _ask(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         if self._rows is None:
@@ -114,19 +122,29 @@ class PostgresqlSource(RowSource):
             raise ConnectorError("the source is not open")
         about = self._rows.execute(f"SELECT {self._chosen()} FROM {self._base} LIMIT 0".encode(), ()).description
         self._set_columns(about or [])
-        table, column = self.job.option("table"), self.job.option("column")
+        table = self.job.option("table")
         own = primary_key(self._rows, table) if table is not None else ()
         self._key = self.job.option("key") or own
-        self._cursor = (column, *(one for one in (own or self._key) if one != column))
+        self._cursor = self._told_apart(own)
         self._unique = bool(own)
         cursor = ", ".join(self._cursor_names())
         described = self._rows.execute(f"SELECT {cursor} FROM {self._base} LIMIT 0".encode(), ()).description or []
         self._cursor_types = [one.type_code for one in described]
         self._casts = [self._ask("SELECT format_type(%s, NULL)", (kind,))[0][0] for kind in self._cursor_types]
 
+    def _told_apart(self, own: Sequence[str]) -> tuple[str, ...]:
+        """By which columns rows stand in an order: `column`, and those of the key. A row without a key has no
+        place in it, and would be missed; so what may be null is no part of it, unless it has been before."""
+        table, column = self.job.option("table"), self.job.option("column")
+        found = (column, *(one for one in (own or self._key) if one != column))
+        if own or table is None or self._rows is None or len(self.positions.get(_KEY, ())) == len(found):
+            return found
+        unsure = may_be_null(self._rows, table)
+        return (column, *(one for one in found[1:] if one not in unsure))
+
     def _chosen(self) -> str:
         wanted = self.job.option("columns")
-        return "r.*" if wanted is None else ", ".join(f"r.{_name(one)}" for one in wanted)
+        return "r.*" if wanted is None else ", ".join(f"r.{column_name(one)}" for one in wanted)
 
     def _set_columns(self, about: Sequence[Any]) -> None:
         self._names = [one.name for one in about]
@@ -217,7 +235,11 @@ class PostgresqlSource(RowSource):
         """Rows behind the position, with their keys and cursors. One more than a page is asked for: rows that
         nothing tells apart are not parted, since the next page begins behind their value."""
         names, limit = self._cursor_names(), self.job.option("batch")
-        columns = [self._chosen(), *(f"r.{_name(one)}" for one in self._key), *(f"{name}::text" for name in names)]
+        columns = [
+            self._chosen(),
+            *(f"r.{column_name(one)}" for one in self._key),
+            *(f"{name}::text" for name in names),
+        ]
         where, values = self._beyond(position)
         until = f"({', '.join(names)}) <= ({self._places()})"
         order = ", ".join(names)
@@ -255,16 +277,7 @@ class PostgresqlSource(RowSource):
 
     def _cursor_names(self) -> list[str]:
         """Of the row's own columns: an output of the same name would be ordered by its text."""
-        return [f"r.{_name(one)}" for one in self._cursor]
+        return [f"r.{column_name(one)}" for one in self._cursor]
 
     def _places(self) -> str:
         return ", ".join(f"%s::text::{cast}" for cast in self._casts)
-
-
-def _said(text: str) -> str:
-    """What the user wrote, in a query with places for values: its own percent signs are no places."""
-    return text.replace("%", "%%")
-
-
-def _name(column: str) -> str:
-    return _said(identifier(column, one=True))

@@ -16,8 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from weir.client.registry import TopicSchema
 from weir.client.sinks import last_epoch
-from weir.connect.sources.base import message_by
-from weir.connect.sources.files import DONE, HINT, FilesSource, cells, message_of
+from weir.connect.sources.files import DONE, HINT, FilesSource, cells, check_names, message_of
 from weir.connect.spark import cancel, connection, failed, innermost, session
 from weir.connect.task import Job
 from weir.connect.values import Encoder
@@ -95,8 +94,10 @@ class SparkFilesSource(FilesSource):
     def _header(self, path: str) -> list[str]:
         with self.text(path) as file:
             names = next(csv.reader(file, delimiter=self.job.option("delimiter")), [])
-        if len(set(names)) != len(names):
-            raise ConnectorError(f"{path}: its first line names a column twice", hint=HINT)
+        try:
+            check_names(names)
+        except ValueError as bad:
+            raise ConnectorError(f"{path}: {bad}", hint=HINT) from None
         return names
 
     def _carry(self, number: int, files: Sequence[str]) -> int:
@@ -198,10 +199,8 @@ def encoding(work: _Work) -> Callable[[Iterator[Any]], Iterator[Any]]:
                 if record == b"":
                     continue
                 try:
-                    one = message_of(
-                        record, work.form, work.name, lambda row: message_by(encoder, work.name, row, work.key)
-                    )
-                except (ValueError, ConnectorError) as bad:
+                    one = message_of(record, work.form, work.name, encoder, work.key)
+                except (ValueError, ArithmeticError, RecursionError, ConnectorError) as bad:
                     what = bad.what if isinstance(bad, ConnectorError) else str(bad)
                     shown = record if isinstance(record, bytes) else json.dumps(record, default=str).encode()
                     path = unquote(urlsplit(file).path).removeprefix(work.root).lstrip("/")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from pyspark.pipelines.flow import AutoCdcFlow, Flow
@@ -30,6 +31,8 @@ class Definition:
     source: str = ""
     flow: Flow | AutoCdcFlow | None = None
     sql: SqlElement | None = None
+    #: The file and the line.
+    where: str = ""
 
 
 @dataclass
@@ -56,10 +59,15 @@ class Definitions(GraphElementRegistry):
         self._add(Dataset(output.name, kind, topic))
 
     def register_flow(self, flow: Flow) -> None:
-        self.flows.append(Definition(flow.name, flow.target, flow.func, flow=flow))
+        self.flows.append(
+            Definition(flow.name, flow.target, flow.func, flow=flow, where=_shown(flow.source_code_location))
+        )
 
     def register_auto_cdc_flow(self, flow: AutoCdcFlow) -> None:
-        self.flows.append(Definition(flow.name or flow.target, flow.target, None, flow.source, flow=flow))
+        where = _shown(flow.source_code_location)
+        self.flows.append(
+            Definition(flow.name or flow.target, flow.target, None, flow.source, flow=flow, where=where)
+        )
 
     def register_sql(self, sql_text: str, file_path: Path) -> None:
         found = elements(sql_text)
@@ -68,7 +76,8 @@ class Definitions(GraphElementRegistry):
             if one.kind is not None:
                 self._add(Dataset(one.name, one.kind))
             if one.query:
-                self.flows.append(Definition(one.name, one.target, self._query(one.query), sql=one))
+                where = f"{file_path.name}, line {one.line}"
+                self.flows.append(Definition(one.name, one.target, self._query(one.query), sql=one, where=where))
 
     def _query(self, text: str) -> Callable[[], DataFrame]:
         return lambda: self.spark.sql(text)
@@ -92,12 +101,15 @@ def read(spec: Spec, spark: SparkSession) -> Definitions:
             except WeirError as bad:
                 raise ConfigError(f"{file.name}: {bad.what}", hint=bad.hint) from None
             except Exception as bad:
-                raise ConfigError(f"{file.name} cannot be read: {type(bad).__name__}: {bad}") from bad
+                line = line_of(bad, str(file))
+                at = f"{file.name}, line {line}" if line else file.name
+                raise ConfigError(f"{at} cannot be read: {type(bad).__name__}: {bad}") from bad
     names = {*found.datasets, *spec.sinks}
     for one in found.flows:
         if one.target not in names:
             raise ConfigError(
-                f"flow {one.name} writes {one.target}, which is nothing", hint="define it, or add [sinks.NAME]"
+                f"flow {one.name} writes {one.target}, which is nothing ({one.where})",
+                hint="define it, or add [sinks.NAME]",
             )
     return found
 
@@ -120,6 +132,19 @@ def _within(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.chdir(before)
+
+
+def line_of(failure: BaseException, file: str) -> int:
+    """The line of the file where it happened, or from where it was called; 0 if it has nothing to do with it."""
+    if isinstance(failure, SyntaxError) and failure.filename == file:
+        return failure.lineno or 0
+    return next(
+        (one.lineno or 0 for one in reversed(extract_tb(failure.__traceback__)) if one.filename == file), 0
+    )
+
+
+def _shown(place: SourceCodeLocation) -> str:
+    return f"{Path(place.filename).name}, line {place.line_number}"
 
 
 def here(file: str = "weir-pipeline.toml") -> SourceCodeLocation:

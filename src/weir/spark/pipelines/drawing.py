@@ -10,8 +10,9 @@ from pathlib import Path
 from weir.model.errors import ConfigError
 from weir.spark.pipelines.graph import Graph, Kind
 
-_WIDE, _HIGH, _GAP_X, _GAP_Y, _MARGIN = 200, 56, 110, 28, 24
-_LONGEST = 26
+_WIDE, _HIGH, _LANE, _GAP_X, _GAP_Y, _MARGIN = 200, 56, 8, 130, 28, 24
+#: So many letters fit: of a dataset, of what is below its name, of a flow.
+_LONGEST, _LONGEST_BELOW, _LONGEST_FLOW = 24, 32, 20
 _COLOURS = {
     Kind.SOURCE: ("#e3f0fb", "#2f6fb0"),
     Kind.SINK: ("#e5f5e6", "#3b8a43"),
@@ -52,37 +53,49 @@ class Picture:
 
 
 def place(graph: Graph) -> Picture:
-    """Where everything stands. Within a layer that is near what it is made of, so lines cross less."""
+    """Where everything stands. Within a layer that is near what it is made of, so lines cross less; lines of one
+    dataset go past a layer together."""
     layers, edges = graph.layers(), _edges(graph)
     depths = {name: depth for depth, layer in enumerate(layers) for name in layer}
     passing = [
-        [at for at, (begin, end, _) in enumerate(edges) if depths[begin] < depth < depths[end]]
+        list(dict.fromkeys(begin for begin, end, _ in edges if depths[begin] < depth < depths[end]))
         for depth in range(len(layers))
     ]
-    highest = max((len(layer) + len(past) for layer, past in zip(layers, passing, strict=True)), default=1)
+    tall = [_tall(len(layer), len(past)) for layer, past in zip(layers, passing, strict=True)]
+    highest = max(tall, default=_HIGH)
     boxes: dict[str, Box] = {}
     #: How high each line has come to so far.
     heights: list[list[float]] = [[] for _ in edges]
     for depth, layer in enumerate(layers):
-        rows: list[tuple[float, str, int]] = [(heights[at][-1], "", at) for at in passing[depth]]
+        past = {
+            name: [at for at, (begin, end, _) in enumerate(edges) if begin == name and depths[end] > depth]
+            for name in passing[depth]
+        }
+        rows: list[tuple[float, str, str]] = [(heights[lines[0]][-1], "", name) for name, lines in past.items()]
         for name in layer:
             comes = [heights[at][-1] for at, (_, end, _) in enumerate(edges) if end == name and heights[at]]
-            rows.append((sum(comes) / len(comes) if comes else 0.0, name, -1))
-        top = _MARGIN + (highest - len(rows)) * (_HIGH + _GAP_Y) / 2
-        for row, (_, name, at) in enumerate(sorted(rows)):
-            y = top + row * (_HIGH + _GAP_Y)
-            if at >= 0:
-                heights[at].append(y + _HIGH / 2)
+            rows.append((sum(comes) / len(comes) if comes else 0.0, name, ""))
+        y = _MARGIN + (highest - tall[depth]) / 2
+        for _, name, lane in sorted(rows):
+            if lane:
+                for at in past[lane]:
+                    heights[at].append(y + _LANE / 2)
+                y += _LANE + _GAP_Y
                 continue
             boxes[name] = _box(graph, name, _x(depth), y)
             for mine, (begin, _, _) in enumerate(edges):
                 if begin == name:
                     heights[mine].append(y + _HIGH / 2)
+            y += _HIGH + _GAP_Y
     lines = [
         Line(_points(depths[begin], heights[at], boxes[end]), name) for at, (begin, end, name) in enumerate(edges)
     ]
     wide = _x(max(len(layers) - 1, 0)) + _WIDE + _MARGIN
-    return Picture(boxes, lines, wide, 2 * _MARGIN + highest * (_HIGH + _GAP_Y) - _GAP_Y)
+    return Picture(boxes, lines, wide, 2 * _MARGIN + highest)
+
+
+def _tall(boxes: int, lanes: int) -> float:
+    return boxes * _HIGH + lanes * _LANE + max(0, boxes + lanes - 1) * _GAP_Y
 
 
 def _x(depth: int) -> float:
@@ -103,11 +116,12 @@ def _box(graph: Graph, name: str, x: float, y: float) -> Box:
     topic = None if dataset is None else dataset.topic
     fill, line = _COLOURS[kind]
     below = kind.value if topic in (None, name) else f"{kind.value}: {topic}"
-    return Box(x, y, _cut(name), _cut(below, _LONGEST + 6), fill, line)
+    return Box(x, y, name, below, fill, line)
 
 
-def _cut(text: str, most: int = _LONGEST) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _cut(text: str, most: int) -> str:
+    """Names that are long are often alike at their beginning, and not at their end."""
+    return text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[-(most - most // 2) :]}"
 
 
 def _edges(graph: Graph) -> list[tuple[str, str, str]]:
@@ -142,18 +156,20 @@ def svg(graph: Graph, title: str) -> str:
         if line.name:
             x, y = _named_at(line)
             parts.append(
+                f"<g><title>{escape(line.name)}</title>"
                 f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="middle" font-size="11" '
-                f'fill="#555">{escape(_cut(line.name, 16))}</text>'
+                f'fill="#555">{escape(_cut(line.name, _LONGEST_FLOW))}</text></g>'
             )
     for box in picture.boxes.values():
         middle = box.x + _WIDE / 2
         parts.append(
+            f"<g><title>{escape(f'{box.title}, {box.below}')}</title>"
             f'<rect x="{box.x:.0f}" y="{box.y:.0f}" width="{_WIDE}" height="{_HIGH}" rx="6" fill="{box.fill}" '
             f'stroke="{box.line}"/>'
             f'<text x="{middle:.0f}" y="{box.y + 24:.0f}" text-anchor="middle" font-weight="bold">'
-            f"{escape(box.title)}</text>"
+            f"{escape(_cut(box.title, _LONGEST))}</text>"
             f'<text x="{middle:.0f}" y="{box.y + 43:.0f}" text-anchor="middle" font-size="11" fill="#555">'
-            f"{escape(box.below)}</text>"
+            f"{escape(_cut(box.below, _LONGEST_BELOW))}</text></g>"
         )
     return "\n".join([*parts, "</svg>", ""])
 
@@ -196,11 +212,12 @@ def _png(graph: Graph, path: Path) -> None:
         arrow = FancyArrowPatch(*line.points[-2:], arrowstyle="-|>", mutation_scale=10, color="#555", shrinkA=0)
         axes.add_patch(arrow)
         if line.name:
-            axes.text(*_named_at(line), _cut(line.name, 16), ha="center", size=7, color="#555")
+            axes.text(*_named_at(line), _cut(line.name, _LONGEST_FLOW), ha="center", size=7, color="#555")
     for box in picture.boxes.values():
         axes.add_patch(
             FancyBboxPatch((box.x, box.y), _WIDE, _HIGH, "round,pad=0,rounding_size=6", fc=box.fill, ec=box.line)
         )
-        axes.text(box.x + _WIDE / 2, box.y + 22, box.title, ha="center", va="center", size=9, weight="bold")
-        axes.text(box.x + _WIDE / 2, box.y + 41, box.below, ha="center", va="center", size=7, color="#555")
+        title, below = _cut(box.title, _LONGEST), _cut(box.below, _LONGEST_BELOW)
+        axes.text(box.x + _WIDE / 2, box.y + 22, title, ha="center", va="center", size=8.5, weight="bold")
+        axes.text(box.x + _WIDE / 2, box.y + 41, below, ha="center", va="center", size=7, color="#555")
     figure.savefig(path)

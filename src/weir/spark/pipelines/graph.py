@@ -84,6 +84,8 @@ class SqlElement:
     text: str
     #: Of a flow: what it writes.
     target: str = ""
+    #: Of the file, where it begins.
+    line: int = 1
 
 
 _NAME = r"(?P<name>(?:`[^`]+`|[\w.])+)"
@@ -102,14 +104,14 @@ _KINDS = {"STREAMING": Kind.STREAMING_TABLE, "MATERIALIZED": Kind.MATERIALIZED_V
 def elements(text: str) -> list[SqlElement]:
     """The statements of a file; ConfigError if one defines nothing that a pipeline has."""
     found = []
-    for statement in statements(text):
+    for line, statement in statements(text):
         created = _CREATE.match(statement)
         if created is None:
             if re.match(r"(?:SET|USE)\b", statement, re.IGNORECASE):
-                found.append(SqlElement(None, "", "", statement))
+                found.append(SqlElement(None, "", "", statement, line=line))
                 continue
             raise ConfigError(
-                f"{' '.join(statement.split())[:60]!r} defines nothing",
+                f"line {line}: {' '.join(statement.split())[:60]!r} defines nothing",
                 hint="write CREATE STREAMING TABLE, MATERIALIZED VIEW, TEMPORARY VIEW or FLOW",
             )
         name, word = unquoted(created["name"]), created["what"].split()[0].upper()
@@ -118,31 +120,39 @@ def elements(text: str) -> list[SqlElement]:
             into = _INSERT.search(rest)
             if into is None:
                 raise ConfigError(
-                    f"flow {name} writes nothing", hint="write AS INSERT INTO target BY NAME SELECT ..."
+                    f"line {line}: flow {name} writes nothing",
+                    hint="write AS INSERT INTO target BY NAME SELECT ...",
                 )
-            found.append(SqlElement(None, name, rest[into.end() :].strip(), statement, unquoted(into["target"])))
+            query, target = rest[into.end() :].strip(), unquoted(into["target"])
+            found.append(SqlElement(None, name, query, statement, target, line))
             continue
         begin = _AS.search(rest)
         query = "" if begin is None else rest[begin.end() :].strip()
-        found.append(SqlElement(_KINDS.get(word, Kind.VIEW), name, query, statement, name if query else ""))
+        kind = _KINDS.get(word, Kind.VIEW)
+        found.append(SqlElement(kind, name, query, statement, name if query else "", line))
     return found
 
 
-def statements(text: str) -> Iterator[str]:
-    """Cut at semicolons that are in no string, name or comment; comments are left out."""
+def statements(text: str) -> Iterator[tuple[int, str]]:
+    """Cut at semicolons that are in no string, name or comment, each with the line that it begins at. Comments are
+    left out, but for those that are hints for Spark."""
     part: list[str] = []
+    line = first = 1
     pieces = r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/|;|[^'\"`;/-]+|."
     for piece in re.findall(pieces, text, re.DOTALL):
         if piece == ";":
             if "".join(part).strip():
-                yield "".join(part).strip()
+                yield first, "".join(part).strip()
             part = []
-        elif piece.startswith(("--", "/*")):
+        elif piece.startswith(("--", "/*")) and not piece.startswith("/*+"):
             part.append(" ")
         else:
+            if not "".join(part).strip():
+                first = line + piece[: len(piece) - len(piece.lstrip())].count("\n")
             part.append(piece)
+        line += piece.count("\n")
     if "".join(part).strip():
-        yield "".join(part).strip()
+        yield first, "".join(part).strip()
 
 
 def unquoted(name: str) -> str:

@@ -6,15 +6,17 @@ Nothing is read and nothing written; Spark analyses the frames, and the registry
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException
+from pyspark.pipelines.flow import AutoCdcFlow
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from weir.model.errors import ConfigError, SqlError, WeirError
 from weir.spark.pipelines.checks import unfit
-from weir.spark.pipelines.definitions import Definition, Definitions
+from weir.spark.pipelines.definitions import Definition, Definitions, line_of
 from weir.spark.pipelines.graph import Dataset, FlowEdge, Graph, Kind, inputs_of
 from weir.spark.pipelines.spec import Sink, Source, Spec
 from weir.spark.sql.cluster import WeirCluster, kafka_name, table_name
@@ -85,15 +87,26 @@ def _flows(spec: Spec, place: WeirCluster, found: Definitions, done: Resolved, v
                 _flow(spec, place, found.spark, one, done=done, views=views)
             except AnalysisException as failure:
                 if _NOT_FOUND not in (failure.getCondition() or ""):
-                    done.problems.append(f"flow {one.name}: {_first_line(failure)}")
+                    done.problems.append(_problem(one, _first_line(failure)))
                 else:
                     waiting.append((one, _first_line(failure)))
             except WeirError as bad:
-                done.problems.append(f"flow {one.name}: {_sentence(bad)}")
+                done.problems.append(_problem(one, _sentence(bad)))
+            except Exception as bad:  # whatever its function raises: it is one flow of many
+                said = f"{type(bad).__name__}: {_first_line(bad)}"
+                done.problems.append(_problem(one, said, bad))
         if len(waiting) == len(left):
-            done.problems.extend(f"flow {one.name}: {why}" for one, why in waiting)
+            done.problems.extend(_problem(one, why) for one, why in waiting)
             return
         left = [one for one, _ in waiting]
+
+
+def _problem(one: Definition, what: str, raised: Exception | None = None) -> str:
+    """With where it is: the line of the definition, or of its function where it raised something."""
+    place = None if isinstance(one.flow, AutoCdcFlow) or one.flow is None else one.flow.source_code_location
+    line = 0 if raised is None or place is None else line_of(raised, place.filename)
+    where = one.where if place is None or not line else f"{Path(place.filename).name}, line {line}"
+    return f"flow {one.name}: {what} ({where})" if where else f"flow {one.name}: {what}"
 
 
 def _flow(
@@ -215,7 +228,7 @@ def reads_of_sql(text: str) -> list[str]:
 
 
 def _first_line(failure: Exception) -> str:
-    return str(failure).strip().splitlines()[0]
+    return (str(failure).strip() or type(failure).__name__).splitlines()[0]
 
 
 def _sentence(bad: WeirError) -> str:

@@ -127,16 +127,16 @@ class Runner:
 
     def update(self) -> None:
         """What there is now goes through; whatever Spark raises comes out."""
-        run, failed = uuid4(), None
+        run, ended, failed = uuid4(), "COMPLETE", None
         self._tell(run, "START")
         try:
             self._prepare_topics()
             self._update()
         except BaseException as failure:
-            failed = why(failure)
+            ended, failed = ("FAIL", why(failure)) if isinstance(failure, Exception) else ("ABORT", None)
             raise
         finally:
-            self._tell(run, "COMPLETE" if failed is None else "FAIL", failed)
+            self._tell(run, ended, failed)
 
     def _tell(self, run: Any, kind: str, why: str | None = None) -> None:
         """That events could not be told does not end the run."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from weir.model.errors import RunnerBusyError
+from weir.model.errors import ConfigError, RunnerBusyError
 
 _FILE, _LOCK = "run.json", "run.lock"
 _STOP_S, _PAUSE_S = 30.0, 0.1
@@ -61,14 +61,38 @@ def write(storage: Path, state: State) -> None:
 def alone(storage: Path) -> Iterator[None]:
     """RunnerBusyError if the pipeline runs already, on this machine."""
     storage.mkdir(parents=True, exist_ok=True)
-    with (storage / _LOCK).open("w") as lock:
+    with (storage / _LOCK).open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise RunnerBusyError(
-                f"it runs already, as process {read(storage).pid}", hint="weir pipeline stop ends it"
+                f"it runs already, as process {_holder(storage) or 'unknown'}", hint="weir pipeline stop ends it"
             ) from None
-        yield
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        try:
+            yield
+        finally:
+            lock.truncate(0)
+
+
+def _holder(storage: Path) -> int:
+    """The process that has the lock, by its own word; 0 in the moment before it says so. What it wrote of its run
+    may be that of the run before."""
+    with suppress(OSError, ValueError):
+        return int((storage / _LOCK).read_text(encoding="utf-8"))
+    return 0
+
+
+def check_own(storage: Path, pipeline: str) -> None:
+    """ConfigError if the storage is another pipeline's: flows of one name would go on from its checkpoints."""
+    other = read(storage).pipeline
+    if other not in ("", pipeline):
+        raise ConfigError(
+            f"{storage} is the storage of the pipeline {other}",
+            hint=f"give each a storage of its own; if this one had that name, remove {storage / _FILE}",
+        )
 
 
 def is_running(storage: Path) -> bool:
@@ -114,14 +138,16 @@ def stop(storage: Path, patience_s: float = _STOP_S) -> bool:
     """Ask the runner to end, and wait for it; False if none runs."""
     if not is_running(storage):
         return False
-    found = read(storage)
-    with suppress(ProcessLookupError):
-        os.kill(found.pid, signal.SIGTERM)
-    until = time.monotonic() + patience_s
+    told, until = 0, time.monotonic() + patience_s
     while is_running(storage):
+        pid = _holder(storage)
+        if pid > 0 and pid != told:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            told = pid
         if time.monotonic() > until:
             raise RunnerBusyError(
-                f"process {found.pid} has not ended yet", hint="it ends after the update that it is at"
+                f"process {told} has not ended yet", hint="it ends after the update that it is at"
             )
         time.sleep(_PAUSE_S)
     return True
