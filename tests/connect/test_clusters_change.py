@@ -1,7 +1,9 @@
 """Other clusters that change: topics that grow, that are made again, that were never told of, and sinks alike."""
 
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pulsar
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
@@ -11,6 +13,7 @@ from weir.client.kafka.cluster import Cluster
 from weir.connect.outlet import delete_topic
 from weir.connect.tasks import clean_up, make_task
 from weir.model.errors import ConnectorError
+from weir.testing.processes.postgresql import PostgresqlServer
 
 from .conftest import Running, Weir
 
@@ -67,24 +70,34 @@ def test_partitions_that_come_later_come_here_too(weir: Weir, other: Weir, uniqu
     assert places(there, copy) == [(0, b"first"), (2, b"second")]
 
 
-@pytest.mark.parametrize("side", ["source", "sink"])
+@pytest.mark.parametrize("count", [1, 8])
+@pytest.mark.parametrize("side", ["source", "sink", "files", "postgresql"])
 def test_a_topic_that_was_made_again_is_told_and_not_waited_for_in_silence(
-    weir: Weir, other: Weir, unique: str, side: str
+    weir: Weir, other: Weir, postgresql: PostgresqlServer, tmp_path: Path, unique: str, side: str, count: int
 ) -> None:
+    """However many messages the new one has: those up to the position would be missed."""
     here = other if side == "source" else weir
-    said = from_kafka(other, unique) if side == "source" else to_kafka(other, unique)
+    table = {"type": "postgresql", "dsn": postgresql.dsn, "table": unique, "mode": "insert"}
+    said = {
+        "source": from_kafka(other, unique),
+        "sink": to_kafka(other, unique),
+        "files": {"topic": unique, "sink": {"type": "files", "path": str(tmp_path), "max_age": "0ms"}},
+        "postgresql": {"topic": unique, "sink": table},
+    }[side]
+    with psycopg.connect(postgresql.dsn) as database:
+        database.execute(f'CREATE TABLE "{unique}" (n int)')
     here.create(unique)
-    here.fill(unique, [(None, b"v%d" % number) for number in range(5)])
+    here.fill(unique, [(None, b'{"n": %d}' % number) for number in range(5)])
+    wrong = pytest.raises(ConnectorError, match=r"was made again.*add it again")
     with weir.task(unique, said) as running:
         running.until(lambda: running.task.status.position)
-    with Cluster(here.place.kafka) as cluster:
-        delete_topic(cluster, unique)
-    here.create(unique)
-    here.fill(unique, [(None, b"new")])
-    with (
-        pytest.raises(ConnectorError, match=r"it was made again.*add it again"),
-        weir.task(unique, said) as running,
-    ):
+        with Cluster(here.place.kafka) as cluster:
+            delete_topic(cluster, unique)
+        here.create(unique)
+        here.fill(unique, [(None, b'{"n": 9}')] * count)
+        with wrong:
+            running.steps()
+    with wrong, weir.task(unique, said) as running:
         running.steps()
 
 

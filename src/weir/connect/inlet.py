@@ -1,6 +1,6 @@
 """Messages of a partition, read from an offset on: those that are committed, and nothing that was aborted."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -15,6 +15,7 @@ from weir.wire.kafka.records import parse_header, split_batches
 from weir.wire.kafka.records_read import iter_records
 
 _FETCH_BYTES = 4 << 20
+_AGAIN = "remove the connector and add it again, to begin at the start; a sink of files with another path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,16 @@ def check_ends(positions: "dict[Partition, int]", ends: "dict[Partition, int]") 
         if ends.get(partition, at) < at:
             raise ConnectorError(
                 f"{partition} ends at {ends[partition]}, and {at} of it were carried: it was made again",
-                hint="remove the connector and add it again, to begin at the start",
+                hint=_AGAIN,
             )
+
+
+def check_same(known: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """ConnectorError if a topic is another one than that of which positions are known: they say nothing of it, and
+    what comes first would be missed."""
+    for topic, before in known.items():
+        if before and now.get(topic) and not now[topic].startswith(before):
+            raise ConnectorError(f"{topic} was made again: positions are of the one before", hint=_AGAIN)
 
 
 class Inlet:
@@ -115,10 +124,15 @@ class Inlet:
         self._pieces = Pieces(self.cluster)
         #: What the group was last told.
         self._told: dict[Partition, int] = {}
+        #: Which topics these are: of others of the same names the positions would say nothing.
+        self.ids: dict[str, str] = {}
 
-    def open(self, kept: "dict[Partition, int] | None" = None) -> None:
-        """Begin where the group is, or beyond it where what was written says so; else at the start."""
+    def open(self, kept: "dict[Partition, int] | None" = None, ids: "Mapping[str, str] | None" = None) -> None:
+        """Begin where the group is, or beyond it where what was written says so; else at the start. `ids`: of the
+        topics that `kept` is about, as far as it is known."""
         partitions = self.cluster.partitions(self._topics)
+        self.ids = dict(self.cluster.topic_ids)
+        check_same(ids or {}, self.ids)
         group = committed(self.cluster, self._job.group, partitions)
         known = {one: max(group.get(one, -1), (kept or {}).get(one, -1)) for one in partitions}
         start = EARLIEST if self._job.option("start") == "earliest" else LATEST
@@ -149,6 +163,7 @@ class Inlet:
     def look(self) -> None:
         """See where partitions end now, and whether there are more of them."""
         found = self.cluster.partitions(self._topics)
+        check_same(self.ids, self.cluster.topic_ids)
         new = [one for one in found if one not in self.positions]
         if new:
             self.positions |= list_offsets(self.cluster, dict.fromkeys(new, EARLIEST))

@@ -25,6 +25,8 @@ from weir.wire.kafka import messages as m
 from weir.wire.kafka.records import TRANSACTIONAL
 from weir.wire.kafka.records_build import Record, build_batch
 
+#: Before a topic's name, in place of a partition: the position is the id of the topic that others are about.
+TOPIC_ID = "id:"
 _SEQUENCES = 1 << 31
 _TOPIC_EXISTS, _UNKNOWN_TOPIC, _ENOUGH_PARTITIONS = 36, 3, 37
 #: Of one batch; a broker takes a megabyte by default.

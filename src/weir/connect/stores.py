@@ -111,6 +111,18 @@ class Store:
         """A file to read, which can be sought in."""
         return self._files.open_input_file(f"{self.root}/{path}")
 
+    def read(self, path: str) -> bytes:
+        """A small file; empty if there is none, or who may write may not read."""
+        try:
+            with self.open(path) as file:
+                return bytes(file.read())
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return b""
+        except OSError as failure:
+            if "ACCESS_DENIED" in str(failure):
+                return b""
+            raise ConnectorError(f"{path} cannot be read: {failure}", hint="check path and rights") from None
+
     def write(self, path: str, data: bytes) -> None:
         """The whole file or none of it, also if the process dies meanwhile."""
         try:

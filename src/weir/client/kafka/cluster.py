@@ -46,6 +46,8 @@ class Cluster:
         self._connections: dict[Address, KafkaConnection] = {}
         self._brokers: dict[int, Address] = {}
         self._leaders: dict[Partition, Address] = {}
+        #: Which topic of its name each is, when it was last asked for; empty where brokers do not say.
+        self.topic_ids: dict[str, str] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
         #: Those that could not be reached or did not answer, the latest last: others are asked before them.
         self._doubtful: dict[Address, None] = {}
@@ -104,6 +106,7 @@ class Cluster:
         for topic in self._metadata(topics, create=create).topics:
             name = topic.name or ""
             check(topic.error_code, name)
+            self.topic_ids[name] = topic.topic_id.hex() if any(topic.topic_id) else ""
             for part in topic.partitions:
                 partition = Partition(name, part.partition_index)
                 leader = self._brokers.get(part.leader_id)

@@ -1,6 +1,6 @@
 """What all sinks share: topics read from the group's position on, values as rows, and dead letters."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from weir.client.kafka.cluster import Partition
@@ -26,11 +26,24 @@ class Sink:
 
     def open(self) -> None:
         self._decoders.clear()
-        self.inlet.open(self.kept())
+        kept = self.kept()
+        ids = self.kept_ids()
+        self.inlet.open(kept, ids)
+        new = {topic: found for topic, found in self.inlet.ids.items() if found and topic not in ids}
+        if new:
+            self.keep_ids(new)
 
     def kept(self) -> dict[Partition, int]:
         """Positions that the other system has, where it does; they go before those of the group."""
         return {}
+
+    def kept_ids(self) -> dict[str, str]:
+        """Which topics those are. Where the other system has no positions, the group alone has them, and goes with
+        its topic."""
+        return {}
+
+    def keep_ids(self, ids: Mapping[str, str]) -> None:
+        """Of topics that nothing is known of yet."""
 
     def interrupt(self) -> None:
         """Steps are short."""

@@ -22,6 +22,8 @@ from weir.connect.values import Decoder, json_value
 from weir.model.errors import ConnectorError
 
 _NAME = re.compile(r"(?P<topic>[^/]+)/partition=(?P<index>\d+)/(?P<first>\d{20})-(?P<last>\d{20})\.\w+$")
+#: Beside the files of a topic: which one it is. Readers of files overlook such names.
+_ID = "_weir_topic"
 _SUFFIX = {"json": "jsonl", "csv": "csv", "parquet": "parquet"}
 _LOOK_S = 0.2
 
@@ -59,6 +61,13 @@ class FilesSink(Sink):
                     place = Partition(name["topic"], int(name["index"]))
                     found[place] = max(found.get(place, 0), int(name["last"]) + 1)
         return found
+
+    def kept_ids(self) -> dict[str, str]:
+        return {topic: found for topic in self._names if (found := self.store.read(f"{topic}/{_ID}").decode())}
+
+    def keep_ids(self, ids: Mapping[str, str]) -> None:
+        for topic, found in ids.items():
+            self.store.write(f"{topic}/{_ID}", found.encode())
 
     def step(self) -> int:
         piece = self.take()

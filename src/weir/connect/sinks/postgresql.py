@@ -42,6 +42,8 @@ _TYPES = {
     "timestamp-millis": "timestamptz",
     "timestamp-micros": "timestamptz",
 }
+#: In place of a partition: the number beside it says which topic of its name it is.
+_ID = -1
 #: What would be refused to any message: rights, tables, columns and indexes that are not there.
 _OURS = ("42501", "42P01", "42P10", "42703", "3F000")
 #: A statement and its values; `offset` and the message are for dead letters.
@@ -54,6 +56,7 @@ class PostgresqlSink(Sink):
         self._rows: psycopg.Connection[Any] | None = None
         self._columns: dict[str, str] = {}
         self._key: tuple[str, ...] = ()
+        self._ids: dict[str, str] = {}
 
     @property
     def _database(self) -> "psycopg.Connection[Any]":
@@ -90,7 +93,18 @@ class PostgresqlSink(Sink):
         query = "SELECT topic, partition, next_offset FROM weir_connect_positions WHERE connector = %s"
         found = self._database.execute(query, (self.job.id,)).fetchall()
         self._database.commit()
-        return {Partition(topic, index): offset for topic, index, offset in found}
+        self._ids = {topic: f"{number:015x}" for topic, index, number in found if index == _ID}
+        return {Partition(topic, index): offset for topic, index, offset in found if index != _ID}
+
+    def kept_ids(self) -> dict[str, str]:
+        """As many digits as a bigint has room for."""
+        return {topic: found for topic, found in self._ids.items() if topic in self._names}
+
+    def keep_ids(self, ids: Mapping[str, str]) -> None:
+        for topic, found in ids.items():
+            query = "INSERT INTO weir_connect_positions VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
+            self._database.execute(query, (self.job.id, topic, _ID, int(found[:15], 16)))
+        self._database.commit()
 
     def _describe(self) -> None:
         table = self.job.option("table")

@@ -5,9 +5,9 @@ from contextlib import suppress
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import EARLIEST, LATEST, list_offsets
 from weir.client.kafka.positions import commit
-from weir.connect.inlet import Pieces, check_ends
+from weir.connect.inlet import Pieces, check_ends, check_same
 from weir.connect.other_kafka import other_kafka
-from weir.connect.outlet import ensure_topic
+from weir.connect.outlet import TOPIC_ID, ensure_topic
 from weir.connect.place import kafka_name
 from weir.connect.sources.base import Source
 from weir.connect.task import Job, Message
@@ -43,6 +43,7 @@ class KafkaSource(Source):
     def _look(self) -> dict[Partition, int]:
         """Where their partitions end; those that are new begin where they should."""
         found = self._other.partitions(list(self._topics))
+        self._check_ids()
         new = [one for one in found if one not in self._at]
         if new:
             for topic in {one.topic for one in new}:
@@ -55,6 +56,15 @@ class KafkaSource(Source):
         ends = list_offsets(self._other, dict.fromkeys(found, LATEST))
         check_ends(self._at, ends)
         return ends
+
+    def _check_ids(self) -> None:
+        """Positions are those of topics, and not of others that have got their names."""
+        known = {topic: self.positions.get(f"{TOPIC_ID}{topic}", "") for topic in self._topics}
+        now = self._other.topic_ids
+        check_same(known, now)
+        new = {f"{TOPIC_ID}{topic}": now[topic] for topic in self._topics if not known[topic] and now.get(topic)}
+        if new:
+            self.send([], new)
 
     def _ensure(self, topic: str, partitions: int) -> None:
         if self.job.definition.topics:
