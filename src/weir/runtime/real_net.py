@@ -200,11 +200,8 @@ class RealNetwork:
                 )
         except TimeoutError as late:
             raise ConnectFailedError(f"no answer from {host}:{port} within {timeout_s:g} s") from late
-        except (
-            SSLEOFError,
-            SSLZeroReturnError,
-            SSLSyscallError,
-        ) as ended:  # whoever was there may have gone just then
+        except (SSLEOFError, SSLZeroReturnError, SSLSyscallError) as ended:
+            # Whoever was there may have gone just then.
             raise ConnectFailedError(f"{host}:{port} ended the handshake of TLS") from ended
         except SSLError as refused:
             raise TlsFailedError(f"TLS with {host}:{port} failed: {refused.reason or refused}") from refused

@@ -87,9 +87,8 @@ def find_history(
     schema = table.table.schema()
     stored = {name: _stored(name, columns, table, corrupt) for name in columns.names if name != "topic"}
     by_id = _renamed(table)
-    if (
-        by_id
-    ):  # a session that the user built does not have it; of files and schemas without ids it changes nothing
+    if by_id:
+        # A session that the user built does not have it; of files and schemas without ids it changes nothing.
         spark.conf.set(_READ_IDS, "true")
     wanted = [
         _with_id(t.StructField(there, columns[name].dataType), schema, there)
