@@ -15,6 +15,9 @@ from weir.model.errors import FunctionError
         ("import pyarrow as pa\ndef f(rows: pa.RecordBatch): return rows", Seen(batch=True, stateful=False)),
         ("async def f(message): ...", Seen(batch=False, stateful=False)),
         ("from x import f", Seen(batch=False, stateful=False)),
+        ("f: object = lambda message: message", Seen(batch=False, stateful=False)),
+        ("try:\n  import x\nexcept ImportError:\n  def f(batch): ...", Seen(batch=True, stateful=False)),
+        ("def f(*given): ...", Seen(batch=False, stateful=False)),
     ],
 )
 def test_the_text_tells_whether_it_is_of_batches_and_keeps_state(code: str, seen: Seen) -> None:
@@ -27,6 +30,8 @@ def test_the_text_tells_whether_it_is_of_batches_and_keeps_state(code: str, seen
         ("def f(message:", "is no Python"),
         ("def g(message): ...", "has no function f"),
         ("def f(): ...", "takes no message"),
+        ("def f(message, context, third): ...", "wants more than a message and a context: third"),
+        ("def f(message, *, limit): ...", "wants more than a message and a context: limit"),
     ],
 )
 def test_what_cannot_be_a_function_is_refused_before_it_is_deployed(code: str, why: str) -> None:
@@ -41,12 +46,26 @@ def test_code_that_fails_to_load_says_where() -> None:
         load("import sys\nsys.exit(3)", "f.py", "f")
     with pytest.raises(FunctionError, match="no function f"):
         load("f = 3", "f.py", "f")
+    with pytest.raises(FunctionError, match="no F can be made: ValueError: no config"):
+        load("class F:\n  def __init__(self): raise ValueError('no config')", "f.py", "F")
+
+
+@pytest.mark.parametrize("code", ["f = lambda a, b, c: a", "from re import sub as f"])
+def test_what_cannot_be_called_with_a_message_is_told_before_any_comes(code: str) -> None:
+    with pytest.raises(FunctionError, match="cannot be called with a message"):
+        load(code, "f.py", "f")
+
+
+def test_a_second_parameter_with_a_default_is_the_functions_own_unless_it_is_called_context() -> None:
+    assert not load("def f(message, limit=10): ...", "f.py", "f").with_context
+    assert load("def f(message, context=None): ...", "f.py", "f").with_context
 
 
 def test_functions_methods_and_callable_classes_are_found() -> None:
     assert load("def f(message, context): ...", "f.py", "f").with_context
     assert load("class F:\n  def __call__(self, message): return 1", "f.py", "F").call(None) == 1
     assert load("class F:\n  @staticmethod\n  def g(message): return 2", "f.py", "F.g").call(None) == 2
+    assert load("class F:\n  def g(self, message): return 3", "f.py", "F.g").call(None) == 3
     assert load("def f(rows: 'pa.RecordBatch'): ...", "f.py", "f").batch
 
 

@@ -67,6 +67,33 @@ def test_headers_that_look_like_ours_are_the_producers_and_a_delay_is_not_handed
     assert letters_of(bench, topic.local, function.subscription) == {"bad": "ValueError: 2 (f.py, line 3)"}
 
 
+GROWS = """
+def f(message, context):
+    if message.key == "fails":
+        raise ValueError(len(message.data))
+    context.state["all"] = b"x" * len(message.data)
+"""
+
+
+@pytest.mark.process
+def test_what_is_larger_than_a_message_may_be_fails_and_is_put_by(bench: Bench) -> None:
+    function = bench.deploy(GROWS, stateful="true", retry="1ms", max_deliveries="2")
+    (topic,) = function.inputs
+    settings = {"bootstrap.servers": bench.up.kafka, "log_level": 0, "message.max.bytes": 20_000_000}
+    producer = Producer({**settings, "compression.type": "zstd"})
+    for key in ("fails", "state"):  # within what a broker takes, as they come
+        producer.produce(topic.local, b"x" * 12_000_000, key=key)
+    assert producer.flush(60) == 0
+    work = bench.work(function)
+    while work.counts.dead < 2:
+        work.step()
+    found = bench.read(f"{topic.local}-{function.subscription}-DLQ", 2)
+    errors = {one.key().decode(): dict(one.headers())["weir-dead-error"].decode() for one in found}
+    assert errors["fails"].startswith("ValueError: 12000000")
+    assert "the state of a key has 12000010 bytes" in errors["state"]
+    assert [len(one.value()) for one in found] == [12_000_000] * 2
+
+
 def setup(code: str, timeout_s: float) -> Setup:
     return Setup(
         name="f",

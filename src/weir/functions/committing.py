@@ -14,7 +14,7 @@ from weir.client.kafka.refusals import RETRIABLE, check
 from weir.client.kafka.transactions import ProducerId, end_epoch, init_producer
 from weir.model.batch import Stamp
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.records import TRANSACTIONAL
+from weir.wire.kafka.records import TRANSACTIONAL, Compression
 from weir.wire.kafka.records_build import Record, build_batch
 
 #: An open transaction holds back what is behind it: of a worker that died, until another takes its place.
@@ -22,6 +22,8 @@ _TIMEOUT_MS = 30_000
 _SEQUENCES = 1 << 31
 #: About so many bytes are a batch.
 _BATCH_BYTES = 512 * 1024
+#: A record of so many is compressed.
+_PACKED_BYTES = 4 * 1024 * 1024
 
 Records = Mapping[Partition, Sequence[Record]]
 
@@ -49,12 +51,12 @@ class Committer:
         self._sequences.clear()
         # Before anything is sent: it may have to be asked for, on a connection where no other answer is awaited.
         self._cluster.retry(lambda: self._cluster.group_coordinator(self._group))
-        chunks = {partition: _chunks(some) for partition, some in records.items() if some}
-        for turn in range(max((len(parts) for parts in chunks.values()), default=0)):
+        batches = {partition: chunks(some) for partition, some in records.items() if some}
+        for turn in range(max((len(parts) for parts in batches.values()), default=0)):
             self._sender.send(
                 {
                     partition: self._sealed(partition, parts[turn])
-                    for partition, parts in chunks.items()
+                    for partition, parts in batches.items()
                     if turn < len(parts)
                 }
             )
@@ -112,19 +114,25 @@ class Committer:
         sequence = self._sequences.get(partition, 0)
         self._sequences[partition] = (sequence + len(records)) % _SEQUENCES
         stamp = Stamp(self._producer.id, self._producer.epoch, sequence)
-        return build_batch(records, attributes=TRANSACTIONAL, stamp=stamp)
+        # What came compressed may be larger than a broker takes: it fails, and is put by, as it came.
+        packed = Compression.ZSTD if _size(records[0]) > _PACKED_BYTES else Compression.NONE
+        return build_batch(records, attributes=TRANSACTIONAL, stamp=stamp, compression=packed)
 
 
-def _chunks(records: Sequence[Record]) -> list[list[Record]]:
+def chunks(records: Sequence[Record]) -> list[list[Record]]:
     """Batches of a size that every broker takes, with offsets counted from 0 in each."""
-    chunks: list[list[Record]] = []
+    found: list[list[Record]] = []
     size = _BATCH_BYTES
     for record in records:
-        mine = len(record.key or b"") + len(record.value or b"") + 64 * (1 + len(record.headers))
+        mine = _size(record)
         if size + mine > _BATCH_BYTES:
-            chunks.append([])
+            found.append([])
             size = 0
-        last = chunks[-1]
+        last = found[-1]
         last.append(Record(len(last), record.timestamp, record.key, record.value, record.headers))
         size += mine
-    return chunks
+    return found
+
+
+def _size(record: Record) -> int:
+    return len(record.key or b"") + len(record.value or b"") + 64 * (1 + len(record.headers))

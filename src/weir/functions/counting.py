@@ -17,6 +17,8 @@ from weir.model.functions import Function, FunctionStats
 log = logging.getLogger(__name__)
 
 _EVERY_S = 2.0
+#: How often of one of which there is nothing new: of many functions most are idle.
+_SAME_EVERY_S = 10.0
 _WINDOW_S = 30.0
 #: Of the latest messages.
 _SAMPLES = 10_000
@@ -109,11 +111,17 @@ class Reports:
 
     def _run(self) -> None:
         ended = False
+        told: FunctionStats | None = None
+        told_at = 0.0
         while not ended:
             self._now.wait(_EVERY_S)
             self._now.clear()
             ended = self._stopped.is_set()
+            stats = self._stats()
+            if stats == told and time.monotonic() - told_at < _SAME_EVERY_S:
+                continue
             try:
-                rest.report(self._access, self._function.name, self._stats())
+                rest.report(self._access, self._function.name, stats)
+                told, told_at = stats, time.monotonic()
             except WeirError as failure:
                 log.debug("stats are not taken: %s", failure)

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from weir.model.topics import TopicName
 _OURS = "weir-"
 #: As much as brokers take unless told otherwise, with room for what stands beside a message.
 _MOST_BYTES = 5 * 1024 * 1024 - 16 * 1024
+#: An answer is given after so long, or so many bytes to send, where it may be about the first items alone.
+_SLICE_S, _SLICE_BYTES = 1.0, 32 * 1024 * 1024
 #: What a function may raise and has failed then, and nobody else: it may try to end the process, too.
 _FAILED = (Exception, SystemExit, KeyboardInterrupt)
 
@@ -42,28 +45,40 @@ class Calls:
             setup.name, setup.version, setup.instance, setup.config, logging.getLogger(setup.name)
         )
         self._loop: asyncio.AbstractEventLoop | None = None
+        #: To be sent, of the answer that is under way.
+        self._bytes = 0
+
+    @property
+    def batch(self) -> bool:
+        return self._loaded.batch
 
     def run(self, items: Sequence[Item], states: States) -> tuple[list[Result], States]:
-        """A result for each item, in their order; and the states that have changed. An item that fails changes
-        nothing."""
+        """A result for each item, in their order, or for the first of them if the setup allows that; and the
+        states that have changed. An item that fails changes nothing."""
         if self._loaded.batch:
             return self._batches(items), {}
         changed: States = {}
-        results = []
+        results: list[Result] = []
+        until, self._bytes = time.monotonic() + _SLICE_S, 0
         for item in items:
+            if results and self._setup.sliced and self._enough(until):
+                break
             key = self._of(item.topic).own_key(item.key, item.value)
             before = changed[key] if key in changed else states.get(key)
             state = State(before) if self._setup.stateful else no_state()
             with self._talk.about(item):
                 try:
                     result = Result(self._one(item, state))
-                    after = state.encoded() if self._setup.stateful else before
+                    after = _checked(state.encoded()) if self._setup.stateful else before
                     if after != before:
                         changed[key] = after
                 except _FAILED as failure:
                     result = Result(error=said(failure, self._setup.file))
             results.append(result)
         return results, changed
+
+    def _enough(self, until: float) -> bool:
+        return time.monotonic() >= until or self._bytes > _SLICE_BYTES or self._talk.is_long
 
     # --- one message --------------------------------------------------------------------------------------------
 
@@ -122,6 +137,7 @@ class Calls:
         size += sum(len(name) + len(text or b"") for name, text in headers)
         if size > _MOST_BYTES:
             raise FunctionError(f"a message of {size} bytes is returned; {_MOST_BYTES} is the most")
+        self._bytes += size
         moment = item.timestamp if message.timestamp_ms is None else message.timestamp_ms
         if not isinstance(moment, int):
             raise FunctionError(f"timestamp_ms is {moment!r}", hint="give milliseconds since 1970, as an int")
@@ -168,6 +184,13 @@ class Calls:
         if message.offset >= 0 and any(message.topic == item.topic for item in items):
             message.topic, message.offset = None, -1
         return message
+
+
+def _checked(state: bytes | None) -> bytes | None:
+    """It is a message of a topic, too."""
+    if state is not None and len(state) > _MOST_BYTES:
+        raise FunctionError(f"the state of a key has {len(state)} bytes; {_MOST_BYTES} is the most")
+    return state
 
 
 async def _await(found: Any) -> Any:

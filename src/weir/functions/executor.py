@@ -79,7 +79,7 @@ def main() -> None:
     except FunctionError as wrong:
         write_frame(outgoing, msgspec.msgpack.encode(Ready(str(wrong.what), talk.take())))
         return
-    write_frame(outgoing, msgspec.msgpack.encode(Ready(None, talk.take())))
+    write_frame(outgoing, msgspec.msgpack.encode(Ready(None, talk.take(), calls.batch)))
     decoder, encoder = msgspec.msgpack.Decoder(Work), msgspec.msgpack.Encoder()
     while (frame := read_frame(incoming)) is not None:
         work = decoder.decode(frame)

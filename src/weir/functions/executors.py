@@ -24,11 +24,15 @@ _SECRETS = ("WEIR_TOKEN", "WEIR_TOKEN_FILE")
 _START_S = 60.0
 #: How often it is looked whether a process lives from which nothing comes: one that it started may hold its pipe.
 _LOOK_S = 1.0
+#: Where answers may be about the first items alone: how many several processes are given first, each; and what
+#: they are given next takes about so long.
+_FIRST_ITEMS = 32
+_SLICE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Results in the order of the items."""
+    """Results in the order of the items: of all of them, or of the first, where that is allowed."""
 
     results: Sequence[Result]
     states: States
@@ -127,6 +131,8 @@ class Executors:
         self._timeout_s = timeout_s
         self._processes: list[_Process | None] = [None] * count
         self._turn = 0
+        self._most = _FIRST_ITEMS * count
+        self._batch = False
         self.logs: list[LogLine] = []
 
     def start(self) -> None:
@@ -155,8 +161,22 @@ class Executors:
             self._processes[at] = None
 
     def run(self, items: Sequence[Item], states: Mapping[bytes, bytes | None]) -> Outcome:
-        """A result for each item. A process that dies, or takes too long, has its items one by one in a new one:
-        so the one is found that it dies of, which has failed."""
+        """A result for each item; for the first of them, one at the least, where the setup allows that. A process
+        that dies, or takes too long, has its items one by one in a new one: so the one is found that it dies of,
+        which has failed."""
+        if not self._setup.sliced or self._batch or self._count == 1:
+            return self._run(items, states)
+        # Several processes do not come equally far in a while: so they are given what they will do in it.
+        items, began = items[: self._most], time.monotonic()
+        outcome = self._run(items, states)
+        took_s, done = time.monotonic() - began, len(outcome.results)
+        if took_s > _SLICE_S or done < len(items):
+            self._most = max(self._count, round(done / max(1.0, took_s)))
+        elif done == self._most and took_s < _SLICE_S / 2:
+            self._most *= 2
+        return outcome
+
+    def _run(self, items: Sequence[Item], states: Mapping[bytes, bytes | None]) -> Outcome:
         shares: list[list[int]] = [[] for _ in range(self._count)]
         for at, item in enumerate(items):
             shares[self._choose(item)].append(at)
@@ -166,7 +186,7 @@ class Executors:
             if share
         }
         sent = [who for who, one in work.items() if self._send(who, one)]
-        results: list[Result] = [Result()] * len(items)
+        results: list[Result | None] = [None] * len(items)
         changed: States = {}
         logs, self.logs = self.logs, []
         for who, one in work.items():
@@ -177,18 +197,25 @@ class Executors:
             except _Died as died:
                 self._bury(who)
                 done = self._one_by_one(who, one, str(died))
-            for at, result in zip(shares[who], done.results, strict=True):
+            for at, result in zip(shares[who], done.results, strict=not self._setup.sliced):
                 results[at] = result
             changed |= done.states
             logs += done.logs
-        return Outcome(results, changed, logs)
+        found = [one for one in results if one is not None]
+        first = results.index(None) if None in results else len(results)
+        if len(found) > first:  # behind the first that was not come to: with its state, which cannot be taken back
+            return self._run(items[:first], states)
+        return Outcome(found, changed, logs)
 
     def _one_by_one(self, who: int, work: Work, why: str) -> Done:
         if len(work.items) == 1 and why:
             return Done([Result(error=why)], {}, [])
         done = Done([], {}, [])
         states = dict(work.states)
+        until = time.monotonic() + _SLICE_S
         for item in work.items:
+            if done.results and self._setup.sliced and time.monotonic() >= until:
+                break
             key = self._key(item)
             single = Work([item], {key: states.get(key)} if key in states else {})
             try:
@@ -245,6 +272,7 @@ class Executors:
         self.logs += ready.logs
         if ready.error is not None:
             raise FunctionError(ready.error)
+        self._batch = ready.batch
 
     def _bury(self, who: int) -> None:
         process, self._processes[who] = self._processes[who], None

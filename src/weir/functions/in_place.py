@@ -37,7 +37,11 @@ class OutRow(NamedTuple):
 
 
 def setup_of(
-    function: Function, options: FunctionOptions, schemas: Mapping[str, Sequence[SchemaVersion]]
+    function: Function,
+    options: FunctionOptions,
+    schemas: Mapping[str, Sequence[SchemaVersion]],
+    *,
+    sliced: bool = False,
 ) -> Setup:
     """What a process has to know that calls the function. `schemas`: by topics, empty for those without."""
     return Setup(
@@ -55,6 +59,7 @@ def setup_of(
         schemas={topic: list(versions) for topic, versions in schemas.items() if versions},
         timeout_s=options.timeout_s,
         namespace=str(function.name.namespace),
+        sliced=sliced,
     )
 
 

@@ -73,13 +73,16 @@ class Setup(Struct, array_like=True):
     timeout_s: float = 0.0
     #: Of the function: topics that it names without one are there.
     namespace: str = "public/default"
+    #: Whether answers may be about the first of the items alone, so that they come in good time.
+    sliced: bool = False
 
 
 class Ready(Struct, array_like=True):
-    """The answer to it. `error`: why the code cannot be loaded."""
+    """The answer to it. `error`: why the code cannot be loaded. `batch`: whether all items go into one call."""
 
     error: str | None
     logs: list[LogLine]
+    batch: bool = False
 
 
 class Work(Struct, array_like=True):
@@ -90,7 +93,8 @@ class Work(Struct, array_like=True):
 
 
 class Done(Struct, array_like=True):
-    """A result for each item, and the states that have changed. Empty frames before it say that calls go on."""
+    """A result for each item, or for the first of them; and the states that have changed. Empty frames before it
+    say that calls go on."""
 
     results: list[Result]
     states: dict[bytes, bytes | None]

@@ -8,9 +8,11 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from weir.client.kafka.cluster import Cluster, Partition
+from weir.client.kafka.connection import KafkaConnection
 from weir.client.kafka.refusals import check
 from weir.client.kafka.settings import Address, KafkaSettings
 from weir.model.errors import ConnectionLostError, WeirError
@@ -19,9 +21,10 @@ from weir.wire.kafka.records import parse_header, split_batches
 from weir.wire.kafka.records_build import Record
 from weir.wire.kafka.records_read import iter_records
 
-_MAX_WAIT_MS = 250
+#: A broker answers at once when something comes: this is how often one is asked where nothing does.
+_MAX_WAIT_MS = 2_000
 _PARTITION_BYTES, _FETCH_BYTES = 1 << 20, 8 << 20
-#: Answers that wait to be worked on, of each broker.
+#: Answers that wait to be worked on, of each broker; as they came, which is less than what is in them.
 _QUEUED = 4
 _CONTROL = struct.Struct(">hh")
 _ABORT = 0
@@ -36,6 +39,22 @@ class Read:
     next_offset: int
     #: Behind the last that is committed there.
     end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a broker had of one partition, from an offset on; and where that goes on behind it."""
+
+    partition: Partition
+    data: memoryview
+    offset: int
+    next_offset: int
+    aborted: Sequence[tuple[int, int]]
+    end_offset: int
+
+    def read(self) -> Read:
+        records, _ = committed_records(self.data, self.offset, self.aborted)
+        return Read(self.partition, records, self.next_offset, self.end_offset)
 
 
 def committed_records(
@@ -70,9 +89,12 @@ class Reader:
         self._settings = replace(settings, retry_for_s=min(settings.retry_for_s, 5.0))
         self._stopped = threading.Event()
         self._failure: WeirError | None = None
-        self._come: queue.Queue[Read | None] = queue.Queue(_QUEUED * max(1, len(positions)))
         with Cluster(settings) as cluster:
             leaders = cluster.retry(lambda: cluster.by_leader(positions))
+        self._come: queue.Queue[Sequence[_Answer]] = queue.Queue(_QUEUED * max(1, len(leaders)))
+        #: The parts of an answer that are taken next.
+        self._taken: deque[_Answer] = deque()
+        self._connections: list[KafkaConnection] = []
         self._threads = [
             threading.Thread(target=self._run, args=(address, {one: positions[one] for one in mine}), daemon=True)
             for address, mine in leaders.items()
@@ -82,16 +104,17 @@ class Reader:
 
     def get(self, timeout_s: float) -> Read | None:
         """None if nothing came in time; raises what a thread failed of."""
-        try:
-            found = self._come.get(timeout=timeout_s) if timeout_s else self._come.get_nowait()
-        except queue.Empty:
-            found = None
-        if found is None and self._failure is not None:
+        if not self._taken:
+            with suppress(queue.Empty):
+                self._taken += self._come.get(timeout=timeout_s) if timeout_s else self._come.get_nowait()
+        if not self._taken and self._failure is not None:
             raise self._failure
-        return found
+        return self._taken.popleft().read() if self._taken else None
 
     def close(self) -> None:
         self._stopped.set()
+        for connection in self._connections:
+            connection.interrupt()
         while any(thread.is_alive() for thread in self._threads):
             try:  # one may wait for room
                 self._come.get(timeout=0.02)
@@ -102,39 +125,46 @@ class Reader:
         try:
             with Cluster(self._settings) as cluster:
                 connection = cluster.connection(address)
+                self._connections.append(connection)
                 while not self._stopped.is_set():
                     answer = connection.ask(_request(positions), m.FetchResponse)
                     check(answer.error_code, str(address))
-                    for topic in answer.responses:
-                        for part in topic.partitions:
-                            self._take(Partition(topic.topic, part.partition_index), part, positions)
+                    found = [
+                        _answered(Partition(topic.topic, part.partition_index), part, positions)
+                        for topic in answer.responses
+                        for part in topic.partitions
+                    ]
+                    self._put([one for one in found if one.next_offset > one.offset])
         except WeirError as failure:
             self._failure = failure
         except OSError as failure:
             self._failure = ConnectionLostError(f"the connection to {address} is gone: {failure}")
         finally:
             if not self._stopped.is_set():
-                self._put(None)  # whoever waits shall look
+                self._put([], even_nothing=True)  # whoever waits shall look
 
-    def _take(
-        self, partition: Partition, part: m.FetchResponse.PartitionData, positions: dict[Partition, int]
-    ) -> None:
-        check(part.error_code, f"{partition} at offset {positions[partition]}")
-        data = part.records if isinstance(part.records, memoryview) else memoryview(b"")
-        aborted = [(one.producer_id, one.first_offset) for one in part.aborted_transactions or ()]
-        records, offset = committed_records(data, positions[partition], aborted)
-        if offset == positions[partition]:
-            return
-        positions[partition] = offset
-        self._put(Read(partition, records, offset, part.last_stable_offset))
-
-    def _put(self, found: Read | None) -> None:
-        while not self._stopped.is_set():
+    def _put(self, found: Sequence[_Answer], *, even_nothing: bool = False) -> None:
+        while (found or even_nothing) and not self._stopped.is_set():
             try:
                 self._come.put(found, timeout=0.1)
                 return
             except queue.Full:
                 continue
+
+
+def _answered(
+    partition: Partition, part: m.FetchResponse.PartitionData, positions: dict[Partition, int]
+) -> _Answer:
+    """The position is moved behind it."""
+    offset = next_offset = positions[partition]
+    check(part.error_code, f"{partition} at offset {offset}")
+    data = part.records if isinstance(part.records, memoryview) else memoryview(b"")
+    for batch in split_batches(data):
+        header = parse_header(batch)
+        next_offset = max(next_offset, header.base_offset + header.last_offset_delta + 1)
+    positions[partition] = next_offset
+    aborted = [(one.producer_id, one.first_offset) for one in part.aborted_transactions or ()]
+    return _Answer(partition, data, offset, next_offset, aborted, part.last_stable_offset)
 
 
 def _request(positions: Mapping[Partition, int]) -> m.FetchRequest:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from weir.client import functions as rest
 from weir.client.blocking import Access
+from weir.client.functions import Deployed
 from weir.functions.options import from_text
 from weir.model.errors import NetworkError, RunnerBusyError, TopicClosedError, WeirError
 from weir.model.functions import Function, FunctionStats, FunctionWanted
@@ -33,6 +34,12 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 #: One that ran for so long is not one that cannot start.
 _SETTLED_S = 30.0
 _STOP_S = 30.0
+#: Workers that start at the same time, each two processes that load Python: with all of many at once none would be
+#: ready in time. One that takes longer than this to start is not waited for.
+_STARTING = max(4, 2 * (os.cpu_count() or 1))
+_STARTED_S = 30.0
+#: Of what a worker, or a function in it, writes without ending a line.
+_LINE_CHARACTERS = 10_000
 _MODULES = {"light": "weir.functions.worker", "spark": "weir.spark.functions.worker"}
 
 
@@ -51,6 +58,8 @@ class _Worker:
     def __init__(self, function: Function, command: list[str], environment: dict[str, str]) -> None:
         self.function = function
         self.began = time.monotonic()
+        #: Whether it may still be on its way to its first message.
+        self.starting = True
         self.stopping_since: float | None = None
         self._said: deque[str] = deque(maxlen=20)
         self._process = subprocess.Popen(
@@ -91,7 +100,7 @@ class _Worker:
             self._process.kill()
 
     def _forward(self, lines: IO[str]) -> None:
-        for line in lines:
+        while line := lines.readline(_LINE_CHARACTERS):
             self._said.append(line.rstrip())
             sys.stderr.write(f"{self.function.name.local}: {line.rstrip()}\n")
         sys.stderr.flush()
@@ -99,8 +108,9 @@ class _Worker:
 
 @dataclass(slots=True)
 class _Trouble:
-    """How often a function's worker died in a row, and when it is tried again."""
+    """How often the worker of a version died in a row, and when it is tried again."""
 
+    version: int
     failures: int = 0
     next_try: float = 0.0
     #: How often it was started anew, since the runner began.
@@ -132,7 +142,7 @@ class Runner:
             try:
                 if time.monotonic() >= self._renew_at:
                     self.take()
-                self._follow({one.function.id: one.function for one in rest.all_functions(self._access)})
+                self.follow(rest.all_functions(self._access))
             except RunnerBusyError:
                 raise
             except (NetworkError, TopicClosedError) as away:
@@ -155,15 +165,21 @@ class Runner:
 
     # --- what shall run -----------------------------------------------------------------------------------------
 
-    def _follow(self, functions: dict[str, Function]) -> None:
+    def follow(self, deployed: Sequence[Deployed]) -> None:
+        """Start, replace and end workers, as is wanted now."""
+        functions = {one.function.id: one.function for one in deployed}
+        for one in deployed:
+            self._hear(one.stats)
         for function_id, worker in list(self._workers.items()):
             self._look_at(function_id, worker, functions.get(function_id))
         for function_id, function in functions.items():
             if function_id in self._workers:
                 continue
+            trouble = self._trouble_of(function)
             if function.wanted is FunctionWanted.STOPPED:
+                self._trouble[function_id] = _Trouble(function.version, restarts=trouble.restarts)
                 self._say(function, FunctionStats(function.id, function.version, "stopped", where=self._where))
-            elif time.monotonic() >= self._trouble.setdefault(function_id, _Trouble()).next_try:
+            elif time.monotonic() >= trouble.next_try and self._starting() < _STARTING:
                 self._start(function)
         for gone in [one for one in self._trouble if one not in functions]:
             del self._trouble[gone]
@@ -171,6 +187,26 @@ class Runner:
             rmtree(self._options.checkpoints / deleted, ignore_errors=True)  # its state goes with it
             self._known.remove(deleted)
         self._known |= functions.keys()
+
+    def _trouble_of(self, function: Function) -> _Trouble:
+        """That of another version is none of this one, which is tried at once."""
+        found = self._trouble.get(function.id)
+        if found is None or found.version != function.version:
+            restarts = 0 if found is None else found.restarts
+            found = self._trouble[function.id] = _Trouble(function.version, restarts=restarts)
+        return found
+
+    def _hear(self, stats: FunctionStats | None) -> None:
+        """A worker that says that it runs does not start any more."""
+        if stats is None or stats.state != "running" or stats.id not in self._workers:
+            return
+        worker = self._workers[stats.id]
+        if stats.version == worker.function.version and stats.where.endswith(f" {worker.pid}"):
+            worker.starting = False
+
+    def _starting(self) -> int:
+        since = time.monotonic() - _STARTED_S
+        return sum(worker.starting and worker.began > since for worker in self._workers.values())
 
     def _look_at(self, function_id: str, worker: _Worker, wanted: Function | None) -> None:
         code = worker.code()
@@ -182,7 +218,8 @@ class Runner:
         if wanted is None or wanted.wanted is FunctionWanted.STOPPED or wanted.version != worker.function.version:
             worker.stop()
         elif time.monotonic() - worker.began > _SETTLED_S:
-            self._trouble[function_id] = _Trouble(restarts=self._trouble[function_id].restarts)
+            before = self._trouble[function_id]
+            self._trouble[function_id] = _Trouble(before.version, restarts=before.restarts)
 
     def _start(self, function: Function) -> None:
         self._told.pop(function.id, None)
@@ -206,14 +243,18 @@ class Runner:
             command += ["--checkpoints", str(options.checkpoints)]
         # The token goes by the environment: a command line can be seen by everybody on the machine.
         environment = {} if self._access.token is None else {"WEIR_TOKEN": self._access.token}
-        self._workers[function.id] = _Worker(function, command, environment)
+        try:
+            self._workers[function.id] = _Worker(function, command, environment)
+        except OSError as failure:
+            self._fail(function, f"its process cannot be started: {failure}")
+            return
         log.info("%s, version %s, is started", function.name.local, function.version)
 
     def _failed(self, worker: _Worker) -> None:
         self._fail(worker.function, worker.why())
 
     def _fail(self, function: Function, why: str) -> None:
-        trouble = self._trouble.setdefault(function.id, _Trouble())
+        trouble = self._trouble_of(function)
         trouble.failures += 1
         trouble.restarts += 1
         pause_s = min(_FIRST_PAUSE_S * 2 ** min(trouble.failures - 1, 10), _LONGEST_PAUSE_S)

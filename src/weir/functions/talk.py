@@ -12,6 +12,8 @@ from weir.functions.protocol import Item, LogLine
 
 #: Of one answer to the worker; what is said beyond is left out, and the last line says so.
 _MOST_LINES = 1_000
+#: So many are an answer, where it may be given early.
+_LONG = 500
 _MOST_CHARACTERS = 10_000
 
 
@@ -45,6 +47,10 @@ class Talk:
         place = ("", -1, -1) if item is None else (item.topic, item.partition, item.offset)
         now_ms = time.time_ns() // 1_000_000
         self._lines.append(LogLine(now_ms, level, logger, printable(text[:_MOST_CHARACTERS]), *place))
+
+    @property
+    def is_long(self) -> bool:
+        return len(self._lines) >= _LONG
 
     def take(self) -> list[LogLine]:
         lines, self._lines = self._lines, []

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 #: How long a broker may be away.
 _PATIENCE_S = 60.0
+#: How often it is looked whether it shall stop, where nothing comes.
+_LOOK_S = 0.5
 
 
 @click.command()
@@ -69,7 +71,7 @@ def serve(access: Access, name: TopicName, kafka: str | None, restarts: int, sto
         state[0] = "running"
         reports.tell()
         while not stopped:
-            work.step()
+            work.step(_LOOK_S)
         state[0] = "stopped"
     except BaseException:
         state[0] = "failed"

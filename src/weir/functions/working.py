@@ -120,7 +120,7 @@ class Work:
         topics = [*function.inputs, *([] if function.output is None else [function.output])]
         schemas = {str(topic): self._place.schemas(topic) for topic in topics}
         self._values = {topic: Values(topic, versions) for topic, versions in schemas.items()}
-        return setup_of(function, options, schemas)
+        return setup_of(function, options, schemas, sliced=True)
 
     def _find_partitions(self) -> None:
         """Those of all inputs, each from where the subscription is; and a reader, if there are new ones."""
@@ -156,12 +156,12 @@ class Work:
 
     # --- a step -------------------------------------------------------------------------------------------------
 
-    def step(self) -> bool:
+    def step(self, patience_s: float = _LOOK_S) -> bool:
         """What has come, or False if nothing did for a moment."""
         if time.monotonic() - self._looked > _PARTITIONS_S:
             self._find_partitions()
         try:
-            reads = self._gather()
+            reads = self._gather(patience_s)
         except OffsetTrimmedError as gone:
             log.warning("%s: %s; it goes on with what is there", self._function.name.local, gone)
             self._skip_trimmed()
@@ -176,16 +176,17 @@ class Work:
         entries = [entry for read in reads for entry in self._entries(read)]
         positions = {read.partition: read.next_offset for read in reads}
         self._ends |= {read.partition: read.end_offset for read in reads}
+        self._count_lag()
         if entries:
             self._know_schemas(entries)
             self._process(entries, positions)
         else:  # markers, and what was aborted
             self._committer.commit({}, positions)
             self._positions |= positions
-        self.counts.lag = sum(max(0, end - self._positions[one]) for one, end in self._ends.items())
+        self._count_lag()
         return True
 
-    def _gather(self) -> list[Read]:
+    def _gather(self, patience_s: float) -> list[Read]:
         """Up to a batch of messages. Of what came together, the rest waits for the next step."""
         assert self._reader is not None
         options, count, size = self._options, 0, 0
@@ -195,7 +196,7 @@ class Work:
             if self._waiting:
                 read: Read | None = self._waiting.popleft()
             else:
-                left = until - time.monotonic() if found else _LOOK_S
+                left = until - time.monotonic() if found else patience_s
                 read = self._reader.get(max(0.0, left))
             if read is None:
                 if found and time.monotonic() >= until:
@@ -261,8 +262,11 @@ class Work:
             outcome = self._call(entries)
             bad = next((at for at, result in enumerate(outcome.results) if result.error is not None), None)
             if bad is None or not self._options.ordered:
-                self._commit(entries, outcome, positions)
-                return
+                some, entries = entries[: len(outcome.results)], entries[len(outcome.results) :]
+                self._commit(some, outcome, _behind(some) if entries else positions)
+                if self._stopping():  # what is left is not committed, and comes again
+                    return
+                continue
             if bad:  # what was before it, again: without what came behind it
                 entries = self._before(entries, bad)
                 continue
@@ -274,20 +278,19 @@ class Work:
             self._say_failed(failed.item, outcome)
             self._pause(self._policy.delay_ms(failed.item.attempt))
             failed.item.attempt += 1
-            if self._stopping():
-                self._waiting.clear()  # it is not committed, and comes again
+            if self._stopping():  # it is not committed, and comes again
                 return
         self._positions |= positions
 
     def _before(self, entries: Sequence[Entry], bad: int) -> Sequence[Entry]:
         """Commit what stands before the one that failed, and go on with that one."""
-        some = entries[:bad]
-        outcome = self._call(some)
+        outcome = self._call(entries[:bad])
+        some = entries[: len(outcome.results)]
         good = next((at for at, one in enumerate(outcome.results) if one.error is not None), len(some))
         if good < len(some):  # another one, this time
             return self._before(entries, good) if good else entries
         self._commit(some, outcome, _behind(some))
-        return entries[bad:]
+        return entries[len(some) :]
 
     def _pause(self, wait_ms: int) -> None:
         until = time.monotonic() + wait_ms / 1000
@@ -321,7 +324,7 @@ class Work:
         try:
             self._committer.commit(records, positions)
         except _UNFIT as unfit:
-            if not sent:  # what is said of failures does not fail again
+            if not sent and not outcome.states:  # what is said of failures does not fail again
                 raise
             raise _RefusedError(str(unfit)) from unfit
         self._logs.say(lines)
@@ -368,6 +371,10 @@ class Work:
         for entry in entries:
             counts.took(now - entry.arrived)
         self._count_state()
+        self._count_lag()
+
+    def _count_lag(self) -> None:
+        self.counts.lag = sum(max(0, end - self._positions[one]) for one, end in self._ends.items())
 
     def _count_state(self) -> None:
         self.counts.state_keys, self.counts.state_bytes = len(self._state.values), self._state.bytes

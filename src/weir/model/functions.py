@@ -91,7 +91,7 @@ class FunctionStats:
     received_per_second: float = 0.0
     #: Messages that wait for it.
     lag: int = 0
-    #: From the moment a message was stored to that when what came of it is committed: of the last seconds, in ms.
+    #: From the moment a worker has a message to that of its commit, with what came of it: of the last seconds.
     latency_p50_ms: float = 0.0
     latency_p99_ms: float = 0.0
     #: Keys that have state, and its bytes.

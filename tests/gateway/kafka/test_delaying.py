@@ -249,3 +249,13 @@ def test_no_record_is_lost_or_doubled_and_order_holds(wishes: list[str]) -> None
         assert part.stamp is not None
         assert part.stamp.sequence == sequence
         sequence += part.count
+
+
+@EVERY
+def test_a_part_is_as_large_as_it_came(kind: Compression) -> None:
+    cut = heeded(Record(0, NOW, None, b"x" * 500_000, [at(NOW + 5)]), record(1), kind=kind)
+    assert [parse_header(part.payload).compression for part in cut.parts] == [kind, kind]
+    assert [[bytes(one.value or b"")[:7] for one in iter_records(part.payload)] for part in cut.parts] == [
+        [b"xxxxxxx"],
+        [b"value 1"],
+    ]

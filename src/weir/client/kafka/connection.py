@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from struct import Struct
 from typing import TypeVar, cast
 
@@ -129,6 +130,12 @@ class KafkaConnection:
 
     def close(self) -> None:
         self._socket.close()
+
+    def interrupt(self) -> None:
+        """From another thread: whoever waits for an answer is told that the connection is gone."""
+        with suppress(OSError):
+            # Not TLS's own, which changes what the other thread is using.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     # --- the beginning ---
 

@@ -6,6 +6,7 @@ from struct import Struct
 from weir.model.batch import Stamp
 from weir.model.ids import Buffer
 from weir.model.value import value
+from weir.wire.kafka.compression import compressor
 from weir.wire.kafka.records import CONTROL, NO_STAMP, NO_TIMESTAMP, TRANSACTIONAL, Compression, sealed
 
 #: A header's name and value, both as they stand in the record.
@@ -78,17 +79,20 @@ def build_batch(
     last_offset_delta: int | None = None,
     attributes: int = Compression.NONE,
     stamp: Stamp = NO_STAMP,
+    compression: Compression = Compression.NONE,
 ) -> bytes:
-    """A batch of records, not compressed. `last_offset_delta` may say that it takes more offsets than it has
-    records, of which there may be none."""
+    """A batch of records. `last_offset_delta` may say that it takes more offsets than it has records, of which
+    there may be none. `compression`: done here, and said in its attributes."""
     base_timestamp = records[0].timestamp if records else NO_TIMESTAMP
     body = b"".join([encode_record(record, base_timestamp) for record in records])
+    if (compress := compressor(compression)) is not None:
+        body = compress(body)
     if last_offset_delta is None:
         last_offset_delta = records[-1].offset_delta if records else 0
     return sealed(
         body,
         base_offset=base_offset,
-        attributes=attributes,
+        attributes=attributes | compression,
         last_offset_delta=last_offset_delta,
         times=(base_timestamp, max((record.timestamp for record in records), default=NO_TIMESTAMP)),
         stamp=stamp,

@@ -18,7 +18,14 @@ from weir.gateway.kafka.errors import Code, RefusedError
 from weir.model.batch import Stamp
 from weir.model.errors import WireError
 from weir.model.message import CANCEL, DELAY_ID, DELIVER_AFTER, DELIVER_AT
-from weir.wire.kafka.records import LOG_APPEND_TIME, NO_STAMP, TRANSACTIONAL, BatchHeader, parse_header
+from weir.wire.kafka.records import (
+    LOG_APPEND_TIME,
+    NO_STAMP,
+    TRANSACTIONAL,
+    BatchHeader,
+    Compression,
+    parse_header,
+)
 from weir.wire.kafka.records_build import Record, build_batch
 from weir.wire.kafka.records_read import iter_records
 from weir.wire.kafka.records_search import Searcher
@@ -135,6 +142,8 @@ def _parts(
         if stamp is not None:
             stamp = replace(stamp, sequence=(stamp.sequence + first) & _LAST_SEQUENCE)
         kept = LOG_APPEND_TIME
+        # What came compressed may not be stored otherwise; but a name is looked for without opening it.
+        packed = header.compression if wish.delay_id is None else Compression.NONE
         inner = stamp
         if outgoing.transactional and wish == _NOTHING:
             kept |= TRANSACTIONAL
@@ -142,7 +151,7 @@ def _parts(
             inner = None  # when it is seen the transaction is over
         yield replace(
             outgoing,
-            payload=b"" if wish.cancel is not None else _batch(header.attributes & kept, records, inner),
+            payload=b"" if wish.cancel is not None else _batch(header.attributes & kept, packed, records, inner),
             count=len(records),
             stamp=stamp,
             deliver_at_ms=_due(wish, now_ms, behind_ms),
@@ -151,10 +160,10 @@ def _parts(
         )
 
 
-def _batch(attributes: int, records: list[Record], stamp: Stamp | None) -> bytes:
+def _batch(attributes: int, packed: Compression, records: list[Record], stamp: Stamp | None) -> bytes:
     first = records[0].offset_delta
     moved = [
         Record(record.offset_delta - first, record.timestamp, record.key, record.value, record.headers)
         for record in records
     ]
-    return build_batch(moved, attributes=attributes, stamp=stamp or NO_STAMP)
+    return build_batch(moved, attributes=attributes, stamp=stamp or NO_STAMP, compression=packed)
