@@ -48,6 +48,17 @@ def test_a_value_keeps_key_headers_and_time_of_what_it_came_of() -> None:
     assert outs("def f(message): return message.value + b'!'") == [Out(None, b"k", b"x!", [("h", b"1")], 1000)]
 
 
+@pytest.mark.parametrize("returned", ["message", "message.data", "Message(1, headers=message.headers)"])
+def test_headers_that_are_null_or_there_twice_go_on_as_they_came(returned: str) -> None:
+    came: list[tuple[str, bytes | None]] = [("x", b"1"), ("y", None), ("x", b"\xff"), ("weir-priority", b"3")]
+    code = f"from weir.functions import Message\ndef f(message): return {returned}"
+    (out,) = outs(code, item(headers=[*came, ("weir-deliver-at", b"7")]))
+    assert sorted(out.headers, key=str) == sorted(came, key=str)
+    code = "def f(message):\n    message.headers['x'] = 'new'\n    return message"
+    (out,) = outs(code, item(headers=came))
+    assert out.headers == [("x", b"new"), ("y", None), ("weir-priority", b"3")]
+
+
 @pytest.mark.parametrize(
     ("returned", "values"),
     [

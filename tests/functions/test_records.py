@@ -2,12 +2,14 @@
 
 import pytest
 
+from weir.client.kafka.cluster import Cluster, Partition
+from weir.client.kafka.settings import KafkaSettings
 from weir.functions import failing
 from weir.functions.keyed_state import KeyedState
 from weir.functions.options import FunctionOptions, from_text, to_text
 from weir.functions.protocol import Item
 from weir.functions.reading import committed_records
-from weir.functions.routing import murmur2
+from weir.functions.routing import Routes, murmur2
 from weir.model.batch import Stamp
 from weir.model.dead_letters import death_in
 from weir.model.errors import ConfigError, NotAllowedError
@@ -103,3 +105,13 @@ def test_options_come_back_from_text_and_only_what_differs_is_written() -> None:
 )
 def test_keys_go_where_kafkas_clients_send_them(key: bytes, hashed: int) -> None:
     assert murmur2(key) == hashed & 0xFFFFFFFF
+
+
+def test_partitions_that_the_output_got_later_are_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, count = Cluster(KafkaSettings(servers=())), [1]
+    monkeypatch.setattr(cluster, "partitions", lambda *_, **__: [Partition("out", at) for at in range(count[0])])
+    routes = Routes(cluster)
+    assert {routes.of("out", str(at).encode()).index for at in range(50)} == {0}
+    count[0] = 3
+    routes.look_anew()
+    assert {routes.of("out", str(at).encode()).index for at in range(50)} == {0, 1, 2}

@@ -4,20 +4,21 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from weir.functions import arrow
 from weir.functions.api import ESCAPED, Context, Message, State, no_state
 from weir.functions.loading import Loaded, load, said
-from weir.functions.protocol import Item, Out, Result, Setup
+from weir.functions.protocol import Headers, Item, Out, Result, Setup
 from weir.functions.talk import Talk
 from weir.functions.values import Values, all_values
 from weir.model.errors import FunctionError
 from weir.model.topics import TopicName
 
-#: Headers that say something of the message that came, and not of what comes of it.
-_OURS = "weir-"
+#: Headers that say something of the message that came, and not of what comes of it; but for what other protocols
+#: have fields for.
+_OURS, _FIELDS = "weir-", ("weir-ordering-key", "weir-priority")
 #: As much as brokers take unless told otherwise, with room for what stands beside a message.
 _MOST_BYTES = 5 * 1024 * 1024 - 16 * 1024
 #: An answer is given after so long, or so many bytes to send, where it may be about the first items alone.
@@ -47,6 +48,8 @@ class Calls:
         self._loop: asyncio.AbstractEventLoop | None = None
         #: To be sent, of the answer that is under way.
         self._bytes = 0
+        #: Of the message that the function has, as it sees them.
+        self._headers: Mapping[str, str | bytes] = {}
 
     @property
     def batch(self) -> bool:
@@ -84,11 +87,13 @@ class Calls:
 
     def _one(self, item: Item, state: State) -> list[Out]:
         message, context = self._message(item), self._context
+        self._headers = message.headers
         context.state, context.key, context.attempt = state, message.key, item.attempt
         context.taken()
         key = message.key
         returned = self._call(message)
-        return [self._out(one, item, key) for one in [*context.taken(), *_messages(returned)]]
+        ours = _ours([item])
+        return [self._out(one, item, ours, key) for one in [*context.taken(), *_messages(returned)]]
 
     def _call(self, given: Any) -> Any:
         call = self._loaded.call
@@ -115,7 +120,7 @@ class Calls:
         return Message(
             value=value,
             key=key,
-            headers={name: "" if value is None else value.decode(errors=ESCAPED) for name, value in item.headers},
+            headers={name: _shown(value) for name, value in item.headers},
             topic=item.topic,
             timestamp_ms=item.timestamp,
             data=item.value,
@@ -124,15 +129,17 @@ class Calls:
             attempt=item.attempt,
         )
 
-    def _out(self, one: Any, item: Item, key: Any = None) -> Out:
-        """A message as it goes out. One that is only a value keeps key, headers and time of what it came of."""
+    def _out(self, one: Any, item: Item, ours: set[str], key: Any = None) -> Out:
+        """A message as it goes out. One that is only a value keeps key, headers and time of what it came of.
+        `ours`: headers that came and are not handed on."""
         own = isinstance(one, Message)
-        message = one if own else Message(one, key, _kept(item), timestamp_ms=item.timestamp)
+        message = one if own else Message(one, key, timestamp_ms=item.timestamp)
         back = message.offset >= 0 and message.topic == item.topic  # the message that came, maybe changed
         topic = None if back or message.topic is None else self._full(message.topic)
         raw_key, value = self._of(topic or self._setup.output).encode(message.key, message.value)
-        came = {name for name, _ in item.headers if name.startswith(_OURS)}
-        headers = [(_name(name), _bytes(text)) for name, text in message.headers.items() if name not in came]
+        headers = [pair for pair in item.headers if pair[0] not in ours]
+        if own:
+            headers = _headers(message.headers, headers if message.headers is self._headers else [], ours)
         size = len(raw_key or b"") + len(value or b"")
         size += sum(len(name) + len(text or b"") for name, text in headers)
         if size > _MOST_BYTES:
@@ -163,7 +170,8 @@ class Calls:
                 self._context.taken()
                 returned = self._call(given)
                 messages = [*self._context.taken(), *arrow.messages_of(returned)]
-                outs = [self._out(self._from_input(one, items), items[0]) for one in messages]
+                ours = _ours(items)
+                outs = [self._out(self._from_input(one, items), items[0], ours) for one in messages]
                 return [Result(outs), *(Result() for _ in items[1:])]
             except _FAILED as failure:
                 if len(items) == 1:
@@ -224,5 +232,26 @@ def _bytes(text: object) -> bytes | None:
     raise FunctionError(f"a header is {text!r}", hint="give text or bytes")
 
 
-def _kept(item: Item) -> dict[str, str | bytes]:
-    return {name: b"" if value is None else value for name, value in item.headers if not name.startswith(_OURS)}
+def _shown(value: bytes | None) -> str:
+    return "" if value is None else value.decode(errors=ESCAPED)
+
+
+def _ours(items: Sequence[Item]) -> set[str]:
+    return {name for item in items for name, _ in item.headers if name.startswith(_OURS) and name not in _FIELDS}
+
+
+def _headers(given: Mapping[str, str | bytes], came: Headers, ours: set[str]) -> Headers:
+    """As they go out. Of those that are as they `came`, also what the function does not see: that they are null,
+    or there twice."""
+    before: dict[str, list[bytes | None]] = {}
+    for name, value in came:
+        before.setdefault(name, []).append(value)
+    found: Headers = []
+    for name, text in given.items():
+        if name in ours:
+            continue
+        if name in before and _shown(before[name][-1]) == text:
+            found += [(name, value) for value in before[name]]
+        else:
+            found.append((_name(name), _bytes(text)))
+    return found

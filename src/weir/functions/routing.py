@@ -31,6 +31,10 @@ class Routes:
     def next_turn(self) -> None:
         self._turn += 1
 
+    def look_anew(self) -> None:
+        """Topics may have got more partitions."""
+        self._counts.clear()
+
     def of(self, topic: str, key: bytes | None) -> Partition:
         """A topic that is not there is made."""
         count = self._counts.get(topic)

@@ -125,6 +125,7 @@ class Work:
     def _find_partitions(self) -> None:
         """Those of all inputs, each from where the subscription is; and a reader, if there are new ones."""
         self._looked = time.monotonic()
+        self._routes.look_anew()
         found = self._cluster.partitions(list(self._names))
         new = [partition for partition in found if partition not in self._positions]
         if not new:
