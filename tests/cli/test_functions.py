@@ -52,7 +52,10 @@ def test_a_function_is_deployed_updated_stopped_and_deleted(run_here: Any, file:
     assert "stopped" in run_here("functions", "list").out
     assert "is started" in run_here("functions", "start", "public/default/tidy").out
     assert run_here("functions", "logs", "tidy").out == ""
-    assert run_here("functions", "delete", "tidy").out == "function tidy is deleted; its output stays\n"
+    run_here("functions", "update", "tidy", "--out", "")
+    run_here("functions", "deploy", f"{file}:tidy", "--in", "tidy-in", "--name", "other")
+    assert {row["OUTPUT"] for row in json.loads(run_here("functions", "list", "--json").out)} == {""}
+    assert run_here("functions", "delete", "tidy", "other").out.count("is deleted; its output stays\n") == 2
     assert "fn-tidy" not in run_here("subscriptions", "list", "tidy-in").out
     gone = run_here("functions", "delete", "tidy")
     assert (gone.code, "there is no function tidy" in gone.err) == (1, True)

@@ -35,8 +35,9 @@ What is under way is finished. What comes then waits for it, and weir functions 
 def stop(*, names: tuple[str, ...], remote: Remote, as_json: bool) -> None:
     """Let functions stop, until they are started again; messages wait for them."""
     access = access_of(remote)
-    for found in [find(access, name) for name in names]:
-        function = rest.want(access, found.function.name, FunctionWanted.STOPPED).function
+    named = [find(access, name).function for name in names]
+    # All are told before one is waited for.
+    for function in [rest.want(access, one.name, FunctionWanted.STOPPED).function for one in named]:
         stopped = _reached(access, function, ("stopped",)) == "stopped"
         what = "is stopped" if stopped else "stops as soon as its runner sees it"
         done(f"function {short_name(function.name)} {what}", as_json=as_json, function=str(function.name))
@@ -56,8 +57,8 @@ It goes on with what came meanwhile. Ends with 1 if it fails at once; weir funct
 def start(*, names: tuple[str, ...], remote: Remote, as_json: bool) -> None:
     """Let functions run again."""
     access = access_of(remote)
-    for found in [find(access, name) for name in names]:
-        function = rest.want(access, found.function.name, FunctionWanted.RUNNING).function
+    named = [find(access, name).function for name in names]
+    for function in [rest.want(access, one.name, FunctionWanted.RUNNING).function for one in named]:
         shown, state = short_name(function.name), _reached(access, function, ("running", "failed"))
         if state == "failed":
             raise FunctionError(f"function {shown} fails", hint=f"weir functions describe {shown} says why")
@@ -82,14 +83,16 @@ and its log stay.
 def delete(*, names: tuple[str, ...], if_exists: bool, remote: Remote, as_json: bool) -> None:
     """End functions for good, with their state; the topics that they wrote stay."""
     access = access_of(remote)
-    for name in names:
+    named: list[Function] = []
+    for name in dict.fromkeys(names):
         try:
-            function = find(access, name).function
+            named.append(find(access, name).function)
         except FunctionNotFoundError:
-            if if_exists:
-                continue
-            raise
+            if not if_exists:
+                raise
+    for function in named:
         rest.want(access, function.name, FunctionWanted.STOPPED)
+    for function in named:
         _reached(access, function, ("stopped",))
         _clean(access, function)
         rest.delete(access, function.name)

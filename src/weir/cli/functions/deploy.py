@@ -29,7 +29,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--in", "inputs", multiple=True, metavar="TOPIC", help="A topic that it reads; may be given again."
         ),
-        click.option("--out", "output", metavar="TOPIC", help="Where what it returns goes."),
+        click.option("--out", "output", metavar="TOPIC", help="Where what it returns goes; '' for nowhere."),
         click.option(
             "--on",
             type=click.Choice(["light", "spark"]),
@@ -181,7 +181,9 @@ def _definition(
             hint="deploy it under another name",
         )
     inputs = tuple(_topic(one, name) for one in given["inputs"]) or (before.inputs if before else ())
-    output = _topic(given["output"], name) if given["output"] else (before.output if before else None)
+    output = before.output if before and given["output"] is None else None
+    if given["output"]:
+        output = _topic(given["output"], name)
     others = [_topic(one, name) for one in (options.log_topic, options.dead_letter_topic) if one]
     for written in [*others, *([] if output is None else [output])]:
         if written in inputs:
