@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from weir.client.admin import topic_path
+from weir.client.blocking import ask_v2
 from weir.functions.executors import Executors
 from weir.functions.protocol import Item, Setup
+from weir.model.topics import TopicName
 
 from .conftest import Bench
 from .running import descendants, kill, lives, wait
@@ -65,6 +68,30 @@ def test_headers_that_look_like_ours_are_the_producers_and_a_delay_is_not_handed
     while not work.counts.dead:
         work.step()
     assert letters_of(bench, topic.local, function.subscription) == {"bad": "ValueError: 2 (f.py, line 3)"}
+
+
+ELSEWHERE = """
+from weir.functions import Message
+def f(message): return Message(message.text, topic=f"{message.key}") if message.key else message.text
+"""
+
+
+@pytest.mark.process
+def test_a_topic_of_its_own_choice_that_takes_nothing_more_fails_the_message_and_not_the_worker(
+    bench: Bench,
+) -> None:
+    function = bench.deploy(ELSEWHERE, max_deliveries="1")
+    (topic,) = function.inputs
+    other = f"{function.name.local}-other"
+    bench.produce(other, ["first"])
+    ask_v2(bench.access, "POST", topic_path(TopicName.parse(f"{other}-partition-0"), "terminate"))
+    bench.produce(topic, ["1"])
+    bench.produce(topic, ["2"], key=other)
+    bench.produce(topic, ["3"])
+    work = bench.work(function)
+    found = bench.read(f"{function.name.local}-out", 2, step=work.step)
+    assert [one.value() for one in found] == [b"1", b"3"]
+    assert "is terminated" in letters_of(bench, topic.local, function.subscription)["2"]
 
 
 GROWS = """

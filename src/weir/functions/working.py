@@ -26,12 +26,14 @@ from weir.functions.routing import Routes
 from weir.functions.subscribing import leave_dropped, subscribe
 from weir.functions.values import LaterVersions, Values
 from weir.model.errors import (
+    BrokerError,
     InvalidNameError,
     InvalidRecordError,
     MessageTooLargeError,
     NotAuthorisedError,
     OffsetTrimmedError,
     TopicNotFoundError,
+    WeirError,
 )
 from weir.model.functions import Function
 from weir.model.topics import TopicName
@@ -304,7 +306,7 @@ class Work:
         records: dict[Partition, list[Record]] = defaultdict(list)
         self._routes.next_turn()
         output = None if self._function.output is None else kafka_name(self._function.output)
-        sent = 0
+        sent, elsewhere = 0, set[Partition]()
         lines = list(outcome.logs)
         for entry, result in zip(entries, outcome.results, strict=True):
             if result.error is not None:
@@ -317,7 +319,10 @@ class Work:
                 if topic is not None:
                     headers = [(name.encode(), value) for name, value in out.headers]
                     record = Record(0, out.timestamp, out.key, out.value, headers)
-                    records[self._route(topic, out.key, own=topic == output)].append(record)
+                    partition = self._route(topic, out.key, own=topic == output)
+                    records[partition].append(record)
+                    if topic != output:
+                        elsewhere.add(partition)
                     sent += 1
         state_topic = kafka_name(self._function.state_topic)
         for partition, record in self._state.records(state_topic, outcome.states, now_ms()):
@@ -328,6 +333,10 @@ class Work:
             if not sent and not outcome.states:  # what is said of failures does not fail again
                 raise
             raise _RefusedError(str(unfit)) from unfit
+        except (BrokerError, *_NO_TOPIC) as refused:
+            if not any(_is_about(refused, partition) for partition in elsewhere):
+                raise
+            raise _RefusedError(str(refused)) from refused
         self._logs.say(lines)
         self._state.hold(outcome.states)
         self._positions |= positions
@@ -415,6 +424,11 @@ def _fitting(read: Read, count: int, size: int) -> int:
         if size < 0:
             return max(1, at)
     return count
+
+
+def _is_about(refused: WeirError, partition: Partition) -> bool:
+    """Whether a broker refused what was sent there."""
+    return str(refused.what).startswith(f"{partition}: ")
 
 
 def _failure(item: Item, error: str) -> LogLine:
