@@ -1,5 +1,6 @@
 """Table and topic read as one by `format("weir")`: batches, sessions without Weir's import, streams, buckets."""
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -20,7 +21,7 @@ from weir.testing.processes.up import UpProcess
 
 from .conftest import Topics
 from .lake_kit import Lake
-from .sql_session import Sql, make_orders, patiently
+from .sql_session import ORDER, Sql, make_orders, patiently
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,6 +74,22 @@ def test_a_batch_read_has_every_offset_once_and_the_tables_part_is_sparks_own_pa
     assert rows[0][0].value == rows[0][0].key, "the bytes that were sent"
     tail = spark.read.format("weir").options(**options, lake="false").load(topic)
     assert tail.count() == 4
+
+
+def test_a_schema_that_grows_does_not_wait_for_the_next_export(
+    topics: Topics, seam: tuple[str, Lake], sql: Sql
+) -> None:
+    topic, lake = seam
+    note = {"name": "note", "type": ["null", "string"], "default": None}
+    grown = {**ORDER, "fields": [*ORDER["fields"], note]}
+    body = {"type": "JSON", "schema": json.dumps(grown), "properties": {}}
+    ask_v2(lake.place.access, "POST", f"schemas/public/default/{topic}/schema", body)
+    topics.fill(topic, [json.dumps({"id": 9, "customer": "c", "amount": 1, "note": "new"})])
+    query = f"SELECT id, note FROM `{topic}` WHERE id > 4 ORDER BY __offset"
+    rows = [(5, None), (6, None), (7, None), (8, None), (9, "new")]
+    assert sql.rows(query) == rows
+    lake.export(topic)
+    assert sql.rows(query) == rows
 
 
 def test_what_is_exported_and_trimmed_once_a_read_is_planned_comes_from_the_table(

@@ -202,7 +202,9 @@ def test_what_only_the_table_has_is_as_it_was_sent_though_the_topic_had_no_schem
         body = {"type": kind, "schema": schema, "properties": {}}
         ask_v2(_access(topics), "POST", f"schemas/public/default/{topic}/schema", body)
         topics.fill(topic, [value])
+        rows = sql.rows(f"SELECT * FROM {topic} ORDER BY __offset")
         lake.export(topic)
+        assert sql.rows(f"SELECT * FROM {topic} ORDER BY __offset") == rows, "before and after"
         topics.trim(topic, 2)
         sql.do(f"REPLAY {topic} INTO TOPIC {target}")
         assert [sent for _, sent in stored(topics.servers, target)] == ["raw", value]

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pulsar
@@ -144,6 +145,18 @@ def test_a_cancelled_replay_delivers_nothing_more(topics: Topics, place: WeirClu
     with pytest.raises(ReplayStateError):
         go_on(place, find_replay(place.access, replay.id), lambda _: None, Delivery(place))
     assert stored(topics.servers, target) == []
+    running = begin(place, resolve(place, Request(TopicName.parse(source), target, rate=4)))
+
+    def end(step: str) -> None:
+        if step == "sent" and len(stored(topics.servers, target)) == 2:
+            cancel(place, running)
+
+    clock = count(step=2)  # at each step it is time to tell how far it is
+    delivery = Delivery(place, reached=end, now=lambda: float(next(clock)), sleep=lambda _: None)
+    with pytest.raises(ReplayStateError, match="is cancelled"):
+        go_on(place, running, selecting(topics, place, {0: ["a", "b", "c"]}), delivery)
+    assert stored(topics.servers, target) == [("a", "a"), ("b", "b")]
+    assert find_replay(place.access, running.id).delivered == (2,)
 
 
 def test_the_command_lists_who_replayed_what_ends_one_and_goes_on_with_one(

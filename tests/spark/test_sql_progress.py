@@ -55,3 +55,10 @@ def test_what_spark_says_is_a_sentence_without_codes() -> None:
         "Syntax error (line 1, column 1)"
     )
     assert told(ValueError("[DIVIDE] Division by zero. SQLSTATE: 22012")) == "Division by zero"
+    java = "An error occurred while calling o1.collect.\n: java.lang.OutOfMemoryError: Java heap space\n\tat x.Y.z"
+    assert told(ValueError(java)) == "java.lang.OutOfMemoryError: Java heap space"
+    stack = 'Traceback (most recent call last):\n  File "a.py", line 1\n    f()\nOverflowError: out of range\n'
+    assert (
+        told(ValueError(f"[E] Failed to read: {stack} SQLSTATE: 38000"))
+        == "Failed to read: OverflowError: out of range"
+    )

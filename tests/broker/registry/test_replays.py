@@ -63,6 +63,8 @@ def test_of_those_that_have_ended_the_oldest_makes_room(monkeypatch: pytest.Monk
         with pytest.raises(TooManyError):
             await replays.begin(replace(ONE, id="r3"))
         await replays.report(ORDERS, "r2", ReplayStep(ReplayState.CANCELLED))
+        late = await replays.report(ORDERS, "r2", ReplayStep(delivered=(3, 1)))  # by who learns it from the answer
+        assert (late.state, late.delivered) == (ReplayState.CANCELLED, (3, 1))
         await replays.begin(replace(ONE, id="r3"))
         assert sorted(one.id for one in await replays.list()) == ["r1", "r3"]
 

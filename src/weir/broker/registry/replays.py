@@ -81,6 +81,9 @@ def _after(current: Replay, step: ReplayStep, now_ms: int) -> Replay:
     """What it is by this report. What was fixed stays so, and counts only grow: two processes may go on with
     one replay, and the slower one's word changes nothing."""
     if current.state in _ENDED:
+        if current.state is ReplayState.CANCELLED and step.state is None and step.delivered is not None:
+            # Who delivers learns only now that it was ended, and what it did until then counts.
+            return replace(current, delivered=_more(current, step.delivered), updated_ms=now_ms)
         if step.state is not current.state:
             raise NotAllowedError(f"replay {current.id} is {current.state.value}")
         return current
@@ -96,12 +99,15 @@ def _after(current: Replay, step: ReplayStep, now_ms: int) -> Replay:
             raise NotAllowedError(f"replay {current.id} has a producer already")
         found = replace(found, producer_id=step.producer[0], producer_epoch=step.producer[1])
     if step.delivered is not None:
-        before = found.delivered or (0,) * len(step.delivered)
-        if len(before) != len(step.delivered):
-            raise NotAllowedError(f"replay {current.id} goes to {len(before)} partitions")
-        more = tuple(max(old, new) for old, new in zip(before, step.delivered, strict=True))
-        found = replace(found, delivered=more)
+        found = replace(found, delivered=_more(found, step.delivered))
     return found
+
+
+def _more(current: Replay, delivered: tuple[int, ...]) -> tuple[int, ...]:
+    before = current.delivered or (0,) * len(delivered)
+    if len(before) != len(delivered):
+        raise NotAllowedError(f"replay {current.id} goes to {len(before)} partitions")
+    return tuple(max(old, new) for old, new in zip(before, delivered, strict=True))
 
 
 def _none(topic: TopicName, replay: str) -> ReplayNotFoundError:

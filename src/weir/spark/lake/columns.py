@@ -84,6 +84,19 @@ def fits(kind: Any, column: Any) -> bool:
     return bool(kind == column or column in _WIDER.get(kind, ()))
 
 
+def reads_as(column: Any, kind: Any) -> bool:
+    """Whether what is in a column can be read as another type: of numbers that are wider by now, and of records
+    with more fields, which are null where there were none."""
+    if pa.types.is_struct(kind) and pa.types.is_struct(column):
+        there = {one.name: one.type for one in column}
+        return all(one.name not in there or reads_as(there[one.name], one.type) for one in kind)
+    if pa.types.is_list(kind) and pa.types.is_list(column):
+        return reads_as(column.value_type, kind.value_type)
+    if pa.types.is_map(kind) and pa.types.is_map(column):
+        return reads_as(column.key_type, kind.key_type) and reads_as(column.item_type, kind.item_type)
+    return fits(kind, column) or fits(column, kind)
+
+
 def conform(batch: Any, schema: Any) -> Any:
     """The batch with these columns: those that it lacks are null, those that it has beside them are left out."""
     names = set(batch.schema.names)

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 #: By which Spark's reader finds a column, whatever it was called when the file was written.
 _FIELD_ID, _READ_IDS = "parquet.field.id", "spark.sql.parquet.fieldId.read.enabled"
+#: No column's name: the topic has got a schema since the last export, and what was before has no values by it.
+_UNTYPED = ""
 #: Settings of Hadoop's client of S3, by pyiceberg's names.
 _S3A = {
     "s3.endpoint": "fs.s3a.endpoint",
@@ -155,6 +157,8 @@ def _stored(name: str, columns: t.StructType, table: "LakeTable", corrupt: str |
     from weir.spark.lake.tables import small
 
     there = {field.name: pa.types.is_binary(small(field.type)) for field in table.arrow_schema}
+    if name in ("key", "value") and there[name] and not isinstance(columns[name].dataType, t.BinaryType):
+        return _UNTYPED
     if name == RAW_KEY or (name == "key" and isinstance(columns["key"].dataType, t.BinaryType)):
         return "key" if there["key"] else RAW_KEY
     if name == RAW_VALUE or (name == "value" and isinstance(columns["value"].dataType, t.BinaryType)):
@@ -169,13 +173,15 @@ def _column(frame: DataFrame, stored: str, wanted: t.StructField) -> Column:
 
 def _check(table: "LakeTable", columns: t.StructType, files: "list[DataFile]", corrupt: str | None) -> None:
     """LakeError if the table cannot be read with these columns."""
-    from weir.spark.lake.columns import fits
+    from weir.spark.lake.columns import reads_as
     from weir.spark.lake.tables import small
 
     there = {field.name: small(field.type) for field in table.arrow_schema}
     for name in ("key", "value"):
-        stored = _stored(name, columns, table, corrupt)
-        if stored not in there or not fits(to_arrow_type(columns[name].dataType, timezone="UTC"), there[stored]):
+        stored, wanted = _stored(name, columns, table, corrupt), columns[name].dataType
+        if stored == _UNTYPED:
+            continue
+        if stored not in there or not reads_as(there[stored], small(to_arrow_type(wanted, timezone="UTC"))):
             raise LakeError(
                 f"the table of {table.topic} has other {name}s than the topic has now",
                 hint="weir lake run --once brings it to the topic's latest schema",

@@ -7,7 +7,6 @@ where the selection says, not where somebody stopped.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -157,10 +156,10 @@ class Delivery:
 
     def _say(self, replay: Replay, done: Sequence[int]) -> None:
         """How far it is. ReplayStateError if it was cancelled."""
-        with suppress(WeirError):
-            report(self._place.access, replay, delivered=done)
-            return
-        now = find_replay(self._place.access, replay.id)
+        try:
+            now = report(self._place.access, replay, delivered=done)
+        except WeirError:
+            now = find_replay(self._place.access, replay.id)
         if now.state is not ReplayState.DELIVERING:
             raise ReplayStateError(f"replay {replay.id} is {now.state.value}")
 

@@ -31,6 +31,9 @@ from weir.spark.sql.tables import Tables
 _LOOK_S = 0.3
 #: Of a live query: messages that are read at once, and results that wait for whoever takes them.
 _AT_ONCE, _WAITING = 100_000, 2
+#: What Spark says of a result that does not fit into its driver; and what can be done.
+_TOO_LARGE = ("java.lang.OutOfMemoryError", "spark.driver.maxResultSize")
+_LESS = "write LIMIT, or INSERT OVERWRITE DIRECTORY '/tmp/out' USING parquet SELECT ..."
 #: How often the same is shown to those who watch.
 _WATCH_S = 2.0
 
@@ -322,6 +325,10 @@ def _spoken() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, ValueError, OverflowError) as failure:
+        if any(word in str(failure) for word in _TOO_LARGE):
+            raise SqlError(
+                "there is more in the result than Spark's driver has memory for", hint=_LESS
+            ) from failure
         raise SqlError(_away(failure) or told(failure)) from failure
 
 

@@ -11,6 +11,8 @@ from weir.model.sql_streams import StreamProgress
 
 _OWN_ERRORS = "weir.model.errors."
 _CODES = re.compile(r"\.? SQLSTATE: \w+(?:;? ?\(?line (\d+),? pos (\d+)\)?)?;?$")
+#: What stands before an error of Java's that Spark has no words for.
+_CALLED = "An error occurred while calling "
 #: How Python's stacks begin, and how they end.
 _TRACE, _RAISED = "Traceback (most recent call last):", re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
 
@@ -74,6 +76,8 @@ def told(failure: BaseException) -> str:
     if own and own[-1]:
         return own[-1]
     first = lines[0] if lines else type(failure).__name__
+    if first.startswith(_CALLED) and len(lines) > 1:
+        first = lines[1].lstrip(": ")
     if first.endswith(_TRACE):
         died_of = [line for line in lines[1:] if _RAISED.match(line)]
         first = first.removesuffix(_TRACE) + (died_of[-1] if died_of else "")
