@@ -12,12 +12,17 @@ from pulsar.schema import AvroSchema, Integer, Record, String
 from pyspark.sql import SparkSession
 
 from weir.client.blocking import ask_v2
+from weir.client.kafka.cluster import Partition
 from weir.client.replays import all_replays
 from weir.model.errors import SqlError
 from weir.model.replays import ReplayState
 from weir.spark.lake.definitions import namespace_lake, turn_off
+from weir.spark.lake.history import find_topic_history
 from weir.spark.lake.jobs import LocalJobs
 from weir.spark.replay.selecting import selection_topic
+from weir.spark.source.options import parse
+from weir.spark.source.ranges import Range
+from weir.spark.source.schemas import value_schemas
 from weir.spark.sql.results import Done, Rows
 from weir.wire.kafka.records_build import Record as KafkaRecord
 from weir.wire.kafka.records_build import build_batch
@@ -203,6 +208,12 @@ def test_what_only_the_table_has_is_as_it_was_sent_though_the_topic_had_no_schem
         ask_v2(_access(topics), "POST", f"schemas/public/default/{topic}/schema", body)
         topics.fill(topic, [value])
         rows = sql.rows(f"SELECT * FROM {topic} ORDER BY __offset")
+        given = {**lake.place.options, "subscribe": topic, "valueFormat": "schema"}
+        options = parse(given, streaming=False)
+        history = find_topic_history(options, topic)  # by which streams read it
+        assert history is not None
+        (batch,) = history.read(Range(Partition(topic, 0), 0, 1), options, value_schemas(options))
+        assert batch.column("value").to_pylist() == [None]
         lake.export(topic)
         assert sql.rows(f"SELECT * FROM {topic} ORDER BY __offset") == rows, "before and after"
         topics.trim(topic, 2)

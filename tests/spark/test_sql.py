@@ -69,7 +69,10 @@ def test_no_table_of_sparks_own_hides_a_topic_and_none_of_its_statements_takes_a
     sql.topics.create(name="sql_there")
     for text, said in (
         ("CREATE TABLE sql_there (a int)", "there is a topic sql_there"),
-        ("CREATE TABLE IF NOT EXISTS sql_there USING parquet AS SELECT 1 AS a", "there is a topic sql_there"),
+        (
+            "CREATE TABLE IF NOT EXISTS default.sql_there USING parquet AS SELECT 1 AS a",
+            "there is a topic sql_there",
+        ),
         ("DELETE FROM sql_there", "sql_there is a topic, and this"),
         ("DROP TABLE sql_there", "sql_there is a topic, and this"),
     ):

@@ -123,6 +123,10 @@ def _conformed(found: Any, wanted: Range, options: SourceOptions, values: Mappin
             fields[corrupt] = pa.field(corrupt, pa.binary())
     if options.raw:
         fields |= {name: pa.field(name, pa.binary()) for name in (RAW_KEY, RAW_VALUE)}
+    for name in ("key", "value"):  # the topic has got a schema since: what was before has no values by it
+        if _is_bytes(found.schema.field(name).type) and not _is_bytes(fields[name].type):
+            nulls = pa.nulls(found.num_rows, fields[name].type)
+            found = found.set_column(found.column_names.index(name), name, nulls)
     found = found.append_column("topic", pa.array([wanted.partition.topic] * found.num_rows))
     whole = pa.schema(list(fields.values()))
     return pa.Table.from_batches([conform(one, whole) for one in found.combine_chunks().to_batches()], whole)
@@ -130,14 +134,11 @@ def _conformed(found: Any, wanted: Range, options: SourceOptions, values: Mappin
 
 def _bytes_where_wanted(found: Any, typed: ValueSchema | None, options: SourceOptions) -> Any:
     """Bytes are in columns of their own where the table has typed values; LakeError if they were not kept."""
-    import pyarrow as pa
-
     for name, raw, keeps in (
         ("key", RAW_KEY, typed is not None and typed.key_type is not None),
         ("value", RAW_VALUE, typed is not None),
     ):
-        kind = found.schema.field(name).type
-        is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        is_bytes = _is_bytes(found.schema.field(name).type)
         if is_bytes and raw not in found.column_names:
             found = found.append_column(raw, found.column(name))
         if not is_bytes and not keeps:
@@ -147,6 +148,12 @@ def _bytes_where_wanted(found: Any, typed: ValueSchema | None, options: SourceOp
                 )
             found = found.set_column(found.column_names.index(name), name, found.column(raw))
     return found
+
+
+def _is_bytes(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _nulls(found: Any) -> Any:

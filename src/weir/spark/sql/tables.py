@@ -51,6 +51,8 @@ _HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 #: Key and value as they were sent, where they are asked for.
 SENT_KEY, SENT_VALUE = "__sent_key", "__sent_value"
 _INCLUDE = "includeHeaders"
+#: Where Spark makes tables that a name of one word finds.
+_SPARKS_OWN = ("default", "spark_catalog")
 #: How Spark marks a column that has a watermark.
 _WATERMARK = "spark.watermarkDelayMs"
 
@@ -98,9 +100,10 @@ class Tables:
 
     def check_free(self, parts: tuple[str, ...]) -> None:
         """SqlError if a table of Spark's own would hide a topic: it would be read in the topic's place by all."""
-        if len(parts) == 1 and kafka_name(topic_named(parts)) in self._all():
+        here = parts and all(one.lower() in _SPARKS_OWN for one in parts[:-1])
+        if here and kafka_name(topic_named(parts[-1:])) in self._all():
             raise SqlError(
-                f"there is a topic {quoted(parts[0]).strip('`')}, and every topic is a table already",
+                f"there is a topic {table_name(topic_named(parts[-1:]))}, and every topic is a table already",
                 hint="INSERT INTO adds messages to it; give a table of Spark's another name",
             )
 
