@@ -12,6 +12,11 @@ from weir.wire.segment import decode_block
 _OVERHEAD_BYTES = 300
 
 
+def cost_bytes(length: int, entries: int) -> int:
+    """What a block takes of the cache."""
+    return length + entries * _OVERHEAD_BYTES
+
+
 class BlockKey(NamedTuple):
     """A block of an object. Objects never change, and no name is used twice."""
 
@@ -28,7 +33,7 @@ class CachedBlock:
     def __init__(self, data: Buffer, entries: int) -> None:
         self._data = data
         self._batches: Sequence[Batch] | None = None
-        self.size_bytes = len(data) + entries * _OVERHEAD_BYTES
+        self.size_bytes = cost_bytes(len(data), entries)
 
     @property
     def batches(self) -> Sequence[Batch]:

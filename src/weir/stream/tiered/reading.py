@@ -12,7 +12,7 @@ from weir.model.stream import Segment, SegmentStore, Span
 from weir.runtime.object_store import ObjectStore, ObjectStores
 from weir.runtime.tasks import TaskScope
 from weir.stream.tail import MOST_BATCHES
-from weir.stream.tiered.cache import BlockCache, BlockKey, CachedBlock
+from weir.stream.tiered.cache import BlockCache, BlockKey, CachedBlock, cost_bytes
 from weir.wire.segment import END_BYTES, SegmentIndex, decode_index, index_bytes, is_whole
 
 log = logging.getLogger(__name__)
@@ -24,6 +24,11 @@ _MOST_AHEAD_BYTES = 4 * 1024 * 1024
 _MOST_AHEAD_BLOCKS = 64
 #: Readers of one object whose places are remembered.
 _READERS = 16
+#: Who has read one of so many blocks last reads on, as far as one can tell.
+_LATELY = 1024
+#: What is read ahead must not push out what was read ahead for others before they had it; and what they have had
+#: goes later. So each has room for this many times what is asked for at once.
+_ROOM = 4
 #: Requests under way, over all streams: so many ranges may be in memory besides what is cached.
 _REQUESTS = 8
 #: Objects whose index is kept: 40 KB each, if they are large.
@@ -49,24 +54,27 @@ class _Opened:
         self.name = name
         self.store = store
         self.index = index
-        #: By the block that a reader has had last, how many blocks it is given at once.
-        self._readers: OrderedDict[int, int] = OrderedDict()
+        #: By the block that a reader has had last, how many blocks it is given at once, and when that was.
+        self._readers: OrderedDict[int, tuple[int, int]] = OrderedDict()
         #: Blocks that are being read.
         self.flights: dict[int, _Flight] = {}
 
     def key(self, number: int) -> BlockKey:
         return BlockKey(self.url, self.name, number)
 
-    def window(self, number: int) -> int:
+    def window(self, number: int, turn: int) -> int:
         """How many blocks are to be read for whoever wants this one: the more, the longer it has gone on."""
-        window = self._readers.pop(number, None)
-        if window is None:
-            before = self._readers.pop(number - 1, None)
-            window = 1 if before is None else min(2 * before, _MOST_AHEAD_BLOCKS)
-        self._readers[number] = window
+        window, _ = self._readers.pop(number, (0, 0))
+        if not window:
+            before, _ = self._readers.pop(number - 1, (0, 0))
+            window = min(2 * before, _MOST_AHEAD_BLOCKS) or 1
+        self._readers[number] = window, turn
         if len(self._readers) > _READERS:
             self._readers.popitem(last=False)
         return window
+
+    def readers_since(self, turn: int) -> int:
+        return sum(last >= turn for _, last in self._readers.values())
 
 
 class SegmentReads:
@@ -75,7 +83,8 @@ class SegmentReads:
     def __init__(self, stores: ObjectStores, cache_bytes: int) -> None:
         self._stores = stores
         self.cache = BlockCache(cache_bytes)
-        self._ahead_bytes = min(_MOST_AHEAD_BYTES, cache_bytes // 4)
+        #: Blocks that were asked for.
+        self._turn = 0
         self._open_stores: OrderedDict[tuple[str, tuple[tuple[str, str], ...]], ObjectStore] = OrderedDict()
         self._opened: OrderedDict[tuple[str, str], _Opened] = OrderedDict()
         self._requests = asyncio.Semaphore(_REQUESTS)
@@ -152,7 +161,7 @@ class SegmentReads:
         blocks, number = index.blocks, 0
         while number < len(blocks):
             end = number + 1
-            while end < len(blocks) and _reach(index, number, end + 1) <= self._ahead_bytes:
+            while end < len(blocks) and _reach(index, number, end + 1) <= _MOST_AHEAD_BYTES:
                 end += 1
             data = await store.read(segment.name, blocks[number].position, _reach(index, number, end))
             for at in range(number, end):
@@ -217,8 +226,18 @@ class SegmentReads:
 
     # --- blocks -----------------------------------------------------------------------------------------
 
+    def _share_bytes(self) -> int:
+        """What one of those who read now may have of the cache for what is asked for at once."""
+        since, readers = self._turn - _LATELY, 0
+        for one in reversed(self._opened.values()):
+            if not (lately := one.readers_since(since)):
+                break
+            readers += lately
+        return self.cache.limit_bytes // (_ROOM * max(1, readers))
+
     async def _block(self, opened: _Opened, number: int) -> CachedBlock:
-        window = opened.window(number)
+        self._turn += 1
+        window = opened.window(number, self._turn)
         found = self.cache.get(opened.key(number))
         if found is None:
             flight = opened.flights.get(number) or self._fetch(opened, number, window)
@@ -232,22 +251,25 @@ class SegmentReads:
 
     def _fetch_ahead(self, opened: _Opened, number: int, window: int) -> None:
         """So that the next range is on its way while the reader is busy with this one."""
+        index, share_bytes = opened.index, self._share_bytes()
         wanted = number + 1
-        last = min(len(opened.index.blocks), wanted + window // 2)
+        last = min(len(index.blocks), wanted + max(1, window // 2))
         while wanted < last and (opened.key(wanted) in self.cache or wanted in opened.flights):
             wanted += 1
-        if wanted < last:
+        is_soon = _cost(index, number + 1, wanted) <= share_bytes // 2
+        if wanted < last and is_soon and _cost(index, wanted, wanted + 1) <= share_bytes:
             self._fetch(opened, wanted, window)
 
     def _fetch(self, opened: _Opened, number: int, most: int) -> _Flight:
         """From this block on up to so many, as far as nobody has read them."""
-        index = opened.index
+        index, share_bytes = opened.index, self._share_bytes() if most > 1 else 0
         end = number + 1
         while (
             end < min(len(index.blocks), number + most)
             and end not in opened.flights
             and opened.key(end) not in self.cache
-            and _reach(index, number, end + 1) <= self._ahead_bytes
+            and _reach(index, number, end + 1) <= _MOST_AHEAD_BYTES
+            and _cost(index, number, end + 1) <= share_bytes
         ):
             end += 1
         flight: _Flight = self._tasks.spawn(self._fetched(opened, number, end), "fetch")
@@ -299,6 +321,11 @@ def _reach(index: SegmentIndex, number: int, end: int) -> int:
     """Bytes from the beginning of a block to the end of the one before `end`."""
     last = index.blocks[end - 1]
     return last.position + last.length - index.blocks[number].position
+
+
+def _cost(index: SegmentIndex, number: int, end: int) -> int:
+    """What these blocks take of the cache."""
+    return sum(cost_bytes(block.length, block.entries) for block in index.blocks[number:end])
 
 
 def _cut(index: SegmentIndex, first: int, number: int, data: Buffer) -> memoryview:
