@@ -1,16 +1,27 @@
 """When `weir lake run` exports a topic, and when it tries again: by a clock, without brokers or Spark."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from weir.model.errors import LakeConflictError, LakeError, LakeUnfinishedError, NetworkError, TopicNotFoundError
+from weir.model.errors import (
+    LakeConflictError,
+    LakeError,
+    LakeUnfinishedError,
+    NetworkError,
+    NotAuthorisedError,
+    NotOwnerError,
+    TopicNotFoundError,
+    WeirError,
+)
 from weir.model.topics import TopicName
 from weir.spark.lake import runner as module
 from weir.spark.lake.definitions import Definition
-from weir.spark.lake.export import Exported, Standing
-from weir.spark.lake.runner import LakeRunner, LakeTopic, Trigger
+from weir.spark.lake.export import Exported
+from weir.spark.lake.looking import LakeTopic, TopicEnds
+from weir.spark.lake.runner import LakeRunner, Trigger
 
 ORDERS, OTHERS = TopicName.parse("orders"), TopicName.parse("others")
 
@@ -31,11 +42,23 @@ class Lakes:
         self.partitions = 1
         #: Topics of which what is not exported stays.
         self.held: list[TopicName] = []
+        #: Why there is no telling where one ends.
+        self.unknown: dict[TopicName, WeirError] = {}
+        #: Which topics they are, and of which ones the tables are; and whose tables were looked into.
+        self.topic_id = "1"
+        self.tables: dict[TopicName, tuple[str, int]] = {}
+        self.opened: list[TopicName] = []
+        #: What is wrong with one when all are told at once to keep what is not exported.
+        self.refused: WeirError | None = None
         monkeypatch.setattr(module, "lake_topics", self._topics)
-        monkeypatch.setattr(module, "find_table", lambda name, definition: None)
+        monkeypatch.setattr(module, "look", self._look)
+        monkeypatch.setattr(module, "connection", lambda options: options)
+        monkeypatch.setattr(module, "Cluster", nullcontext)
+        monkeypatch.setattr(module, "find_table", self._table)
         monkeypatch.setattr(module, "hold", lambda place, namespace, name: self.held.append(name))
+        monkeypatch.setattr(module, "hold_all", self._hold_all)
         monkeypatch.setattr(module, "let_go", self._let_go)
-        place: Any = SimpleNamespace()
+        place: Any = SimpleNamespace(options={})
         exporter: Any = self
         self.runner = LakeRunner(place, exporter, Trigger(60.0, 10_000), now=lambda: self.now)
 
@@ -49,8 +72,25 @@ class Lakes:
             raise self.away
         self.held = [one for one in self.held if one != name]
 
-    def standing(self, name: TopicName, table: object) -> list[Standing]:
-        return [Standing(at, 0, 0 if at else self.lag[name]) for at in range(self.partitions)]
+    def _hold_all(self, cluster: object, names: list[TopicName]) -> None:
+        if names and self.refused is not None:
+            raise self.refused
+        self.held += names
+
+    def _look(self, cluster: object, names: list[TopicName]) -> dict[TopicName, TopicEnds | WeirError]:
+        parts = range(self.partitions)
+        ends = {name: {at: 0 if at else self.end(name) for at in parts} for name in names}
+        return {name: self.unknown.get(name) or TopicEnds(self.topic_id, ends[name]) for name in names}
+
+    def end(self, name: TopicName) -> int:
+        return self.lag[name] + self.tables.get(name, ("", 0))[1]
+
+    def _table(self, name: TopicName, definition: Definition) -> Any:
+        self.opened.append(name)
+        if name not in self.tables:
+            return None
+        of, end = self.tables[name]
+        return SimpleNamespace(offsets=lambda: {0: end}, is_of=lambda topic_id: topic_id == of)
 
     def export(self, name: TopicName, definition: Definition, told: object = None) -> Exported | None:
         self.tried.append(name)
@@ -60,6 +100,7 @@ class Lakes:
             raise LakeConflictError("the table was changed by another process")
         if name in self.failing:
             raise self.failing[name]
+        self.tables[name] = self.topic_id, self.end(name)
         rows, self.lag[name] = self.lag[name], 0
         return Exported(name, rows, 1, rows * 1000, 0, 1.0) if rows else None
 
@@ -107,6 +148,40 @@ def test_topics_and_partitions_that_come_later_keep_what_is_not_exported_from_wh
     lakes.partitions = 2
     lakes.step()
     assert lakes.held == 2 * [ORDERS, OTHERS]
+
+
+def test_topics_where_nothing_comes_are_asked_for_their_ends_and_nothing_else(lakes: Lakes) -> None:
+    lakes.lag = {ORDERS: 0, OTHERS: 0}
+    for _ in range(5):
+        lakes.step()
+    assert (lakes.opened, lakes.held) == ([ORDERS, OTHERS], [ORDERS, OTHERS])
+    lakes.lag[OTHERS] = 1000
+    assert lakes.step() == [1000]
+    lakes.step()
+    lakes.step()
+    assert lakes.opened == [ORDERS, OTHERS, OTHERS], "the table is looked into after an export"
+
+
+def test_a_topic_that_is_deleted_and_made_again_is_exported_though_its_table_is_further(lakes: Lakes) -> None:
+    lakes.lag[ORDERS] = 1000
+    assert lakes.step() == [1000]
+    lakes.topic_id, lakes.tables[ORDERS] = "2", ("1", 0)  # the new one has 3 messages
+    lakes.lag[ORDERS] = 3
+    assert lakes.step() == [3]
+    assert lakes.held == [ORDERS, ORDERS], "it keeps what is not exported, as the first one did"
+    lakes.lag[ORDERS] = 3
+    assert lakes.step() == [], "it waits for --age or --size, as others do"
+
+
+def test_a_topic_whose_leader_is_not_known_holds_up_no_other(lakes: Lakes) -> None:
+    lakes.lag = {ORDERS: 1000, OTHERS: 1000}
+    lakes.unknown[ORDERS] = NotOwnerError("the partition has no leader for now")
+    lakes.refused = NotAuthorisedError("this role may not use the topic")
+    assert lakes.step() == [1000]
+    assert lakes.held == [OTHERS]
+    lakes.unknown.clear()
+    assert lakes.step(5) == [1000]
+    assert lakes.held == [OTHERS, ORDERS]
 
 
 def test_a_topic_that_is_no_longer_in_the_lake_keeps_nothing_for_it_whatever_an_export_has_told_meanwhile(

@@ -3,6 +3,7 @@
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -11,14 +12,17 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from weir.client.kafka.cluster import Cluster
 from weir.model.errors import LakeConflictError, LakeError
 from weir.spark.lake.definitions import Definition, NamespaceLake
-from weir.spark.lake.jobs import LocalJobs
-from weir.spark.lake.rewriting import left
+from weir.spark.lake.erasing import ErasedKeys, tombstones
+from weir.spark.lake.jobs import LocalJobs, SparkJobs
 from weir.spark.lake.tables import drop_table, find_table
-from weir.spark.lake.upkeep import Kept, Limits, Upkeep, drop_deleted, tombstones
+from weir.spark.lake.upkeep import Kept, Limits, Tasks, Upkeep, drop_deleted
 from weir.wire.kafka.records_build import Record, build_batch
 
 from .conftest import Topics
 from .lake_kit import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark")]
 
@@ -31,10 +35,9 @@ def lake(topics: Topics, tmp_path: Path) -> Lake:
     return Lake(topics, tmp_path, LocalJobs())
 
 
-def upkeep(lake: Lake, topic: str, *, later_s: float = 60.0) -> Upkeep:
-    return Upkeep(
-        lake.table(topic), lake.definition, LocalJobs(), EVERYTHING, wall_s=lambda: time.time() + later_s
-    )
+def upkeep(lake: Lake, topic: str, tasks: Tasks | None = None, *, later_s: float = 60.0) -> Upkeep:
+    table, definition = lake.table(topic), lake.definition
+    return Upkeep(table, definition, tasks or LocalJobs(), EVERYTHING, wall_s=lambda: time.time() + later_s)
 
 
 def parquet(lake: Lake, tmp_path: Path) -> list[Path]:
@@ -94,8 +97,8 @@ def test_days_older_than_the_table_keeps_go_and_the_others_stay(topics: Topics, 
     assert lake.table(topic).offsets() == {0: 2}
 
 
-def test_a_tombstone_in_a_compacted_topic_erases_the_key_from_the_table_and_its_files(
-    topics: Topics, lake: Lake, tmp_path: Path
+def test_a_tombstone_in_a_compacted_topic_erases_the_key_from_the_table_and_its_files_by_sparks_tasks(
+    topics: Topics, lake: Lake, spark: "SparkSession"
 ) -> None:
     topic = f"erased-{os.getpid()}"
     admin = AdminClient({"bootstrap.servers": topics.servers})
@@ -105,7 +108,7 @@ def test_a_tombstone_in_a_compacted_topic_erases_the_key_from_the_table_and_its_
     topics.send(topic, build_batch([Record(0, 1_700_000_000_000, b"ann", None)]))
     lake.export(topic)
     with Cluster(topics.cluster().settings) as cluster:
-        done = upkeep(lake, topic).all(cluster)
+        done = upkeep(lake, topic, SparkJobs(spark)).all(cluster)
     assert done.erased == 1
     assert [(row["key"], row["value"]) for row in lake.rows(topic)] == [(b"bob", b"bob"), (b"ann", None)]
     assert len(lake.table(topic).table.metadata.snapshots) == 1, "no older snapshot has it either"
@@ -124,12 +127,11 @@ def test_typed_keys_are_erased_by_the_bytes_that_were_sent() -> None:
             "corrupt": pa.nulls(3, pa.binary()),
         }
     )
-    found: dict[bytes, int] = {}
-    tombstones(rows, found)
-    assert found == {b"k1": 7}
-    assert left(rows.to_batches()[0], found).column("offset").to_pylist() == [6, 7]
+    found = ErasedKeys.of([tombstones(rows.to_batches()[0])])
+    assert (found.keys.to_pylist(), found.offsets.tolist()) == ([b"k1"], [7])
+    assert found.left(rows.to_batches()[0]).column("offset").to_pylist() == [6, 7]
     old = rows.drop_columns(["raw_key", "raw_value"])  # exported before bytes were kept: nobody can tell
-    assert left(old.to_batches()[0], found).num_rows == 3
+    assert found.left(old.to_batches()[0]).num_rows == 3
 
 
 def test_the_table_of_a_deleted_topic_goes_with_its_files_and_others_stay(

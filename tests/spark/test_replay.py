@@ -12,10 +12,12 @@ from pulsar.schema import AvroSchema, Integer, Record, String
 from pyspark.sql import SparkSession
 
 from weir.client.blocking import ask_v2
-from weir.client.kafka.cluster import Partition
+from weir.client.kafka.cluster import Described, Partition
+from weir.client.registry import kafka_name
 from weir.client.replays import all_replays
 from weir.model.errors import SqlError
 from weir.model.replays import ReplayState
+from weir.model.topics import TopicName
 from weir.spark.lake.definitions import namespace_lake, turn_off
 from weir.spark.lake.history import find_topic_history
 from weir.spark.lake.jobs import LocalJobs
@@ -123,7 +125,7 @@ def test_dead_letters_are_picked_also_when_their_topic_has_trimmed_them(
     policy = {"weir.retry.schedule": "1ms", "weir.retry.max-deliveries": "1"}
     letters = f"{topic}-billing-DLQ"
     if where == "as the policy says":
-        letters = policy["weir.retry.dead-letter-topic"] = _name("graveyard")
+        letters = policy["weir.retry.dead-letter-topic"] = f"%DLQ%{_name('g')}"  # as RocketMQ's are called
     billing = client.subscribe(
         topic,
         "billing",
@@ -162,7 +164,13 @@ def test_dead_letters_are_picked_also_when_their_topic_has_trimmed_them(
 
 
 def _wait_dead(topics: Topics, letters: str, count: int) -> None:
-    patiently(lambda: letters in topics.cluster().topics() and len(stored(topics.servers, letters)) == count)
+    name = kafka_name(TopicName.parse(letters))
+
+    def is_there() -> bool:
+        found = topics.cluster().describe([name])[name]
+        return isinstance(found, Described) and len(stored(topics.servers, name)) == count
+
+    patiently(is_there)
 
 
 def test_a_message_that_died_for_two_reasons_is_found_by_each_and_is_one(topics: Topics, sql: Sql) -> None:

@@ -1,12 +1,16 @@
 """The schemas of a topic, asked of the admin REST by code that blocks: Spark's driver."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from weir.client.admin import join
 from weir.client.blocking import Access, ask_v2
 from weir.model.errors import SchemaNotFoundError, WireError
-from weir.model.topics import TopicName
+from weir.model.topics import DEFAULT_NAMESPACE, TopicName
+
+#: Letters that Kafka's topics have. Weir's have others, too: of RocketMQ's dead letters, of queues.
+_KAFKAS = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +24,22 @@ class TopicSchema:
 
 
 def topic_of(kafka_name: str) -> TopicName:
-    """The topic that Kafka's clients call so: `orders`, or `tenant..namespace..orders`."""
+    """The topic that Kafka's clients call so: `orders`, `tenant..namespace..orders`, `tenant/namespace/orders`."""
     parts = kafka_name.split("..")
-    return TopicName.parse("/".join(parts) if len(parts) == 3 and all(parts) else kafka_name)
+    is_short = "/" not in kafka_name and len(parts) == 3 and all(parts)
+    return TopicName.parse("/".join(parts) if is_short else kafka_name)
+
+
+def kafka_name(topic: TopicName) -> str:
+    """The name by which Kafka's clients know the topic. One that has no such name is known by slashes: brokers
+    understand that, but do not list it."""
+    namespace = topic.namespace
+    name = topic.local
+    if namespace != DEFAULT_NAMESPACE:
+        name = f"{namespace.tenant}..{namespace.name}..{topic.local}"
+    if _KAFKAS.fullmatch(name) and topic_of(name) == topic.base:
+        return name
+    return f"{namespace.tenant}/{namespace.name}/{topic.local}"
 
 
 def schemas_by(access: Access, topic: TopicName) -> Sequence[TopicSchema]:

@@ -8,7 +8,7 @@ from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.fetching import Fetched, Fetcher
 from weir.client.kafka.offsets import EARLIEST, LATEST, list_offsets
 from weir.client.kafka.positions import commit, committed
-from weir.connect.place import kafka_name
+from weir.client.registry import kafka_name
 from weir.connect.task import Job, Message
 from weir.model.errors import ConnectorError, OffsetTrimmedError, TopicNotFoundError, WeirError
 from weir.wire.kafka.records import parse_header, split_batches

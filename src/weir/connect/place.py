@@ -1,4 +1,4 @@
-"""The Weir that connectors read and write: its admin REST, its Kafka listener, and topics' names there."""
+"""The Weir that connectors read and write: its admin REST and its Kafka listener."""
 
 from dataclasses import dataclass, replace
 
@@ -7,7 +7,6 @@ from weir.client.blocking import Access
 from weir.client.kafka.settings import KafkaSettings, Login, files_of, parse_servers
 from weir.client.streams import listeners
 from weir.model.errors import ConfigError
-from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +32,3 @@ class Place:
         login = None if access.token is None else Login("token", access.token)
         tls = files_of(access) if secure else None
         return cls(access, KafkaSettings(parse_servers(kafka), "weir-connect", tls, login))
-
-
-def kafka_name(topic: TopicName) -> str:
-    """The name by which Kafka's clients know the topic."""
-    namespace = topic.namespace
-    if namespace == DEFAULT_NAMESPACE:
-        return topic.local
-    return f"{namespace.tenant}..{namespace.name}..{topic.local}"

@@ -5,10 +5,10 @@ from contextlib import suppress
 from importlib import import_module
 
 from weir.client.kafka.cluster import Cluster
+from weir.client.registry import kafka_name
 from weir.client.sinks import forget
 from weir.connect.inlet import forget_group
 from weir.connect.outlet import delete_topic
-from weir.connect.place import kafka_name
 from weir.connect.sources.base import positions_topic
 from weir.connect.task import Job, Task
 from weir.model.errors import WeirError

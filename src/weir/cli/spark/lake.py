@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from weir.spark.lake.runner import LakeRunner
     from weir.spark.lake.upkeep import Limits, Tasks
 
+log = logging.getLogger(__name__)
+
 #: How often it is looked what is due.
 _STEP_S = 2.0
 _UPKEEP_S = 3600.0
@@ -317,6 +319,7 @@ def _once(runner: "LakeRunner", *, as_json: bool) -> None:
 def _go_on(runner: "LakeRunner", tasks: "Tasks", stopped: Callable[[], bool], *, as_json: bool) -> None:
     import json
 
+    from weir.spark.lake.failures import in_a_line
     from weir.spark.lake.upkeep import Limits
 
     looked_s = time.monotonic()
@@ -326,7 +329,10 @@ def _go_on(runner: "LakeRunner", tasks: "Tasks", stopped: Callable[[], bool], *,
         for one in runner.step():
             click.echo(json.dumps(_told(one)) if as_json else _line(one))
         if time.monotonic() - looked_s > _UPKEEP_S:
-            _look_after(runner, tasks, Limits(), as_json=as_json)
+            try:
+                _look_after(runner, tasks, Limits(), as_json=as_json)
+            except Exception as failure:  # the catalog's and the store's are of many kinds; exports go on
+                log.warning("tables are looked after later: %s", in_a_line(failure))
             looked_s = time.monotonic()
         for _ in range(int(_STEP_S / 0.1)):
             if stopped():
@@ -392,21 +398,23 @@ def status(*, what: str | None, remote: Remote, out: Output) -> None:
     """
     need_lake()
     from weir.spark.lake.definitions import tiered_parts
-    from weir.spark.lake.export import Exporter
-    from weir.spark.lake.jobs import LocalJobs
     from weir.spark.lake.runner import standings
 
     place = place_of(remote, None)
     rows: list[tuple[object, ...]] = []
     wanted = None if what is None else _named(what)
-    for one, table, parts in standings(place, Exporter(place, LocalJobs())):
-        if wanted is not None and (one.name.namespace != wanted[0] or wanted[1] not in (None, one.name)):
-            continue
+
+    def chosen(name: TopicName) -> bool:
+        return wanted is None or (name.namespace == wanted[0] and wanted[1] in (None, name))
+
+    found = list(standings(place, chosen))
+    tiers = tiered_parts(place.access, [one.name for one, _, _ in found])
+    for one, table, parts in found:
         snapshot = None if table is None else table.table.current_snapshot()
         summary = {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
         size, files = Bytes(int(summary.get("total-files-size", 0))), int(summary.get("total-data-files", 0))
         location, catalog = one.definition.to if table is None else table.location, one.definition.catalog
-        tiered = tiered_parts(place.access, one.name)
+        tiered = tiers[one.name]
         for part in parts:
             there = tiered.get(part.partition) or {}
             rows.append(

@@ -38,6 +38,14 @@ class Partition:
         return f"{self.topic}-{self.index}"
 
 
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A topic that there is. One that was deleted and made again has another id."""
+
+    topic_id: str
+    partitions: tuple[Partition, ...]
+
+
 class Cluster:
     """Open connections are kept until it is closed. Not shared between threads."""
 
@@ -101,19 +109,36 @@ class Cluster:
 
         return self.retry(ask)
 
+    def describe(self, topics: Sequence[str]) -> "dict[str, Described | WeirError]":
+        """Each of these topics, or what is wrong with it: none of many is in the way of the others."""
+
+        def ask() -> dict[str, Described | WeirError]:
+            found: dict[str, Described | WeirError] = {}
+            for topic in self._metadata(topics).topics:
+                try:
+                    found[topic.name or ""] = Described(topic.topic_id.hex(), tuple(self._led(topic)))
+                except WeirError as refused:
+                    found[topic.name or ""] = refused
+            return found
+
+        return self.retry(ask) if topics else {}
+
     def _look_up(self, topics: Sequence[str], *, create: bool = False) -> list[Partition]:
-        found: list[Partition] = []
-        for topic in self._metadata(topics, create=create).topics:
-            name = topic.name or ""
-            check(topic.error_code, name)
-            self.topic_ids[name] = topic.topic_id.hex() if any(topic.topic_id) else ""
-            for part in topic.partitions:
-                partition = Partition(name, part.partition_index)
-                leader = self._brokers.get(part.leader_id)
-                if leader is None:
-                    raise error_of(5, str(partition))
-                self._leaders[partition] = leader
-                found.append(partition)
+        return sorted(part for topic in self._metadata(topics, create=create).topics for part in self._led(topic))
+
+    def _led(self, topic: m.MetadataResponse.MetadataResponseTopic) -> list[Partition]:
+        """A topic's partitions, whose leaders are known from now on."""
+        name = topic.name or ""
+        check(topic.error_code, name)
+        self.topic_ids[name] = topic.topic_id.hex() if any(topic.topic_id) else ""
+        found = []
+        for part in topic.partitions:
+            partition = Partition(name, part.partition_index)
+            leader = self._brokers.get(part.leader_id)
+            if leader is None:
+                raise error_of(5, str(partition))
+            self._leaders[partition] = leader
+            found.append(partition)
         return sorted(found)
 
     def _metadata(self, topics: Sequence[str] | None, *, create: bool = False) -> m.MetadataResponse:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from weir.client.kafka.cluster import Cluster, Partition
-from weir.client.kafka.refusals import check
+from weir.client.kafka.refusals import check, error_of
+from weir.model.errors import WeirError
 from weir.wire.kafka import messages as m
 
 #: In place of a moment.
@@ -25,6 +26,27 @@ def list_offsets(
 def ends(cluster: Cluster, partitions: Iterable[Partition], *, committed: bool = True) -> dict[Partition, int]:
     """The offsets after the last messages."""
     return list_offsets(cluster, dict.fromkeys(partitions, LATEST), committed=committed)
+
+
+def ends_of_each(cluster: Cluster, partitions: Sequence[Partition]) -> "dict[Partition, int | WeirError]":
+    """The offset after the last message of each that is no part of an open transaction, or what is wrong with it:
+    none of many is in the way of the others."""
+
+    def ask() -> dict[Partition, int | WeirError]:
+        found: dict[Partition, int | WeirError] = {}
+        wanted = dict.fromkeys(partitions, LATEST)
+        asked = []
+        for address, some in cluster.by_leader(wanted).items():
+            asked.append(cluster.connection(address))
+            asked[-1].send(_request(some, wanted, 1))
+        for connection in asked:
+            for topic in connection.receive(m.ListOffsetsResponse).topics:
+                for part in topic.partitions:
+                    one = Partition(topic.name, part.partition_index)
+                    found[one] = error_of(part.error_code, str(one)) if part.error_code else part.offset
+        return found
+
+    return cluster.retry(ask) if partitions else {}
 
 
 def starts(cluster: Cluster, partitions: Iterable[Partition]) -> dict[Partition, int]:

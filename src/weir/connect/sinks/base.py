@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from weir.client.kafka.cluster import Partition
 from weir.client.kafka.producing import Sender
+from weir.client.registry import kafka_name
 from weir.connect.inlet import Inlet, Piece
 from weir.connect.outlet import chunks, ensure_topic
-from weir.connect.place import kafka_name
 from weir.connect.task import Job, Message, Status
 from weir.connect.values import Decoder, latest_schema
 from weir.model.topics import TopicName

@@ -5,9 +5,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weir.client.registry import TopicSchema
+from weir.client.registry import TopicSchema, kafka_name
 from weir.connect.outlet import Outlet, ensure_topic
-from weir.connect.place import kafka_name
 from weir.connect.task import Job, Message, Status
 from weir.connect.values import Encoder, Row, key_of, latest_schema, record_of, register
 from weir.model.topics import TopicName

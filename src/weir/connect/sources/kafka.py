@@ -5,10 +5,10 @@ from contextlib import suppress
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import EARLIEST, LATEST, list_offsets
 from weir.client.kafka.positions import commit
+from weir.client.registry import kafka_name
 from weir.connect.inlet import Pieces, check_ends, check_same
 from weir.connect.other_kafka import other_kafka
 from weir.connect.outlet import TOPIC_ID, ensure_topic
-from weir.connect.place import kafka_name
 from weir.connect.sources.base import Source
 from weir.connect.task import Job, Message
 from weir.model.errors import NotAuthorisedError, OffsetTrimmedError

@@ -7,9 +7,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from weir.client.registry import kafka_name
 from weir.connect.other_pulsar import one_sentence, other_pulsar
 from weir.connect.outlet import ensure_topic
-from weir.connect.place import kafka_name
 from weir.connect.sources.base import Source, now_ms
 from weir.connect.task import Job, Message
 from weir.model.topics import TopicName

@@ -5,7 +5,7 @@ so that two people who change different topics do not undo each other's change.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from weir.client.admin import join, namespace_path, topic_path
-from weir.client.blocking import Access, ask_v2
+from weir.client.blocking import Access, ask_each, ask_v2
 from weir.model.errors import (
+    BrokerError,
     ConfigError,
     NotAuthenticatedError,
     NotAuthorisedError,
+    WeirError,
     WireError,
 )
 from weir.model.topics import NamespaceName, TopicName
@@ -91,6 +93,8 @@ def where(to: str | None, data: str) -> str:
         if not Path(data).is_dir():
             raise ConfigError("the broker's data is not on this machine", hint="say where with --to URL")
         to = str(Path(data) / "lake")
+    if any(letter in to for letter in "#?"):
+        raise ConfigError(f"{to} has a # or a ?, which ends a URL's path", hint="name a place without them")
     scheme = urlsplit(to).scheme
     if not scheme:
         return f"file://{Path(to).absolute()}"  # not quoted: pyiceberg takes it as it is
@@ -161,7 +165,10 @@ def _remove(access: Access, namespace: NamespaceName, name: str) -> None:
 
 
 def namespace_lake(access: Access, namespace: NamespaceName) -> NamespaceLake:
-    told = ask_v2(access, "GET", namespace_path(namespace, "properties")) or {}
+    return _said(namespace, ask_v2(access, "GET", namespace_path(namespace, "properties")) or {})
+
+
+def _said(namespace: NamespaceName, told: Mapping[str, str]) -> NamespaceLake:
     said = {
         name: None if text == _OFF else replace(Definition.parse(text), owner=told.get(_OWNER, ""))
         for name, text in told.items()
@@ -173,23 +180,48 @@ def namespace_lake(access: Access, namespace: NamespaceName) -> NamespaceLake:
 
 def whole_lake(access: Access) -> dict[NamespaceName, NamespaceLake]:
     """Of every namespace that this user administers and that says something of the lake."""
+    tenants = ask_v2(access, "GET", "tenants")
+    listed = [_given(one) for one in ask_each(access, [join("namespaces", tenant) for tenant in tenants])]
+    names = [NamespaceName.parse(name) for some in listed for name in some]
     found = {}
-    for tenant in ask_v2(access, "GET", "tenants"):
-        for name in ask_v2(access, "GET", join("namespaces", tenant)):
-            try:
-                one = namespace_lake(access, NamespaceName.parse(name))
-            except (NotAuthorisedError, NotAuthenticatedError):
-                continue
-            if one.every is not None or one.topics:
-                found[one.namespace] = one
+    told = ask_each(access, [namespace_path(name, "properties") for name in names])
+    for name, properties in zip(names, told, strict=True):
+        if isinstance(properties, NotAuthorisedError | NotAuthenticatedError | BrokerError):
+            continue  # or it was deleted meanwhile
+        one = _said(name, _given(properties) or {})
+        if one.every is not None or one.topics:
+            found[name] = one
     return found
 
 
-def tiered_parts(access: Access, topic: TopicName) -> dict[int, dict[str, Any]]:
-    """By partition, what brokers read from the lake because its ledgers are gone."""
-    if ask_v2(access, "GET", topic_path(topic, "partitions"))["partitions"]:
-        parts = ask_v2(access, "GET", topic_path(topic, "partitioned-stats")).get("partitions") or {}
-    else:
-        parts = {str(topic): ask_v2(access, "GET", topic_path(topic, "stats"))}
-    found = {TopicName.parse(name).partition or 0: part.get("lake") for name, part in parts.items()}
-    return {partition: lake for partition, lake in found.items() if lake}
+def topics_of(access: Access, namespaces: Sequence[NamespaceName]) -> list[TopicName]:
+    """All topics of these namespaces, whatever letters their names have."""
+    found: dict[TopicName, None] = {}
+    for listed in ask_each(access, [namespace_path(name, "topics") for name in namespaces]):
+        if not isinstance(listed, BrokerError):  # the namespace was deleted meanwhile
+            found |= dict.fromkeys(name.base for name in map(TopicName.parse, _given(listed)) if name.persistent)
+    return list(found)
+
+
+def _given(answer: Any) -> Any:
+    if isinstance(answer, WeirError):
+        raise answer
+    return answer
+
+
+def tiered_parts(access: Access, topics: Sequence[TopicName]) -> dict[TopicName, dict[int, dict[str, Any]]]:
+    """Of each topic by partition, what brokers read from the lake because its ledgers are gone."""
+    counts = ask_each(access, [topic_path(topic, "partitions") for topic in topics])
+    kinds = ["partitioned-stats" if _told(one).get("partitions") else "stats" for one in counts]
+    stats = ask_each(access, [topic_path(topic, kind) for topic, kind in zip(topics, kinds, strict=True)])
+    found = {}
+    for topic, kind, told in zip(topics, kinds, map(_told, stats), strict=True):
+        parts = {str(topic): told} if kind == "stats" else told.get("partitions") or {}
+        lakes = {TopicName.parse(name).partition or 0: part.get("lake") for name, part in parts.items()}
+        found[topic] = {partition: lake for partition, lake in lakes.items() if lake}
+    return found
+
+
+def _told(answer: Any) -> dict[str, Any]:
+    """Of a topic that was deleted meanwhile, nothing."""
+    return answer if isinstance(answer, dict) else {}

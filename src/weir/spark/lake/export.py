@@ -18,7 +18,7 @@ from pyiceberg.exceptions import CommitFailedException
 
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import ends, starts
-from weir.client.registry import schemas_by
+from weir.client.registry import kafka_name, schemas_by
 from weir.model.errors import (
     ConfigError,
     LakeConflictError,
@@ -32,11 +32,11 @@ from weir.spark.lake.definitions import Definition
 from weir.spark.lake.failures import in_a_line
 from weir.spark.lake.holding import keep
 from weir.spark.lake.stores import store_options
-from weir.spark.lake.tables import LOST, OFFSETS, RANGES, LakeTable, open_table, summary_of
+from weir.spark.lake.tables import LOST, MERGED, OFFSETS, RANGES, LakeTable, open_table, summary_of
 from weir.spark.lake.writing import WriteJob, Written
-from weir.spark.source.options import SourceOptions, parse
+from weir.spark.source.options import SourceOptions, Wanted, parse
 from weir.spark.source.ranges import Range, limited, split
-from weir.spark.sql.cluster import WeirCluster, kafka_name
+from weir.spark.sql.cluster import WeirCluster
 from weir.spark.values.typed import ValueSchema, value_schema
 
 #: Offsets that one commit adds at the most, and that one task reads.
@@ -184,11 +184,12 @@ class Exporter:
         kept = {name: said[name] for name in (OFFSETS, LOST) if name in said}
         # Even if somebody has changed the table's property: a repeated append would add the same offsets again.
         table.metadata.properties["commit.retry.num-retries"] = "0"
+        table.metadata.properties[MERGED] = "true"
         try:
             with table.transaction() as transaction:
                 transaction.set_properties(kept)
                 summary = said | {RANGES: json.dumps(covered)}
-                with transaction.update_snapshot(snapshot_properties=summary).fast_append() as append:
+                with transaction.update_snapshot(snapshot_properties=summary).merge_append() as append:
                     for file in (file for one in written for file in one.files):
                         append.append_data_file(file)
                 self._reached("staged")
@@ -214,13 +215,12 @@ class Exporter:
     def standing(self, topic: TopicName, table: LakeTable | None) -> list[Standing]:
         """Of every partition."""
         with Cluster(self._options(topic).kafka) as cluster:
-            found = _by_index(ends(cluster, cluster.partitions([kafka_name(topic)])))
-        done = {} if table is None else table.offsets()
-        return [Standing(index, done.get(index), end) for index, end in sorted(found.items())]
+            return standing_of(_by_index(ends(cluster, cluster.partitions([kafka_name(topic)]))), table)
 
     def _options(self, topic: TopicName) -> SourceOptions:
-        given = {**self._place.options, "subscribe": kafka_name(topic), "includeHeaders": "true"}
-        return replace(parse(given, streaming=False), registry=None)
+        given = {**self._place.options, "subscribe": "-", "includeHeaders": "true"}
+        wanted = Wanted(topics=(kafka_name(topic),))  # its name may have a comma
+        return replace(parse(given, streaming=False), registry=None, wanted=wanted)
 
     def _values(self, topic: TopicName) -> ValueSchema | None:
         """What the registry has of the values now; None if they stay bytes: it has nothing, or nothing that can be
@@ -233,6 +233,12 @@ class Exporter:
             return None
         schema = topic_schema(found)
         return found if all(storable(field.type) for field in schema) else None
+
+
+def standing_of(ends: Mapping[int, int], table: LakeTable | None) -> list[Standing]:
+    """Of every partition that ends there."""
+    done = {} if table is None else table.offsets()
+    return [Standing(index, done.get(index), end) for index, end in sorted(ends.items())]
 
 
 def _by_index(found: Mapping[Partition, int]) -> dict[int, int]:

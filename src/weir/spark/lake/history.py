@@ -6,7 +6,8 @@ Batch queries of a session that has `weir.spark` loaded use Spark's own Parquet 
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from weir.client.kafka.admin import admin_url
 from weir.client.kafka.cluster import Cluster
@@ -19,9 +20,12 @@ from weir.spark.source.ranges import Range
 from weir.spark.source.schemas import access_by
 from weir.spark.values.typed import ValueSchema
 
+if TYPE_CHECKING:
+    from weir.spark.lake.ordered import Source
+
 log = logging.getLogger(__name__)
 
-#: Offsets that a task takes into memory at a time.
+#: Offsets for which it is asked at a time which files have them.
 _AT_ONCE = 200_000
 #: How long a broker may be away that is asked where a table lies.
 _PATIENCE_S = 5.0
@@ -62,41 +66,46 @@ class TopicHistory:
     def _rows(
         self, wanted: Range, options: SourceOptions, values: Mapping[str, ValueSchema] | None
     ) -> Iterator[Any]:
-        import pyarrow as pa
         from pyiceberg.table import StaticTable
 
         from weir.spark.lake.stores import suit_store
 
         suit_store(self.store)
         table = StaticTable.from_metadata(self.metadata, dict(self.store))
-        found = [_conformed(rows, wanted, options, values) for rows in _files(table, wanted) if rows.num_rows]
-        if found:
-            yield from pa.concat_tables(found).sort_by("offset").combine_chunks().to_batches()
+        for rows in _files(table, wanted):
+            if rows.num_rows:
+                yield from _conformed(rows, wanted, options, values).combine_chunks().to_batches()
 
 
-def _files(table: Any, wanted: Range) -> list[Any]:
-    """What the files have of the range, with the columns that the table has now."""
-    import pyarrow as pa
+def _files(table: Any, wanted: Range) -> Iterator[Any]:
+    """What the files have of the range, in order, with the columns that the table has now."""
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     from weir.spark.lake.columns import conform
+    from weir.spark.lake.files import batches_of
+    from weir.spark.lake.ordered import in_order
     from weir.spark.lake.rewriting import named, same_names
 
     now, index = schema_to_pyarrow(table.schema()), wanted.partition.index
     scan = table.scan(row_filter=f"partition = {index} and offset >= {wanted.start} and offset < {wanted.end}")
-    among = [("partition", "=", index), ("offset", ">=", wanted.start), ("offset", "<", wanted.end)]
-    found = []
+
+    def read(path: str) -> Iterator[Any]:
+        with table.io.new_input(path).open() as source:
+            for batch in batches_of(source, among=(wanted.start, wanted.end)):
+                yield conform(named(batch, now), now)
+
+    sources: list[Source] = []
     for task in scan.plan_files():
-        with table.io.new_input(task.file.file_path).open() as source:
-            rows = pq.read_table(source, filters=among)
-        if not same_names(rows.schema, now):
-            # Its own reader finds renamed fields of records by their ids; but lists of records that are null, it
-            # takes for empty ones.
-            return [scan.to_arrow()]
-        batches = named(rows, now).combine_chunks().to_batches()
-        found.append(pa.Table.from_batches([conform(one, now) for one in batches], now))
-    return found
+        path = task.file.file_path
+        with table.io.new_input(path).open() as source:
+            if not same_names(pq.read_schema(source), now):
+                # Its own reader finds renamed fields of records by their ids; but lists of records that are null,
+                # it takes for empty ones.
+                yield scan.to_arrow().sort_by("offset")
+                return
+        sources.append((first_offset(task.file, table.schema()), partial(read, path)))
+    yield from in_order(sources, now)
 
 
 def _conformed(found: Any, wanted: Range, options: SourceOptions, values: Mapping[str, ValueSchema] | None) -> Any:
@@ -190,7 +199,7 @@ def find_topic_history(options: SourceOptions, topic: str) -> TopicHistory | Non
         definition = namespace_lake(access, name.namespace).of(name)
         if definition is None:
             return None
-        return _snapshot(topic, definition)
+        return _snapshot(options, topic, definition)
     except ConfigError:
         return None  # no Weir, or none that tells where its admin API is
     except (NotAuthorisedError, NotAuthenticatedError) as failure:
@@ -203,13 +212,16 @@ def find_topic_history(options: SourceOptions, topic: str) -> TopicHistory | Non
         ) from None
 
 
-def _snapshot(topic: str, definition: Any) -> TopicHistory | None:
+def _snapshot(options: SourceOptions, topic: str, definition: Any) -> TopicHistory | None:
     from weir.spark.lake.stores import store_options
     from weir.spark.lake.tables import find_table, is_own
 
     found = find_table(topic_of(topic), definition)
     if found is None or not is_own(found, definition) or found.table.current_snapshot() is None:
         return None
+    with Cluster(options.kafka) as cluster:
+        if not found.is_of(cluster.topic_id(topic)):
+            return None  # it is of a topic that was deleted
     return TopicHistory(
         topic, found.table.metadata_location, store_options(definition), _first(found.table), found.offsets()
     )
@@ -217,16 +229,23 @@ def _snapshot(topic: str, definition: Any) -> TopicHistory | None:
 
 def _first(table: Any) -> dict[int, int]:
     """The lowest offset of each partition, by the statistics of files; each file has one partition's."""
-    from pyiceberg.conversions import from_bytes
-    from pyiceberg.types import IntegerType, LongType
-
     schema = table.schema()
     lowest: dict[int, int] = {}
     part_id, offset_id = schema.find_field("partition").field_id, schema.find_field("offset").field_id
     for task in table.scan().plan_files():
         bounds = task.file.lower_bounds or {}
         if part_id in bounds and offset_id in bounds:
-            part = int(from_bytes(IntegerType(), bounds[part_id]))
-            offset = int(from_bytes(LongType(), bounds[offset_id]))
+            part, offset = _number(bounds[part_id]), _number(bounds[offset_id])
             lowest[part] = min(offset, lowest.get(part, offset))
     return lowest
+
+
+def first_offset(file: Any, schema: Any) -> int:
+    """Of a file's rows; the least that there is, if the file does not tell."""
+    bound = (file.lower_bounds or {}).get(schema.find_field("offset").field_id)
+    return -1 if bound is None else _number(bound)
+
+
+def _number(bound: bytes) -> int:
+    """As Iceberg writes a column's least and greatest."""
+    return int.from_bytes(bound, "little", signed=True)

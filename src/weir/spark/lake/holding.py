@@ -1,23 +1,26 @@
 """What the lake has not exported yet stays in its topic: a subscription from the moment on that the lake is on."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from weir.client.admin import topic_path
 from weir.client.blocking import ask_v2
 from weir.client.kafka import positions
-from weir.client.kafka.cluster import Cluster, Partition
+from weir.client.kafka.cluster import Cluster, Described, Partition
 from weir.client.kafka.offsets import starts
-from weir.client.registry import topic_of
-from weir.model.errors import TopicNotFoundError
+from weir.client.registry import kafka_name
+from weir.model.errors import TopicNotFoundError, WeirError
 from weir.model.replays import is_selection
 from weir.model.topics import NamespaceName, TopicName
-from weir.spark.lake.definitions import namespace_lake
+from weir.spark.lake.definitions import namespace_lake, topics_of
 from weir.spark.source.options import connection
 from weir.spark.source.progress import Progress
-from weir.spark.sql.cluster import WeirCluster, kafka_name
+from weir.spark.sql.cluster import WeirCluster
 
 #: The subscription whose position says what is in the lake.
 SUBSCRIPTION = "lake"
+#: Topics of one question to the brokers.
+_AT_ONCE = 1000
 
 
 def check_there(place: WeirCluster, topic: TopicName) -> None:
@@ -30,13 +33,33 @@ def hold(place: WeirCluster, namespace: NamespaceName, topic: TopicName | None) 
     """Of how many topics everything stays until it is exported: of one, or of those of the namespace that the lake
     is on for. TopicNotFoundError if it is not there."""
     lake = None if topic is not None else namespace_lake(place.access, namespace)
+    names = [name for name in _topics(place, namespace, topic) if lake is None or lake.of(name) is not None]
     with Cluster(connection(place.options)) as cluster:
-        names = [name for name in _topics(cluster, namespace, topic) if lake is None or lake.of(name) is not None]
-        for name in names:
-            parts = cluster.partitions([kafka_name(name)])
-            placed = positions.committed(cluster, SUBSCRIPTION, parts)
-            keep(cluster, starts(cluster, [part for part in parts if part not in placed]))
-    return len(names)
+        if topic is None:
+            return hold_all(cluster, names)
+        hold_one(cluster, topic)
+        return 1
+
+
+def hold_one(cluster: Cluster, topic: TopicName) -> None:
+    """TopicNotFoundError if it is not there."""
+    _hold(cluster, cluster.partitions([kafka_name(topic)]))
+
+
+def hold_all(cluster: Cluster, topics: Sequence[TopicName]) -> int:
+    """Of how many topics everything stays, a thousand of them at once; not of those that are deleted meanwhile."""
+    held = 0
+    for at in range(0, len(topics), _AT_ONCE):
+        told = cluster.describe([kafka_name(name) for name in topics[at : at + _AT_ONCE]])
+        there = [one for one in told.values() if isinstance(one, Described)]
+        _hold(cluster, [part for one in there for part in one.partitions])
+        held += len(there)
+    return held
+
+
+def _hold(cluster: Cluster, parts: Sequence[Partition]) -> None:
+    placed = positions.committed(cluster, SUBSCRIPTION, parts)
+    keep(cluster, starts(cluster, [part for part in parts if part not in placed]))
 
 
 def keep(cluster: Cluster, offsets: dict[Partition, int]) -> None:
@@ -48,19 +71,21 @@ def let_go(place: WeirCluster, namespace: NamespaceName, topic: TopicName | None
     """The lake holds nothing back any more of a topic, or of all topics of the namespace, unless it is on for them
     still."""
     lake = namespace_lake(place.access, namespace)
+    names = {kafka_name(name): name for name in _topics(place, namespace, topic) if lake.of(name) is None}
     with Cluster(connection(place.options)) as cluster:
-        for name in _topics(cluster, namespace, topic):
-            if lake.of(name) is not None:
-                continue
-            with suppress(TopicNotFoundError):
-                if positions.committed(cluster, SUBSCRIPTION, cluster.partitions([kafka_name(name)])):
-                    ask_v2(place.access, "DELETE", topic_path(name, "subscription", SUBSCRIPTION))
+        told = cluster.describe(list(names))
+        parts = [part for one in told.values() if isinstance(one, Described) for part in one.partitions]
+        held = {part.topic for part in positions.committed(cluster, SUBSCRIPTION, parts)}
+    for name in sorted(held):
+        with suppress(TopicNotFoundError):
+            ask_v2(place.access, "DELETE", topic_path(names[name], "subscription", SUBSCRIPTION))
+    for one in told.values():
+        if isinstance(one, WeirError) and not isinstance(one, TopicNotFoundError):
+            raise one  # whoever lets go does so again: of this one everything would stay for ever
 
 
-def _topics(cluster: Cluster, namespace: NamespaceName, topic: TopicName | None) -> list[TopicName]:
+def _topics(place: WeirCluster, namespace: NamespaceName, topic: TopicName | None) -> list[TopicName]:
     """This one, or all of the namespace."""
     if topic is not None:
         return [topic]
-    return [
-        name for name in map(topic_of, cluster.topics()) if name.namespace == namespace and not is_selection(name)
-    ]
+    return [name for name in topics_of(place.access, [namespace]) if not is_selection(name)]

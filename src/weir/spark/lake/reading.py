@@ -15,12 +15,14 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
+from weir.client.kafka.cluster import Cluster
+from weir.client.registry import kafka_name
 from weir.model.errors import LakeError, NotAuthenticatedError, NotAuthorisedError
 from weir.model.topics import TopicName
 from weir.spark.lake.definitions import Definition, namespace_lake
 from weir.spark.lake.stores import PatientReads, store_options
 from weir.spark.source.columns import RAW_KEY, RAW_VALUE
-from weir.spark.sql.cluster import WeirCluster, kafka_name
+from weir.spark.sql.cluster import WeirCluster
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -57,10 +59,17 @@ class History:
 
 
 def find_history(
-    spark: SparkSession, place: WeirCluster, topic: TopicName, columns: t.StructType, *, corrupt: str | None
+    spark: SparkSession,
+    place: WeirCluster,
+    cluster: Cluster,
+    topic: TopicName,
+    columns: t.StructType,
+    *,
+    corrupt: str | None,
 ) -> History | None:
-    """None if the topic has no table that Spark can read. `columns`: those of the source that reads the rest;
-    `corrupt`: which of them has the bytes of values that do not fit; None: there must be no such values."""
+    """None if the topic has no table that Spark can read: that of a topic of the same name that was deleted is not
+    its own. `columns`: those of the source that reads the rest; `corrupt`: which of them has the bytes of values
+    that do not fit; None: there must be no such values."""
     try:
         definition = namespace_lake(place.access, topic.namespace).of(topic)
     except (
@@ -74,7 +83,7 @@ def find_history(
 
     patient = PatientReads(definition.to)
     table = patient(lambda: find_table(topic, definition))
-    if table is None or not is_own(table, definition):
+    if table is None or not is_own(table, definition) or not table.is_of(cluster.topic_id(kafka_name(topic))):
         return None
     if not table.location.startswith("file:") and not _reads_buckets(spark):
         log.warning("the history of %s is in %s, which this Spark does not read", topic, table.location)

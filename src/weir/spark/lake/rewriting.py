@@ -2,33 +2,30 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import load_file_io
-from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from weir.model.errors import LakeConflictError
 from weir.spark.lake.columns import conform
+from weir.spark.lake.erasing import Erased, has_any, tombstones_in
+from weir.spark.lake.files import RowsWriter, batches_of, data_file
 from weir.spark.lake.stores import suit_store
 from weir.spark.lake.tables import LakeTable, summary_of
-from weir.spark.source.columns import RAW_KEY
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table.metadata import TableMetadata
 
-_FIELD_ID = b"PARQUET:field_id"
-_BATCH_ROWS = 64 * 1024
+T = TypeVar("T")
 
-#: By key, the offset of a tombstone: older messages of the key are to be gone.
-Erased = Mapping[bytes, int]
+_FIELD_ID = b"PARQUET:field_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,8 @@ class Rewrite:
     """Files of one day and one partition, in the order of their offsets, that become one. Travels to a task."""
 
     files: "tuple[DataFile, ...]"
-    erased: Erased | None = None
+    #: Whose keys are to be gone from them.
+    partition: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,29 +43,48 @@ class RewriteJob:
 
     metadata: "TableMetadata"
     store: Mapping[str, str]
+    erased: Erased = field(default_factory=dict)
 
 
-def rewrite(job: RewriteJob, wanted: Rewrite) -> "tuple[DataFile, ...]":
-    """The file that takes their place; none if no row is left."""
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """`new`: what takes the place of the old files; nothing if no row is left."""
+
+    old: "tuple[DataFile, ...]"
+    new: "tuple[DataFile, ...]"
+
+
+def rewrite(job: RewriteJob, wanted: Rewrite) -> Rewritten:
+    """The files without rows that are to be gone; untouched (and so neither old nor new) if they have none."""
     suit_store(job.store)
     io = load_file_io(dict(job.store), job.metadata.location)
+    erased = None if wanted.partition is None else job.erased[wanted.partition]
+    if erased is not None and not any(_with(io, file, lambda it: has_any(it, erased)) for file in wanted.files):
+        return Rewritten((), ())
     schema = schema_to_pyarrow(job.metadata.schema())
     folder = wanted.files[0].file_path.rpartition("/")[0]
-    path, rows = f"{folder}/rewritten-{uuid4().hex}.parquet", 0
-    with (
-        io.new_output(path).create(overwrite=True) as stream,
-        pq.ParquetWriter(stream, schema, compression="zstd") as writer,
-    ):
-        for file in wanted.files:
-            with io.new_input(file.file_path).open() as source:
-                for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS):
-                    kept = conform(left(named(batch, schema), wanted.erased), schema)
-                    rows += kept.num_rows
-                    writer.write_batch(kept)
-    if not rows:
-        io.delete(path)
-        return ()
-    return (parquet_file_to_data_file(io, job.metadata, path),)
+    writer = RowsWriter(io, f"{folder}/rewritten-{uuid4().hex}.parquet", schema)
+    for file in wanted.files:
+        with io.new_input(file.file_path).open() as source:
+            for batch in batches_of(source):
+                kept = named(batch, schema)
+                writer.add(conform(kept if erased is None else erased.left(kept), schema))
+    writer.close()
+    if not writer.rows:
+        io.delete(writer.path)
+        return Rewritten(wanted.files, ())
+    return Rewritten(wanted.files, (data_file(io, job.metadata, writer.path),))
+
+
+def find_tombstones(job: RewriteJob, file: "DataFile") -> Any:
+    """Keys and offsets of messages without a value."""
+    suit_store(job.store)
+    return _with(load_file_io(dict(job.store), job.metadata.location), file, tombstones_in)
+
+
+def _with(io: Any, file: "DataFile", work: Callable[[Any], T]) -> T:
+    with io.new_input(file.file_path).open() as source:
+        return work(source)
 
 
 def same_names(file_schema: Any, schema: Any) -> bool:
@@ -87,8 +104,8 @@ def _ids(schema: Any, *, below: bool = False) -> dict[bytes, str]:
             for one in field.type:
                 look(one, top=False)
 
-    for field in schema:
-        look(field, top=True)
+    for column in schema:
+        look(column, top=True)
     return found
 
 
@@ -97,23 +114,6 @@ def named(batch: Any, schema: Any) -> Any:
     now = {field.metadata[_FIELD_ID]: field.name for field in schema}
     names = [now.get((field.metadata or {}).get(_FIELD_ID, b""), field.name) for field in batch.schema]
     return batch.rename_columns(names)
-
-
-def sent_keys(rows: Any) -> list[Any]:
-    """Keys as they were sent, of a table or batch: typed ones have their bytes in a column of their own."""
-    found: list[Any] = rows.column(RAW_KEY if RAW_KEY in rows.schema.names else "key").to_pylist()
-    return found
-
-
-def left(batch: Any, erased: Erased | None) -> Any:
-    if not erased:
-        return batch
-    keys, offsets = sent_keys(batch), batch.column("offset").to_pylist()
-    kept = [
-        not isinstance(key, bytes) or offset >= erased.get(key, -1)
-        for key, offset in zip(keys, offsets, strict=True)
-    ]
-    return batch.filter(pa.array(np.array(kept, bool)))
 
 
 def replace_files(

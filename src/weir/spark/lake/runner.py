@@ -2,14 +2,15 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from pyiceberg.exceptions import CommitFailedException
 
-from weir.client.kafka.cluster import Cluster
-from weir.client.registry import topic_of
+from weir.client.kafka.cluster import Cluster, Described
+from weir.client.kafka.refusals import RETRIABLE
+from weir.client.registry import kafka_name
 from weir.model.errors import (
     LakeConflictError,
     LakeUnfinishedError,
@@ -18,13 +19,13 @@ from weir.model.errors import (
     TopicNotFoundError,
     WeirError,
 )
-from weir.model.replays import is_selection
 from weir.model.topics import TopicName
 from weir.spark.lake.definitions import Definition, whole_lake
-from weir.spark.lake.export import Exported, Exporter, Standing, Told
+from weir.spark.lake.export import Exported, Exporter, Standing, Told, standing_of
 from weir.spark.lake.failures import in_a_line
-from weir.spark.lake.holding import hold, let_go
-from weir.spark.lake.tables import LakeTable, find_table, is_own
+from weir.spark.lake.holding import hold, hold_all, let_go
+from weir.spark.lake.looking import LakeTopic, TopicEnds, lake_topics, look, look_at
+from weir.spark.lake.tables import LakeTable, drop_table, find_table, is_own
 from weir.spark.lake.upkeep import Kept, Limits, Tasks, Upkeep, drop_deleted
 from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster
@@ -47,51 +48,39 @@ class Trigger:
     size_bytes: int = 128 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class LakeTopic:
-    """A topic that is in the lake, or is to be."""
-
-    name: TopicName
-    definition: Definition
-
-
 @dataclass(slots=True)
 class _Seen:
+    """What is remembered of a topic: that of a thousand quiet ones nothing is asked but where they end."""
+
+    definition: Definition
     #: Since when something waits.
     since_s: float | None = None
     row_bytes: float = _ROW_BYTES
     failures: int = 0
     again_s: float = 0.0
-    #: Of so many partitions the topic keeps what is not exported.
-    held: int = 0
-
-
-def lake_topics(place: WeirCluster) -> list[LakeTopic]:
-    """Every topic that the lake is on for."""
-    lakes = whole_lake(place.access)
-    if not lakes:
-        return []
-    with Cluster(connection(place.options)) as cluster:
-        names = [topic_of(name) for name in cluster.topics()]
-    found = []
-    for name in names:
-        lake = lakes.get(name.namespace)
-        definition = None if lake is None or is_selection(name) else lake.of(name)
-        if definition is not None:
-            found.append(LakeTopic(name, definition))
-    return sorted(found, key=lambda one: str(one.name))
+    #: Which topic of its name, with how many partitions, was told to keep what is not exported.
+    held: tuple[str, int] = ("", 0)
+    #: How far its table was when it was looked into; None: it is to be looked into.
+    exported: Mapping[int, int] | None = None
 
 
 def standings(
-    place: WeirCluster, exporter: Exporter
+    place: WeirCluster, chosen: Callable[[TopicName], bool] = lambda name: True
 ) -> Iterator[tuple[LakeTopic, LakeTable | None, list[Standing]]]:
-    """How far everything is."""
-    for one in lake_topics(place):
-        table = find_table(one.name, one.definition)
-        try:
-            yield one, table, exporter.standing(one.name, table)
-        except TopicNotFoundError:  # deleted meanwhile
-            continue
+    """How far everything is that was chosen."""
+    topics = [one for one in lake_topics(place) if chosen(one.name)]
+    with Cluster(connection(place.options)) as cluster:
+        found = look(cluster, [one.name for one in topics])
+        for one in topics:
+            there = found[one.name]
+            if isinstance(there, TopicNotFoundError):  # deleted meanwhile
+                continue
+            if isinstance(there, WeirError):
+                there = look_at(cluster, one.name)
+            table = find_table(one.name, one.definition)
+            if table is not None and not table.is_of(there.topic_id):
+                table = None
+            yield one, table, standing_of(there.ends, table)
 
 
 class LakeRunner:
@@ -156,19 +145,22 @@ class LakeRunner:
         found = []
         try:
             topics = lake_topics(self._place)
-        except (NetworkError, TopicClosedError) as away:
+            there = self._look(topics)
+        except (*RETRIABLE, TopicClosedError) as away:
             log.warning("the broker does not answer: %s", away)
             return []
         for name in self._let_go(list(self._seen), topics):
             del self._seen[name]
         for one in topics:
-            seen = self._seen.setdefault(one.name, _Seen())
+            seen = self._seen[one.name]
             try:
-                if self._now() >= seen.again_s and self._is_due(one, seen):
+                if self._now() >= seen.again_s and self._is_due(one, seen, there[one.name]):
+                    seen.exported = None  # whatever becomes of it
                     added = self._exporter.export(one.name, one.definition, self._told)
                     seen.since_s, seen.failures = None, 0
+                    if added is not None and added.rows:
+                        seen.row_bytes = added.bytes / added.rows
                     if added is not None:
-                        seen.row_bytes = added.bytes / max(1, added.rows)
                         found.append(added)
             except TopicNotFoundError:
                 self._seen.pop(one.name, None)
@@ -188,17 +180,32 @@ class LakeRunner:
         with Cluster(connection(self._place.options)) as cluster:
             for gone in drop_deleted(cluster, list(lakes.values())):
                 yield gone, "the topic was deleted, and so was its table"
-            for one in lake_topics(self._place):
-                table = find_table(one.name, one.definition)
-                if table is None or not is_own(table, one.definition):
-                    continue
+            topics = lake_topics(self._place)
+            there = cluster.describe([kafka_name(one.name) for one in topics])
+            for one in topics:
                 try:
-                    yield one.name, Upkeep(table, one.definition, tasks, limits).all(cluster)
+                    did = self._looked_after(one, there[kafka_name(one.name)], cluster, tasks, limits)
                 except TopicNotFoundError:
                     continue
                 except Exception as failure:  # pyiceberg's and the store's are of many kinds
                     log.debug("why:", exc_info=failure)
-                    yield one.name, f"it is tried again later: {failure}"
+                    did = f"it is tried again later: {in_a_line(failure)}"
+                if did is not None:
+                    yield one.name, did
+
+    def _looked_after(
+        self, one: LakeTopic, there: Described | WeirError, cluster: Cluster, tasks: Tasks, limits: Limits
+    ) -> Kept | str | None:
+        """None if there is no table."""
+        if isinstance(there, WeirError):
+            raise there
+        table = find_table(one.name, one.definition)
+        if table is None or not is_own(table, one.definition):
+            return None
+        if not table.is_of(there.topic_id):
+            drop_table(table, one.definition)
+            return "the topic was deleted and made again, and the table of the old one is gone"
+        return Upkeep(table, one.definition, tasks, limits).all(cluster)
 
     def _away(self, failure: Exception) -> Exception | None:
         """What is in the way of every topic, and not only of this one: each would wait for a minute."""
@@ -221,12 +228,39 @@ class LakeRunner:
                     gone.append(name)
         return gone
 
-    def _is_due(self, one: LakeTopic, seen: _Seen) -> bool:
-        parts = self._exporter.standing(one.name, find_table(one.name, one.definition))
-        if len(parts) != seen.held:  # a topic, or partitions, that came after `weir lake on`
+    def _look(self, topics: Sequence[LakeTopic]) -> dict[TopicName, TopicEnds | WeirError]:
+        """Where each ends. Those that are new here keep from now on what is not exported."""
+        new = [one.name for one in topics if one.name not in self._seen]
+        for one in topics:
+            if one.name not in self._seen or self._seen[one.name].definition != one.definition:
+                self._seen[one.name] = _Seen(one.definition)
+        with Cluster(connection(self._place.options)) as cluster:
+            there = look(cluster, [one.name for one in topics])
+            try:
+                hold_all(cluster, new)
+            except RETRIABLE:
+                raise
+            except WeirError as failure:  # of one of them: each is told by itself
+                log.debug("why:", exc_info=failure)
+                return there
+        for name in new:
+            ends = there[name]
+            if isinstance(ends, TopicEnds):
+                self._seen[name].held = ends.key
+        return there
+
+    def _is_due(self, one: LakeTopic, seen: _Seen, there: "TopicEnds | WeirError") -> bool:
+        if isinstance(there, WeirError):
+            raise there
+        if seen.held != there.key:  # partitions that came after `weir lake on`, or a topic that was made again
             hold(self._place, one.name.namespace, one.name)
-            seen.held = len(parts)
-        waiting = sum(part.lag for part in parts)
+            seen.held, seen.exported = there.key, None
+        if seen.exported is None:
+            table = find_table(one.name, one.definition)
+            if table is not None and not table.is_of(there.topic_id):
+                return True  # of a topic that was deleted: the export makes another
+            seen.exported = {} if table is None else table.offsets()
+        waiting = sum(max(0, end - seen.exported.get(index, 0)) for index, end in there.ends.items())
         if not waiting:
             seen.since_s = None
             return False

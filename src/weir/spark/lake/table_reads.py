@@ -44,7 +44,8 @@ def joined(spark: SparkSession, given: Mapping[str, str]) -> DataFrame | None:
     if not begins_early or any(name.startswith("ending") for name in named):
         return None
     try:
-        return _found(spark, given, options)
+        with Cluster(options.kafka) as cluster:
+            return _found(spark, cluster, given, options)
     except LakeError:
         raise
     except WeirError as failure:  # it is no Weir, nobody answers there, there is no such topic: the source says so
@@ -52,12 +53,13 @@ def joined(spark: SparkSession, given: Mapping[str, str]) -> DataFrame | None:
         return None
 
 
-def _found(spark: SparkSession, given: Mapping[str, str], options: SourceOptions) -> DataFrame | None:
+def _found(
+    spark: SparkSession, cluster: Cluster, given: Mapping[str, str], options: SourceOptions
+) -> DataFrame | None:
     from weir.spark.lake.reading import find_history
 
-    with Cluster(options.kafka) as cluster:
-        parts = partitions_of(cluster, options)
-        url = options.admin_url or admin_url(cluster)
+    parts = partitions_of(cluster, options)
+    url = options.admin_url or admin_url(cluster)
     access = access_by(url, options.kafka, _PATIENCE_S)
     place = WeirCluster(access, given.get("kafka.bootstrap.servers", ""))
     columns = None
@@ -72,7 +74,7 @@ def _found(spark: SparkSession, given: Mapping[str, str], options: SourceOptions
             continue
         columns = columns or WeirSource(dict(given)).schema()
         corrupt = options.registry.corrupt if options.registry is not None else None
-        history = find_history(spark, place, name, columns, corrupt=corrupt)
+        history = find_history(spark, place, cluster, name, columns, corrupt=corrupt)
         if history is None or history.frame is None:
             continue
         known_there = {str(part): end for part, end in history.offsets.items() if part in asked}

@@ -6,14 +6,17 @@ do not have it, so the nearest ancestor that does is asked; and a property of th
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
     NoSuchTableError,
     TableAlreadyExistsError,
     ValidationError,
@@ -22,8 +25,8 @@ from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
-from weir.model.errors import LakeError
-from weir.model.topics import TopicName
+from weir.model.errors import InvalidNameError, LakeError
+from weir.model.topics import NamespaceName, TopicName
 from weir.spark.lake.columns import fits
 from weir.spark.lake.definitions import Definition
 from weir.spark.lake.stores import folder_in, open_catalog, store_options
@@ -37,27 +40,63 @@ if TYPE_CHECKING:
 OFFSETS, RANGES, LOST = "weir.offsets", "weir.ranges", "weir.lost"
 TOPIC, TOPIC_ID, OWNER = "weir.topic", "weir.topic-id", "weir.owner"
 DAY = "day"
+#: A hundred manifests become one: each commit adds one, and names all that there are.
+MERGED = "commit.manifest-merge.enabled"
 #: Where the bytes are of a column that is typed.
 _RAW = {"key": RAW_KEY, "value": RAW_VALUE}
 _PROPERTIES = {
     # A commit that another one came before must not be repeated over it: both may have the same offsets.
     "commit.retry.num-retries": "0",
     "write.parquet.compression-codec": "zstd",
+    MERGED: "true",
     # Old metadata files go with the commits that replace them.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
+
+#: All but those of Kafka's names.
+_ODD = re.compile(r"[^A-Za-z0-9._-]+")
+#: What catalogs and file systems take; a few letters may come behind the name of a folder.
+_CATALOG_BYTES, _FOLDER_BYTES = 249, 240
 
 Offsets = dict[int, int]
 
 
 def table_name(topic: TopicName) -> tuple[str, str]:
     """In the catalog: catalogs know one level of namespaces."""
-    return f"{topic.namespace.tenant}__{topic.namespace.name}", topic.local
+    return _namespace(topic.namespace), _plain(topic.local, _CATALOG_BYTES)
+
+
+def _namespace(name: NamespaceName) -> str:
+    return f"{name.tenant}__{name.name}"
 
 
 def location_of(topic: TopicName, definition: Definition) -> str:
-    return f"{definition.to}/{topic.namespace.tenant}/{topic.namespace.name}/{topic.local}"
+    namespace = topic.namespace
+    return f"{definition.to}/{namespace.tenant}/{namespace.name}/{_plain(topic.local, _FOLDER_BYTES)}"
+
+
+def _plain(name: str, most_bytes: int) -> str:
+    """The name in letters that every store, catalog and reader takes as they are: others are written as `~` and
+    two hexadecimal digits for each byte. As a URL `a#1` would be a part of `a`."""
+    plain = _ODD.sub(lambda found: "".join(f"~{byte:02X}" for byte in found[0].encode()), name)
+    return plain if len(plain) <= most_bytes else f"topic~{sha256(name.encode()).hexdigest()}"
+
+
+def tables_in(namespace: NamespaceName, definition: Definition) -> list[TopicName]:
+    """The topics that have tables in the catalog, be they this Weir's or not."""
+    catalog, place = open_catalog(definition), (_namespace(namespace),)
+    try:
+        names = [one[-1] for one in catalog.list_tables(place)]
+    except NoSuchNamespaceError:
+        return []
+    found = []
+    for name in names:
+        about = catalog.load_table((*place, name)).properties if "~" in name else {}
+        topic = about.get(TOPIC, f"{namespace}/{name}")
+        with suppress(InvalidNameError):  # no table of a Weir's
+            found.append(TopicName.parse(topic))
+    return [one for one in found if one.namespace == namespace]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +115,10 @@ class LakeTable:
         """Of the files that are written next, with the ids of their fields."""
         return schema_to_pyarrow(self.table.schema())
 
+    def is_of(self, topic_id: str) -> bool:
+        """Whether it is the table of this topic, and not of one of the same name that was deleted."""
+        return bool(self.table.properties.get(TOPIC_ID, topic_id) == topic_id)
+
     def offsets(self) -> Offsets:
         """By partition the first offset that is not in the table."""
         said = self._said(OFFSETS)
@@ -88,9 +131,9 @@ class LakeTable:
     def _said(self, name: str) -> str | None:
         at: Snapshot | None = self.table.current_snapshot()
         while at is not None:
-            found = at.summary.additional_properties.get(name) if at.summary is not None else None
-            if found is not None:
-                return found
+            told = at.summary.additional_properties if at.summary is not None else {}
+            if OFFSETS in told:  # what it leaves out, nobody before it has said either
+                return told.get(name)
             at = None if at.parent_snapshot_id is None else self.table.snapshot_by_id(at.parent_snapshot_id)
         return self.table.properties.get(name)
 
@@ -107,7 +150,7 @@ def open_table(topic: TopicName, definition: Definition, schema: Any, topic_id: 
     catalog, found = open_catalog(definition), find_table(topic, definition)
     if found is not None:
         _check_owner(found, definition)
-    if found is not None and found.table.properties.get(TOPIC_ID, topic_id) != topic_id:
+    if found is not None and not found.is_of(topic_id):
         drop_table(found, definition)
         found = None
     if found is None:
@@ -138,7 +181,7 @@ def _check_owner(found: LakeTable, definition: Definition) -> None:
 def _create(catalog: "Catalog", topic: TopicName, location: str, schema: Any, about: Mapping[str, str]) -> None:
     name = table_name(topic)
     with suppress(NamespaceAlreadyExistsError):
-        catalog.create_namespace(name[0])
+        catalog.create_namespace(name[:1])
     try:
         made = catalog.create_table_transaction(
             name, schema, location=location, properties={**_PROPERTIES, **about}

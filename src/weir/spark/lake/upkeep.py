@@ -17,14 +17,22 @@ from pyarrow.fs import FileSelector, FileType
 
 from weir.client.kafka.admin import topic_config
 from weir.client.kafka.cluster import Cluster
+from weir.client.registry import kafka_name
 from weir.model.errors import TopicNotFoundError
 from weir.model.topics import TopicName
 from weir.spark.lake.definitions import Definition, NamespaceLake
-from weir.spark.lake.rewriting import Rewrite, RewriteJob, replace_files, rewrite, same_names, sent_keys
-from weir.spark.lake.stores import folder_in, open_catalog, store_options
-from weir.spark.lake.tables import LakeTable, drop_table, find_table, is_own, table_name
-from weir.spark.source.columns import RAW_KEY, RAW_VALUE
-from weir.spark.sql.cluster import kafka_name
+from weir.spark.lake.erasing import Erased, ErasedKeys, may_have_tombstones
+from weir.spark.lake.rewriting import (
+    Rewrite,
+    RewriteJob,
+    Rewritten,
+    find_tombstones,
+    replace_files,
+    rewrite,
+    same_names,
+)
+from weir.spark.lake.stores import folder_in, store_options
+from weir.spark.lake.tables import LakeTable, drop_table, find_table, is_own, tables_in
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -34,6 +42,8 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 _DAY_MS = 86_400_000
+#: However many there are, snapshots of so long stay for those who read them.
+_LEAST_SNAPSHOTS_S = 3600.0
 #: Up to which offset of each partition tombstones have been looked for.
 ERASED = "weir.erased"
 
@@ -46,6 +56,7 @@ class Limits:
     small_files: int = 8
     file_bytes: int = 256 * 1024 * 1024
     snapshots_s: float = 86_400.0
+    most_snapshots: int = 1000
     orphans_s: float = 86_400.0
 
 
@@ -109,20 +120,32 @@ class Upkeep:
         ends = self._found.offsets()
         if all(done.get(partition, 0) >= end for partition, end in ends.items()):
             return 0
-        files = self._files()
-        erased: dict[int, dict[bytes, int]] = {}
-        for file in files:
-            partition, _, last = self._place(file)
-            if last >= done.get(partition, 0):
-                columns = ("key", RAW_KEY, "value", RAW_VALUE, "offset", "corrupt")
-                tombstones(self._read(file, *columns), erased.setdefault(partition, {}))
-        touched = [
-            Rewrite((file,), keys)
+        files, schema = self._files(), self._found.table.schema()
+        new = [
+            file
             for file in files
-            if (keys := erased.get(self._place(file)[0])) and self._has_any(file, keys)
+            if self._place(file)[2] >= done.get(self._place(file)[0], 0) and may_have_tombstones(file, schema)
         ]
-        made = self._rewrite(touched, {ERASED: json.dumps({str(one): end for one, end in ends.items()})})
-        return sum(one.files[0].record_count for one in touched) - sum(file.record_count for file in made)
+        job = RewriteJob(self._found.table.metadata, store_options(self._definition))
+        tombstones = self._tasks.map(lambda file: find_tombstones(job, file), new) if new else []
+        erased = {
+            partition: keys
+            for partition in ends
+            if len(
+                keys := ErasedKeys.of(
+                    rows for file, rows in zip(new, tombstones, strict=True) if self._place(file)[0] == partition
+                )
+            )
+        }
+        wanted = [
+            Rewrite((file,), partition)
+            for file in files
+            if (partition := self._place(file)[0]) in erased and erased[partition].may_be_in(file, schema)
+        ]
+        said = {ERASED: json.dumps({str(one): end for one, end in ends.items()})}
+        changed = self._rewrite(wanted, erased, said)
+        before = sum(file.record_count for one in changed for file in one.old)
+        return before - sum(file.record_count for one in changed for file in one.new)
 
     def join_files(self) -> int:
         """How many small files have become parts of larger ones."""
@@ -141,31 +164,35 @@ class Upkeep:
         self._rewrite(wanted)
         return sum(len(one.files) for one in wanted)
 
-    def _rewrite(self, wanted: Sequence[Rewrite], properties: dict[str, str] | None = None) -> "list[DataFile]":
-        """What has taken their place."""
-        if not wanted:
-            if properties:
-                with self._found.table.transaction() as transaction:
-                    transaction.set_properties(properties)
-            return []
-        job = RewriteJob(self._found.table.metadata, store_options(self._definition))
-        made = [file for files in self._tasks.map(lambda one: rewrite(job, one), wanted) for file in files]
-        replace_files(self._found, [file for one in wanted for file in one.files], made, properties)
-        return made
-
-    def _has_any(self, file: "DataFile", keys: dict[bytes, int]) -> bool:
-        found = self._read(file, "key", RAW_KEY, "offset")
-        return any(
-            isinstance(key, bytes) and offset < keys.get(key, -1)
-            for key, offset in zip(sent_keys(found), found["offset"].to_pylist(), strict=True)
-        )
+    def _rewrite(
+        self,
+        wanted: Sequence[Rewrite],
+        erased: Erased | None = None,
+        properties: dict[str, str] | None = None,
+    ) -> list[Rewritten]:
+        """What has become of those that had to change."""
+        job = RewriteJob(self._found.table.metadata, store_options(self._definition), erased or {})
+        done = self._tasks.map(lambda one: rewrite(job, one), wanted) if wanted else []
+        changed = [one for one in done if one.old]
+        if changed:
+            old, new = [file for one in changed for file in one.old], [file for one in changed for file in one.new]
+            replace_files(self._found, old, new, properties)
+        elif properties:
+            with self._found.table.transaction() as transaction:
+                transaction.set_properties(properties)
+        return changed
 
     # --- files --------------------------------------------------------------------------------------------------
 
     def expire_snapshots(self, *, now: bool = False) -> int:
         """How many snapshots are gone, with what only they had; but for the current one. `now`: all others."""
         table, before = self._found.table, len(self._found.table.metadata.snapshots)
-        last_s = self._wall_s() + 1 if now else self._wall_s() - self._limits.snapshots_s
+        last_s = self._wall_s() + 1 if now else self._oldest_s()
+        current = table.metadata.current_snapshot_id
+        if all(
+            one.timestamp_ms >= last_s * 1000 or one.snapshot_id == current for one in table.metadata.snapshots
+        ):
+            return 0
         held = _files_of(self._found)
         table.maintenance.expire_snapshots().older_than(datetime.fromtimestamp(last_s, UTC)).commit()
         table.refresh()
@@ -174,6 +201,16 @@ class Upkeep:
             for path in held - _files_of(self._found):
                 table.io.delete(path)
         return gone
+
+    def _oldest_s(self) -> float:
+        """From when on snapshots stay. All of them are in a file that each commit writes anew: of a table with one
+        every few seconds, not all of a day."""
+        limits, now_s = self._limits, self._wall_s()
+        times = sorted((one.timestamp_ms for one in self._found.table.metadata.snapshots), reverse=True)
+        if len(times) <= limits.most_snapshots:
+            return now_s - limits.snapshots_s
+        newest_s = times[limits.most_snapshots - 1] / 1000
+        return max(now_s - limits.snapshots_s, min(newest_s, now_s - _LEAST_SNAPSHOTS_S))
 
     def remove_orphans(self) -> int:
         """How many files are gone that no snapshot knows: of exports that came to nothing, a day ago or longer."""
@@ -207,12 +244,6 @@ class Upkeep:
         with self._found.table.io.new_input(file.file_path).open() as source:
             return pq.read_schema(source)
 
-    def _read(self, file: "DataFile", *names: str) -> Any:
-        with self._found.table.io.new_input(file.file_path).open() as source:
-            whole = pq.ParquetFile(source)
-            there = [name for name in names if name in whole.schema_arrow.names]
-            return whole.read(columns=there)
-
     def _is_compacted(self, cluster: Cluster) -> bool:
         return "compact" in topic_config(cluster, kafka_name(self._found.topic), "cleanup.policy")
 
@@ -220,14 +251,6 @@ class Upkeep:
 def _number(bound: bytes) -> int:
     """As Iceberg writes a column's least and greatest."""
     return int.from_bytes(bound, "little", signed=True)
-
-
-def tombstones(rows: Any, found: dict[bytes, int]) -> None:
-    null = rows[RAW_VALUE if RAW_VALUE in rows.column_names else "value"].is_null().to_pylist()
-    fine = rows["corrupt"].is_null().to_pylist() if "corrupt" in rows.column_names else [True] * len(null)
-    for key, offset, gone, whole in zip(sent_keys(rows), rows["offset"].to_pylist(), null, fine, strict=True):
-        if gone and whole and isinstance(key, bytes):
-            found[key] = max(offset, found.get(key, -1))
 
 
 def _runs(files: "Sequence[DataFile]", most_bytes: int) -> "list[list[DataFile]]":
@@ -266,23 +289,13 @@ def drop_deleted(cluster: Cluster, lakes: Sequence[NamespaceLake]) -> list[Topic
     gone = []
     for lake in lakes:
         for definition in {one for one in (lake.every, *lake.topics.values()) if one is not None}:
-            catalog = open_catalog(definition)
-            prefix = table_name(TopicName.parse(f"{lake.namespace}/x"))[0]
-            if (prefix,) not in catalog.list_namespaces():
-                continue
-            for _, name in catalog.list_tables(prefix):
-                topic = TopicName.parse(f"{lake.namespace}/{name}")
-                if lake.of(topic) != definition or _exists(cluster, topic):
+            tables = tables_in(lake.namespace, definition)
+            told = cluster.describe([kafka_name(topic) for topic in tables if lake.of(topic) == definition])
+            for topic in tables:
+                if not isinstance(told.get(kafka_name(topic)), TopicNotFoundError):
                     continue
                 found = find_table(topic, definition)
                 if found is not None and is_own(found, definition):
                     drop_table(found, definition)
                     gone.append(topic)
     return gone
-
-
-def _exists(cluster: Cluster, topic: TopicName) -> bool:
-    try:
-        return bool(cluster.partitions([kafka_name(topic)]))
-    except TopicNotFoundError:
-        return False

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, load_file_io
-from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyspark import TaskContext
 
 from weir.spark.lake.columns import CORRUPT, conform
+from weir.spark.lake.files import RowsWriter, data_file
 from weir.spark.lake.stores import suit_store
 from weir.spark.source.options import Registry, SourceOptions
 from weir.spark.source.planning import Losses
@@ -29,8 +29,6 @@ _US_PER_DAY = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Days that are written at the same time: producers may give any time, and each open file has a buffer.
 _OPEN_FILES = 16
-_ROW_GROUP_ROWS = 128 * 1024
-_BUFFER_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,33 +84,6 @@ def _with_corrupt(options: SourceOptions) -> SourceOptions:
     return replace(options, registry=Registry("", permissive=True, corrupt=CORRUPT), raw=True)
 
 
-@dataclass(slots=True)
-class _File:
-    path: str
-    stream: Any
-    writer: Any
-    waiting: list[Any] = field(default_factory=list)
-    waiting_bytes: int = 0
-
-    def add(self, batch: Any) -> None:
-        self.waiting.append(batch)
-        self.waiting_bytes += batch.nbytes
-        if self.waiting_bytes >= _BUFFER_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Small batches become row groups together."""
-        if self.waiting:
-            whole = pa.Table.from_batches(self.waiting).combine_chunks()
-            self.writer.write_table(whole, row_group_size=_ROW_GROUP_ROWS)
-            self.waiting, self.waiting_bytes = [], 0
-
-    def close(self) -> None:
-        self.flush()
-        self.writer.close()
-        self.stream.close()
-
-
 class _Days:
     """The files of one range."""
 
@@ -122,7 +93,7 @@ class _Days:
         self._range = wanted
         self._io = io
         self._schema = schema
-        self._open: dict[int, _File] = {}
+        self._open: dict[int, RowsWriter] = {}
         self._paths: list[str] = []
         context = TaskContext.get()
         self._attempt = 0 if context is None else context.taskAttemptId()
@@ -136,18 +107,18 @@ class _Days:
     def close(self) -> "tuple[DataFile, ...]":
         while self._open:
             self._open.pop(next(iter(self._open))).close()
-        return tuple(parquet_file_to_data_file(self._io, self._job.metadata, path) for path in self._paths)
+        return tuple(data_file(self._io, self._job.metadata, path) for path in self._paths)
 
     def abandon(self) -> None:
         """Nobody will add what was written; what cannot be deleted now is an orphan, and goes later."""
         for one in self._open.values():
             with suppress(Exception):
-                one.stream.close()
+                one.abandon()
         for path in self._paths:
             with suppress(Exception):
                 self._io.delete(path)
 
-    def _file(self, day: int) -> _File:
+    def _file(self, day: int) -> RowsWriter:
         found = self._open.pop(day, None)
         if found is None:
             if len(self._open) >= _OPEN_FILES:
@@ -156,14 +127,14 @@ class _Days:
         self._open[day] = found  # the one that was used last is closed last
         return found
 
-    def _begin(self, day: int) -> _File:
+    def _begin(self, day: int) -> RowsWriter:
         job, wanted = self._job, self._range
         name = f"{wanted.partition.index:05d}-{wanted.start:019d}-{wanted.end:019d}"
         name += f"-{job.export}-{self._attempt}-{len(self._paths)}.parquet"
         path = f"{job.metadata.location}/data/day={_shown(day)}/{name}"
-        stream = self._io.new_output(path).create(overwrite=True)
+        found = RowsWriter(self._io, path, self._schema)
         self._paths.append(path)
-        return _File(path, stream, pq.ParquetWriter(stream, self._schema, compression="zstd"))
+        return found
 
 
 def _by_day(batch: Any) -> Iterator[tuple[int, Any]]:

@@ -14,12 +14,13 @@ from pyspark.pipelines.flow import AutoCdcFlow
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
+from weir.client.registry import kafka_name
 from weir.model.errors import ConfigError, SqlError, WeirError
 from weir.spark.pipelines.checks import unfit
 from weir.spark.pipelines.definitions import Definition, Definitions, line_of
 from weir.spark.pipelines.graph import Dataset, FlowEdge, Graph, Kind, inputs_of
 from weir.spark.pipelines.spec import Sink, Source, Spec
-from weir.spark.sql.cluster import WeirCluster, kafka_name, table_name
+from weir.spark.sql.cluster import WeirCluster, table_name
 from weir.spark.sql.insert import written_columns
 from weir.spark.sql.queries import Query, quoted
 from weir.spark.sql.tables import Tables

@@ -14,6 +14,7 @@ from uuid import uuid4
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.client.registry import kafka_name
 from weir.model.errors import SparkSetupError, WeirError
 from weir.spark.pipelines import definitions, openlineage
 from weir.spark.pipelines.definitions import Definitions, here
@@ -22,7 +23,7 @@ from weir.spark.pipelines.spec import Sink, Source, Spec
 from weir.spark.pipelines.state import State, app_name, write
 from weir.spark.sessions import prepare, settings
 from weir.spark.source.options import connection
-from weir.spark.sql.cluster import WeirCluster, kafka_name
+from weir.spark.sql.cluster import WeirCluster
 from weir.spark.sql.insert import written_columns
 from weir.spark.sql.pipelines import make_topic, register_schema
 from weir.spark.sql.tables import Tables

@@ -15,6 +15,7 @@ from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import ends, starts
 from weir.client.kafka.producing import Sender
 from weir.client.kafka.transactions import init_producer
+from weir.client.registry import kafka_name
 from weir.client.replays import find_replay, report
 from weir.model.batch import Stamp
 from weir.model.errors import OutOfOrderSequenceError, ReplayStateError, WeirError
@@ -25,7 +26,7 @@ from weir.spark.sink.encode import Chunk, Splitter, chunks
 from weir.spark.source.options import connection, parse
 from weir.spark.source.ranges import Range
 from weir.spark.source.reading import read_range
-from weir.spark.sql.cluster import WeirCluster, kafka_name
+from weir.spark.sql.cluster import WeirCluster
 from weir.wire.kafka.compression import compressor
 from weir.wire.kafka.records import ADDRESSED, Compression
 

@@ -9,13 +9,13 @@ from weir.client.admin import topic_path
 from weir.client.blocking import ask_v2
 from weir.client.kafka import positions
 from weir.client.kafka.cluster import Cluster
-from weir.client.registry import topic_of
+from weir.client.registry import kafka_name, topic_of
 from weir.client.replays import begin_replay
 from weir.model.errors import ConfigError, TopicNotFoundError, WeirError
 from weir.model.replays import Replay, is_selection
 from weir.model.topics import TopicName
 from weir.spark.source.options import connection
-from weir.spark.sql.cluster import WeirCluster, kafka_name
+from weir.spark.sql.cluster import WeirCluster
 
 _SUBSCRIPTION, _TOPIC = "subscription:", "topic:"
 #: Messages in one batch, unless the rate asks for smaller steps; and how many steps a second has then.

@@ -15,8 +15,8 @@ from pyspark.sql import functions as f
 from weir.client.admin import topic_path
 from weir.client.blocking import ask_v2
 from weir.client.kafka import positions
-from weir.client.kafka.cluster import Cluster
-from weir.client.registry import schemas_by, topic_of
+from weir.client.kafka.cluster import Cluster, Described
+from weir.client.registry import kafka_name, schemas_by, topic_of
 from weir.client.sinks import forget, last_epoch
 from weir.model.consumer_groups import DEAD_LETTERS
 from weir.model.dead_letters import NAMES
@@ -44,7 +44,7 @@ from weir.model.topics import TopicName
 from weir.spark.replay.requests import subscriptions
 from weir.spark.source.options import connection
 from weir.spark.source.progress import Progress
-from weir.spark.sql.cluster import WeirCluster, kafka_name
+from weir.spark.sql.cluster import WeirCluster
 from weir.spark.sql.tables import SENT_KEY, SENT_VALUE, Tables
 from weir.wire.pulsar.translation import SCHEMA_VERSION
 
@@ -176,7 +176,10 @@ class Selector:
             said = told.get("deadLetterTopic")
             if said:
                 named.add(TopicName.parse(said) if "/" in said else TopicName(topic.namespace, said))
-        return sorted((one for one in named if one in there and one != topic), key=str)
+        with Cluster(connection(self.place.options)) as cluster:  # of RocketMQ's names brokers list none
+            told = cluster.describe([kafka_name(one) for one in named])
+        found = {one for one in named if isinstance(told.get(kafka_name(one)), Described)}
+        return sorted(found - {topic}, key=str)
 
     def _dead(self, replay: Replay, topic: TopicName) -> DataFrame | None:
         frame = self.tables.table(topic, headers=True, raw=True, mode="PERMISSIVE", schema_of_topic=replay.topic)

@@ -51,7 +51,9 @@ _PROTOCOLS = pa.array([*ORIGINS, None], pa.string())
 #: Opened records that become one Arrow batch: enough to hide the cost of a batch, few enough to stay in a cache.
 _PIECE_BYTES = 16 * 1024 * 1024
 _US_PER_MS = 1000
-_MOST_MS = ((1 << 63) - 1) // _US_PER_MS
+#: The years 1 to 9999: neither SQL nor Python's dates know others. Microseconds that a client gave as milliseconds
+#: are the last moment of them.
+_LEAST_MS, _MOST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
 class BatchTable:
@@ -126,7 +128,7 @@ class Decoder:
 
     def _arrow(self, view: Any, records: Ints, time_types: NDArray[np.int32], origins: Ints) -> Any:
         count = records.shape[1]
-        times = np.clip(records[kernels.TIME], -_MOST_MS, _MOST_MS) * _US_PER_MS
+        times = np.clip(records[kernels.TIME], _LEAST_MS, _MOST_MS) * _US_PER_MS
         arrays = [
             binary_array(pa.binary(), view, records[kernels.KEY_AT], records[kernels.KEY_SIZE]),
             binary_array(pa.binary(), view, records[kernels.VALUE_AT], records[kernels.VALUE_SIZE]),

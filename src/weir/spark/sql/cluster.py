@@ -7,7 +7,7 @@ from weir.client.addresses import split_urls
 from weir.client.blocking import Access
 from weir.client.streams import listeners
 from weir.model.errors import ConfigError, InvalidNameError, SqlError
-from weir.model.topics import DEFAULT_NAMESPACE, NamespaceName, TopicName
+from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,3 @@ def table_name(topic: TopicName) -> str:
     else:
         parts = [namespace.tenant, namespace.name, topic.local]
     return ".".join(part if part.isidentifier() else f"`{part}`" for part in parts)
-
-
-def kafka_name(topic: TopicName) -> str:
-    """The name by which Kafka's clients know the topic."""
-    namespace: NamespaceName = topic.namespace
-    if namespace == DEFAULT_NAMESPACE:
-        return topic.local
-    return f"{namespace.tenant}..{namespace.name}..{topic.local}"

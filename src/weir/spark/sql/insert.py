@@ -9,9 +9,10 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.functions import arrow_udf
 
+from weir.client.registry import kafka_name
 from weir.model.errors import SqlError
 from weir.model.topics import TopicName
-from weir.spark.sql.cluster import WeirCluster, kafka_name, table_name, topic_named
+from weir.spark.sql.cluster import WeirCluster, table_name, topic_named
 from weir.spark.sql.output import is_about, message_columns, written_beside
 from weir.spark.sql.queries import Query, quoted
 from weir.spark.sql.results import Done

@@ -13,12 +13,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from weir.client.admin import join, topic_path
 from weir.client.blocking import Access, ask_v2
 from weir.client.kafka.cluster import Cluster
+from weir.client.registry import kafka_name
 from weir.client.sinks import forget
 from weir.model.errors import BrokerError, InvalidNameError, NotAllowedError, SqlError, WeirError
 from weir.model.sql_streams import SqlStream
 from weir.model.topics import TopicName
 from weir.spark.source.options import connection
-from weir.spark.sql.cluster import WeirCluster, kafka_name, table_name
+from weir.spark.sql.cluster import WeirCluster, table_name
 from weir.spark.sql.output import Messages, messages
 from weir.spark.sql.queries import Query, find_query, tokenize
 from weir.spark.sql.stream_options import output_mode, poison_mode

@@ -10,14 +10,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from weir.client.kafka.cluster import Cluster
-from weir.client.registry import schemas_by, topic_of
+from weir.client.registry import kafka_name, schemas_by, topic_of
 from weir.model.errors import ConfigError, SchemaNotFoundError, SqlError, TopicNotFoundError
 from weir.model.replays import is_selection
 from weir.model.topics import TopicName
 from weir.spark.lake.reading import History, find_history
 from weir.spark.source.columns import RAW_KEY, RAW_VALUE, schema_of
 from weir.spark.source.options import connection
-from weir.spark.sql.cluster import WeirCluster, kafka_name, table_name, topic_named
+from weir.spark.sql.cluster import WeirCluster, table_name, topic_named
 from weir.spark.sql.distinct import KEY, TIME, Distinct
 from weir.spark.sql.queries import Query, quoted
 from weir.spark.sql.table_options import FAILFAST, PERMISSIVE
@@ -245,7 +245,8 @@ class Tables:
         """What the lake has, if it has the topic, and nothing says where to begin or end."""
         if any(option.startswith(("starting", "ending")) for option in given):
             return None
-        return find_history(self._spark(), self._place, topic, columns, corrupt=corrupt)
+        with Cluster(connection(self._place.options)) as cluster:
+            return find_history(self._spark(), self._place, cluster, topic, columns, corrupt=corrupt)
 
     def _stored(
         self, topic: TopicName, columns: StructType, given: Mapping[str, str], history: History | None

@@ -7,10 +7,11 @@ from typing import Any
 
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import ends, starts
+from weir.client.registry import kafka_name
 from weir.model.sql_streams import SqlStream
 from weir.model.topics import TopicName
 from weir.spark.source.options import connection
-from weir.spark.sql.cluster import WeirCluster, kafka_name
+from weir.spark.sql.cluster import WeirCluster
 
 
 def last_batch(checkpoint: Path) -> int:
