@@ -10,9 +10,9 @@ from weir.testing.scenario_table import SCENARIOS
 from weir.testing.sim import report_seed
 
 SEEDS = 200
-#: Of scenarios of which so many are enough each time.
+#: Of scenarios of which so many are enough each time; `make sim` has more.
 #: `broker` has one broker of what `multibroker` has several of.
-FEWER = {"broker": 100, "half": 5, "queues": 5, "retries": 5, "rocketmq": 5}
+FEWER = {"broker": 100, "multibroker": 100, "half": 5, "queues": 5, "retries": 5, "rocketmq": 5}
 _CHUNK = 5
 _REPEATED = 3
 _IN_OTHER_PROCESSES = 2
