@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from weir.functions.subscribing import leave_dropped, subscribe
+from weir.model.errors import FunctionError
 from weir.model.functions import Function
 from weir.model.topics import TopicName
 from weir.spark.functions.query import source_options
 from weir.spark.functions.source import FunctionReader, FunctionSource
+from weir.spark.functions.worker import serve
 from weir.spark.sql.cluster import WeirCluster
 
 from .conftest import Bench
@@ -82,3 +85,9 @@ def test_an_input_that_an_update_drops_is_no_loss_and_is_not_subscribed_again(
     one.commit(planned_before)
     assert read(one, planned_before) == ([(first.local, 1, 2)], {first.local: {"0": 2}})
     assert kept_for(bench, function) == [first]
+
+
+def test_code_that_cannot_be_loaded_is_told_before_there_is_a_spark(bench: Bench, tmp_path: Path) -> None:
+    function = bench.deploy("import nosuchlib\ndef f(message): return message", on="spark")
+    with pytest.raises(FunctionError, match=r"f\.py cannot be loaded: ModuleNotFoundError: .*nosuchlib"):
+        serve(bench.access, function.name, kafka=None, folder=tmp_path, restarts=0, stopped=[])

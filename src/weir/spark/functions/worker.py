@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
@@ -15,13 +16,16 @@ import click
 from weir.client import functions as rest
 from weir.client.blocking import Access
 from weir.functions.counting import Counts, Origin, Reports
+from weir.functions.executors import Executors
+from weir.functions.in_place import setup_of
 from weir.functions.loading import look
-from weir.functions.options import from_text
+from weir.functions.options import FunctionOptions, from_text
 from weir.functions.parent import end_with_parent
 from weir.functions.place import Place
+from weir.functions.protocol import SchemaVersion
 from weir.functions.subscribing import leave_dropped, subscribe
 from weir.model.errors import FunctionError, SparkSetupError, WeirError
-from weir.model.functions import FunctionStats
+from weir.model.functions import Function, FunctionStats
 from weir.model.topics import TopicName
 
 #: How long a broker may be away.
@@ -102,6 +106,7 @@ def serve(
     try:
         subscribe(access, function)
         task = task_of(place, function)
+        check_loads(function, options, task.schemas)
         rmtree(scratch, ignore_errors=True)  # of one that was killed
         config = {"spark.driver.memory": options.memory}
         config |= {"spark.local.dir": str(scratch)} if options.master.startswith("local") else {}
@@ -124,6 +129,17 @@ def serve(
                 spark.stop()
             rmtree(scratch, ignore_errors=True)
         reports.close()
+
+
+def check_loads(
+    function: Function, options: FunctionOptions, schemas: Mapping[str, Sequence[SchemaVersion]]
+) -> None:
+    """FunctionError says why the code cannot be loaded, before there is a Spark that would say it in its way."""
+    trial = Executors(setup_of(function, options, schemas), 1)
+    try:
+        trial.start()
+    finally:
+        trial.close()
 
 
 def _follow(query: Any, counts: Counts, stopped: list[int]) -> None:
