@@ -1,5 +1,7 @@
 """Parts of a replay that need neither Spark nor brokers: batches that are always the same, and statements."""
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from weir.model.errors import SqlError
 from weir.model.replays import Replay, is_selection
 from weir.model.topics import TopicName
-from weir.spark.replay.batching import grouped, runs
+from weir.spark.replay.batching import grouped, in_turns, runs
 from weir.spark.replay.selecting import selection_topic
 from weir.spark.sql import statements as s
 from weir.spark.sql.parsing import parse
@@ -52,6 +54,22 @@ def test_batches_are_cut_by_place_and_size_whatever_pieces_the_selection_is_read
         size += sum(1 + len(one["value"] or b"") for one in headers or ())
         full = len(expected[-1]) == count or size >= most
     assert found == expected
+
+
+@given(st.lists(st.integers(0, 4), max_size=9), st.integers(1, 4))
+def test_parts_take_turns_and_only_so_many_are_open(sizes: list[int], most: int) -> None:
+    open_: set[int] = set()
+
+    def part(number: int) -> Iterator[tuple[int, int]]:
+        open_.add(number)
+        assert len(open_) <= most
+        for at in range(sizes[number]):
+            yield number, at
+        open_.remove(number)
+
+    found = list(in_turns([part(number) for number in range(len(sizes))], most))
+    assert sorted(found) == [(number, at) for number, size in enumerate(sizes) for at in range(size)]
+    assert all([at for n, at in found if n == number] == list(range(size)) for number, size in enumerate(sizes))
 
 
 def test_a_batch_ends_where_the_schemas_version_changes_and_around_what_must_stay_as_it_is() -> None:

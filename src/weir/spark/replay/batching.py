@@ -1,7 +1,8 @@
 """The selection cut into batches by what its messages are, so that a batch is the same whenever it is made."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,8 @@ from weir.spark.source.kernels import Ints
 from weir.spark.values.typed import versions_of
 from weir.wire.pulsar.translation import METADATA
 
+T = TypeVar("T")
+_OVER = object()
 #: Rows that are taken into memory together end with the one that reaches this.
 _MOST_BYTES = 4 * 1024 * 1024
 
@@ -67,6 +70,22 @@ def runs(rows: Any) -> Iterator[Any]:
         if at == rows.num_rows or versions[at] != versions[at - 1]:
             yield rows.slice(first, at - first)
             first = at
+
+
+def in_turns(parts: Iterable[Iterator[T]], most: int) -> Iterator[T]:
+    """One thing of each part after the other, of so many parts at a time; others begin when one has ended."""
+    waiting = iter(parts)
+    begun = list(islice(waiting, most))
+    while begun:
+        left: list[Iterator[T]] = []
+        for part in begun:
+            one = next(part, _OVER)
+            if one is _OVER:
+                left += islice(waiting, 1)
+            else:
+                left.append(part)
+                yield cast("T", one)
+        begun = left
 
 
 def _one(batches: list[Any]) -> Any:

@@ -20,7 +20,7 @@ from weir.client.replays import find_replay, report
 from weir.model.batch import Stamp
 from weir.model.errors import OutOfOrderSequenceError, ReplayStateError, WeirError
 from weir.model.replays import Replay, ReplayState
-from weir.spark.replay.batching import grouped, runs
+from weir.spark.replay.batching import grouped, in_turns, runs
 from weir.spark.replay.selecting import drop_selection, selection_topic
 from weir.spark.sink.encode import Chunk, Splitter, chunks
 from weir.spark.source.options import connection, parse
@@ -33,6 +33,8 @@ from weir.wire.kafka.records import ADDRESSED, Compression
 #: How often it is kept how far a replay is, and how many messages may be on their way.
 _REPORT_S = 1.0
 _WINDOW = 4
+#: Partitions that are read and written beside each other: each has a connection, and some megabytes.
+_BESIDE = 16
 #: Bytes that are fetched ahead, of all partitions and of one at the least.
 _FETCH, _MEMORY, _LEAST = "kafka.max.partition.fetch.bytes", 64 * 1024 * 1024, 1024 * 1024
 #: How often somebody who delivers the same is let go first.
@@ -134,7 +136,8 @@ class Delivery:
         compress, attributes = compressor(Compression.LZ4), 0 if replay.subscription is None else ADDRESSED
         sender = Sender(cluster, window=_WINDOW)
         began, sent, said_s = self._now(), 0, self._now()
-        for one in _in_turns([self._batches(replay, index, first) for index, first in enumerate(done)]):
+        parts = [self._batches(replay, index, first) for index, first in enumerate(done)]
+        for one in in_turns(parts, _BESIDE):
             stamp = Stamp(replay.producer_id, replay.producer_epoch, one.sequence)
             batch = one.chunk.seal(stamp, Compression.LZ4, compress, attributes)
             self._reached("sending")
@@ -178,7 +181,7 @@ class Delivery:
         name, at = kafka_name(selection_topic(replay)), 0
         splitter = Splitter(name, lambda _: len(replay.selected), now_ms=lambda: 0)
         with Cluster(connection(self._place.options)) as cluster:
-            read = self._rows(Partition(name, index), len(replay.selected), cluster)
+            read = self._rows(Partition(name, index), min(_BESIDE, len(replay.selected)), cluster)
             for rows in grouped(read, replay.batch):
                 if at + rows.num_rows <= first:
                     at += rows.num_rows
@@ -197,15 +200,3 @@ class Delivery:
         options = parse({**self._place.options, **read}, streaming=False)
         if whole.size:
             yield from read_range(options, whole)
-
-
-def _in_turns(parts: list[Iterator[_Sent]]) -> Iterator[_Sent]:
-    """One batch of each partition after the other."""
-    while parts:
-        left = []
-        for part in parts:
-            one = next(part, None)
-            if one is not None:
-                left.append(part)
-                yield one
-        parts = left
