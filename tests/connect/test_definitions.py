@@ -68,8 +68,8 @@ _FILES = 'topic = "t"\n[source]\ntype = "files"\npath = "/x"\n'
     [
         (f'{_FILES}patern = "*"', "patern is not known (did you mean pattern?)"),
         ('topic = "t"\npath = "/x"\n[source]\ntype = "files"', "path is not known (write it below [source])"),
-        (f'{_FILES}engine = "spark"'.replace("/x", "s3://a/b"), "no client of S3"),
         (_FILES.replace("/x", "ftp://a/b"), "of a kind that is not known"),
+        ('topic = "t"\n[sink]\ntype = "http"\nurl = "http://a/b c"', "as %20"),
         (f'{_FILES}access_key = {{ env = "A" }}', "access_key and secret_key belong together"),
         (f"{_FILES}poll = 2024-01-01", "poll is '2024-01-01' (a span, such as \"500ms\""),
         (f'{_FILES}[sink]\ntype = "files"\npath = "/y"', "has both [source] and [sink]: make it two"),

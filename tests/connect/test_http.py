@@ -1,5 +1,6 @@
 """HTTP, both ways: pages from a cursor on, once; batches that are tried again, and what is refused for good."""
 
+import gzip
 import json
 import threading
 from collections.abc import Iterator
@@ -40,6 +41,18 @@ class Api:
                     at = int(query.get("cursor", ["0"])[0])
                     page = api.records[at : at + 5]
                     self._answer(200, {"items": page, "next": str(at + 5) if len(page) == 5 else None})
+                    return
+                if path == "/packed":
+                    if "cursor" in query:
+                        self.send_response(204)
+                        self.end_headers()
+                        return
+                    data = gzip.compress(json.dumps(api.records).encode())
+                    self.send_response(200)
+                    self.send_header("Content-Encoding", "gzip")
+                    self.send_header("Content-Length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data)
                     return
                 if path == "/drips":
                     self.send_response(200)
@@ -198,6 +211,22 @@ def test_a_last_page_without_a_cursor_is_carried_as_it_grows(weir: Weir, api: Ap
             running.steps()
         api.records += [{"id": 8 + more * 3 + at} for at in range(3)]
     assert [row["id"] for row in weir.values(unique)] == list(range(1, 17))
+
+
+def test_answers_that_are_compressed_or_empty_are_taken(
+    weir: Weir, api: Api, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = {"type": "http", "url": f"{api.url}/packed", "cursor_field": "id"}
+    with weir.task(unique, {"topic": unique, "source": about}) as running:
+        running.until(lambda: len(weir.values(unique)) == 7)
+        running.steps()
+    assert len(weir.values(unique)) == 7
+    monkeypatch.setattr("weir.connect.http._MAX_ANSWER_BYTES", 200)
+    api.records *= 100
+    again = f"{unique}-again"
+    told = pytest.raises(ConnectorError, match="answered with more than")
+    with weir.task(again, {"topic": again, "source": about}) as running, told:
+        running.steps()
 
 
 def test_an_answer_that_drips_for_ever_ends_by_the_timeout(weir: Weir, api: Api, unique: str) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from weir.client.kafka.cluster import Cluster
+from weir.connect.stores import Store
 from weir.connect.values import latest_schema, record_of, register
 from weir.model.errors import ConfigError, ConnectorError
 from weir.model.topics import TopicName
+from weir.testing.processes.s3 import S3Server
 
 from .conftest import Weir
 from .runner_kit import Cli, RunnerProcess, until
@@ -189,9 +192,42 @@ def test_messages_become_lines_csv_and_parquet_with_and_without_a_schema(
             running.steps()
 
 
+def test_a_bucket_is_read_and_written_as_a_folder_is(
+    weir: Weir, s3: S3Server, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("KEY", s3.environment["AWS_ACCESS_KEY_ID"])
+    monkeypatch.setenv("SECRET", s3.environment["AWS_SECRET_ACCESS_KEY"])
+    with_keys = {"endpoint": s3.url, "access_key": {"env": "KEY"}, "secret_key": {"env": "SECRET"}}
+    path = f"s3://{s3.bucket}/{unique}"
+    store = Store(weir.job(unique, source(unique, f"{path}/in", **with_keys)))
+    store.write("é [1] {a,b}%20.json", b'{"n": 0}\n{"n": 1}\n')
+    store.write("sub/b.json.gz", gzip.compress(b'{"n": 2}'))
+    store.write("broken.json", b'{"n": 3}\n{')
+    said = source(unique, f"{path}/in", **with_keys)
+    wrong = pytest.raises(ConnectorError, match=r"^broken\.json: .*mend the file")
+    with weir.task(unique, said) as running, wrong:
+        running.steps()
+    assert weir.messages(unique) == []
+    store.write("broken.json", b'{"n": 3}\n{"n": 4, "long": "than it was before"}\n')
+    with weir.task(unique, said) as running:
+        running.until(lambda: len(weir.values(unique)) == 5)
+        running.steps()
+    assert sorted(row["n"] for row in weir.values(unique)) == [0, 1, 2, 3, 4]
+    for form in ("csv", "parquet"):
+        topic, inside = f"{unique}-{form}", f"{path}/{form}"
+        written = Store(weir.job(topic, sink(unique, inside, **with_keys)))
+        with weir.task(topic, sink(unique, inside, format=form, **with_keys)) as running:
+            running.until(lambda written=written: len(list(written.list())) == 1)
+        with weir.task(f"{topic}-back", source(topic, inside, format=form, **with_keys)) as running:
+            running.until(lambda topic=topic: len(weir.values(topic)) == 5)
+        assert sorted(int(row["n"]) for row in weir.values(topic)) == [0, 1, 2, 3, 4]
+    with_staging = Path(tempfile.gettempdir(), "_weir_connect")
+    assert not [one for one in with_staging.rglob("*") if one.is_file()]
+
+
 def test_what_it_cannot_do_is_said(weir: Weir, unique: str) -> None:
-    with pytest.raises(ConfigError, match="no client of S3"):
-        weir.task(unique, source(unique, "s3://bucket/path"))
     with pytest.raises(ConfigError, match="no dead letters"):
         weir.task(unique, sink(unique, "/tmp/x", on_error="dead_letter"))
 

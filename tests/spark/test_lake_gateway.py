@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from http.client import IncompleteRead
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from weir.model.errors import LakeError
 from weir.spark.lake import stores
-from weir.spark.lake.gateway import StoreGateway
+from weir.spark.lake.gateway import StoreGateway, file_behind
 from weir.spark.lake.stores import PatientReads
 from weir.testing.processes.s3 import S3Server
 
@@ -66,6 +67,18 @@ def test_what_is_wrong_with_one_file_is_said_at_once() -> None:
 
     with pytest.raises(FileNotFoundError):
         PatientReads("s3://lake")(read)
+
+
+def test_names_that_mean_something_to_others_are_found_behind_an_address() -> None:
+    gateway = StoreGateway()
+    with closing(gateway):
+        for name in ("s3://lake/a b%20+é[1]{x}.json.gz", "s3://lake/plain"):
+            (address,) = gateway.paths([name], {"s3.region": "us-east-1"}, ["17-3"])
+            assert file_behind(address) == name
+            assert address.endswith(".gz") == name.endswith(".gz")
+            found = gateway._find(urlsplit(address).path)
+            assert found is not None
+            assert found[1] == name
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,8 @@ from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from zlib import decompressobj
+from zlib import error as zlib_error
 
 from weir.client.tls import trusting
 from weir.connect.secrets import Secret, reveal
@@ -14,6 +16,8 @@ from weir.connect.task import Job
 from weir.model.errors import ConnectorError
 
 _MAX_ANSWER_BYTES, _PART_BYTES = 64 << 20, 64 << 10
+#: zlib's number for streams with a header of gzip's.
+_GZIP = 31
 
 
 #: Answers that say something of the moment, and such that say something of the connector, whatever it sends.
@@ -74,12 +78,30 @@ class Http:
             parts.append(part)
             size += len(part)
             if size > _MAX_ANSWER_BYTES:
-                raise ConnectorError(
-                    f"{url} answered with more than {_MAX_ANSWER_BYTES >> 20} MiB", hint="ask for smaller pages"
-                )
+                raise _too_large(url)
             if time.monotonic() > until_s:
                 raise TimeoutError("the answer takes longer than timeout")
-        return b"".join(parts)
+        return _unpacked(b"".join(parts), answer.headers.get("Content-Encoding", ""), url)
+
+
+def _unpacked(data: bytes, encoding: str, url: str) -> bytes:
+    """There are servers that compress what was not asked for so."""
+    if encoding.lower() not in ("gzip", "x-gzip"):
+        return data
+    try:
+        packed = decompressobj(_GZIP)
+        found = packed.decompress(data, _MAX_ANSWER_BYTES)
+    except zlib_error as bad:
+        raise ConnectorError(f"{url} answered with something that is no gzip: {bad}") from None
+    if packed.unconsumed_tail:
+        raise _too_large(url)
+    return found
+
+
+def _too_large(url: str) -> ConnectorError:
+    return ConnectorError(
+        f"{url} answered with more than {_MAX_ANSWER_BYTES >> 20} MiB", hint="ask for smaller pages"
+    )
 
 
 def _refusal(url: str, refused: HTTPError) -> Refused:

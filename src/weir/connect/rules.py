@@ -29,8 +29,6 @@ def _files(side: str, options: Mapping[str, Any]) -> None:
         )
     if (options["access_key"] is None) != (options["secret_key"] is None):
         raise ConfigError("access_key and secret_key belong together", hint="name both, or none")
-    if options["engine"] == "spark" and scheme.startswith("s3"):
-        raise ConfigError("PySpark has no client of S3", hint="leave engine out, or use a folder")
     if options["engine"] == "spark" and options.get("on_error") == "dead_letter":
         raise ConfigError('engine = "spark" has no dead letters', hint="leave engine out, or on_error")
     if side == "source" and len(options["delimiter"]) != 1:
@@ -45,6 +43,10 @@ def _postgresql(side: str, options: Mapping[str, Any]) -> None:
 def _http(side: str, options: Mapping[str, Any]) -> None:
     if not options["url"].startswith(("http://", "https://")):
         raise ConfigError(f"url is {options['url']!r}", hint="http://... or https://...")
+    if not options["url"].isascii() or any(char.isspace() for char in options["url"]):
+        raise ConfigError(
+            f"url is {options['url']!r}", hint="write what is no letter of an address as %20, %C3%A9, ..."
+        )
     if side == "source" and (options["cursor"] is None) == (options["cursor_field"] is None):
         raise ConfigError(
             "a source of HTTP needs cursor or cursor_field",

@@ -6,12 +6,12 @@ or by the connector's own references.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from weir.connect.secrets import reveal
 from weir.connect.task import Job
@@ -19,6 +19,8 @@ from weir.model.errors import ConfigError, ConnectorError
 from weir.model.installation import install_command
 
 _REGION = "us-east-1"
+#: pyiceberg's names for what Arrow's client is told.
+_ICEBERG = {"s3.region": "region", "s3.access-key-id": "access_key", "s3.secret-access-key": "secret_key"}
 #: A file that is being written, and the process that does: none that another program has made is taken for one.
 _PARTIAL = re.compile(r"\.\d{20}-\d{20}\.\w+\.(\d+)")
 
@@ -48,27 +50,25 @@ class Store:
             self._files: Any = fs.LocalFileSystem()
         else:
             self.root = (parts.netloc + parts.path).rstrip("/")
-            self._files = fs.S3FileSystem(**self._s3(job))
+            self._s3 = _s3(job)
+            self._files = fs.S3FileSystem(**self._s3)
 
-    def _s3(self, job: Job) -> dict[str, Any]:
-        """Nothing asks the network for what was not named: a client that is not told its region would."""
-        environment = os.environ
-        endpoint = (
-            job.option("endpoint") or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
-        )
-        region = job.option("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
-        found: dict[str, Any] = {"region": region or _REGION}
-        if endpoint:
-            # Servers that are not Amazon's may not know the checksums that its client sends behind each upload.
-            environment.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
-            parts = urlsplit(endpoint)
-            found |= {"scheme": parts.scheme or "https", "endpoint_override": parts.netloc or endpoint}
-        if job.option("access_key") is not None:
-            found |= {
-                "access_key": reveal(job.option("access_key")),
-                "secret_key": reveal(job.option("secret_key")),
-            }
-        return found
+    def for_spark(self, files: "Sequence[StoredFile]") -> "list[str]":
+        """Files as Spark's own readers take them. It has no client of S3: objects come by the lake's gateway."""
+        if self.local:
+            return [f"{self.root}/{one.path}" for one in files]
+        try:
+            from weir.spark.lake.gateway import gateway
+        except ImportError as missing:
+            raise ConfigError(
+                f'engine = "spark" reads S3 by a part of the lake: {missing}',
+                hint=f"install it with {install_command('lake')}",
+            ) from None
+        said = {name: self._s3[key] for name, key in _ICEBERG.items() if key in self._s3}
+        if "endpoint_override" in self._s3:
+            said["s3.endpoint"] = f"{self._s3['scheme']}://{self._s3['endpoint_override']}"
+        versions = [f"{one.changed_ms}-{one.size}" for one in files]
+        return gateway().paths([f"s3://{self.root}/{one.path}" for one in files], said, versions)
 
     def list(self, below: str = "") -> Iterator[StoredFile]:
         """Files by their path below the root, sorted; nothing that begins with a dot or an underscore."""
@@ -123,12 +123,27 @@ class Store:
                 return b""
             raise ConnectorError(f"{path} cannot be read: {failure}", hint="check path and rights") from None
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: Any) -> None:
         """The whole file or none of it, also if the process dies meanwhile."""
         try:
             self._write(f"{self.root}/{path}", data)
         except OSError as failure:
             raise ConnectorError(f"{path} cannot be written: {failure}", hint="check path and rights") from None
+
+    def take(self, file: str, path: str) -> None:
+        """Make a file of this machine's one of the store's: the whole of it, or nothing."""
+        if not self.local:
+            from pyarrow import memory_map
+
+            with memory_map(file) as whole:
+                self.write(path, whole.read_buffer())
+            os.unlink(file)
+            return
+        target = f"{self.root}/{path}"
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        _sync(file)
+        os.replace(file, target)
+        _sync(os.path.dirname(target))
 
     def sweep(self, below: str) -> None:
         """Take away what writers left that died within a file. Those of this process may be at it."""
@@ -139,9 +154,9 @@ class Store:
             if writer is not None and int(writer[1]) != os.getpid():
                 partial.unlink(missing_ok=True)
 
-    def _write(self, full: str, data: bytes) -> None:
+    def _write(self, full: str, data: Any) -> None:
         if not self.local:
-            with self._files.open_output_stream(full) as out:
+            with self._files.open_output_stream(full, compression=None) as out:
                 out.write(data)
             return
         folder, name = os.path.split(full)
@@ -152,8 +167,44 @@ class Store:
             out.flush()
             os.fsync(out.fileno())
         os.replace(partial, full)
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(folder)
+
+
+def _s3(job: Job) -> dict[str, Any]:
+    """Nothing asks the network for what was not named: a client that is not told its region would."""
+    environment = os.environ
+    endpoint = (
+        job.option("endpoint") or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    )
+    region = job.option("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    found: dict[str, Any] = {"region": region or _REGION}
+    if endpoint:
+        # Servers that are not Amazon's may not know the checksums that its client sends behind each upload.
+        environment.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
+        parts = urlsplit(endpoint)
+        found |= {"scheme": parts.scheme or "https", "endpoint_override": parts.netloc or endpoint}
+    if job.option("access_key") is not None:
+        found |= {
+            "access_key": reveal(job.option("access_key")),
+            "secret_key": reveal(job.option("secret_key")),
+        }
+    return found
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def path_of_spark(address: str, root: str) -> str:
+    """Below `root`, by the address that Spark has for a file: of an object, that of the gateway."""
+    if address.startswith("webhdfs:"):
+        from weir.spark.lake.gateway import file_behind
+
+        path = file_behind(address).partition("://")[2]
+    else:
+        path = unquote(urlsplit(address).path)
+    return path.removeprefix(root).lstrip("/")

@@ -32,6 +32,7 @@ _MICROSECOND = timedelta(microseconds=1)
 #: As Protobuf's JSON writes them, and Spark reads them.
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _VERSION_HEADER = SCHEMA_VERSION.encode()
+_MOST_ASKED = 1_000
 
 
 def latest_schema(access: Access, topic: TopicName) -> Sequence[TopicSchema]:
@@ -262,10 +263,20 @@ def record_of(name: str, columns: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class Decoder:
-    """Values of a topic as rows. ConnectorError for one that is not as the schema says."""
+    """Values of a topic as rows. ConnectorError for one that is not as the schema says. A schema may get a version
+    while values come: one that names a version, or has a field, that is not known has them asked for `again`."""
 
-    def __init__(self, versions: Sequence[TopicSchema], topic: str) -> None:
+    def __init__(
+        self, versions: Sequence[TopicSchema], topic: str, again: Callable[[], Sequence[TopicSchema]] | None = None
+    ) -> None:
         self._topic = topic
+        self._again = again
+        #: Versions and fields that were looked for.
+        self._asked: set[int | str] = set()
+        self._learn(versions)
+
+    def _learn(self, versions: Sequence[TopicSchema]) -> None:
+        topic = self._topic
         self.schema = versions[-1] if versions else None
         self._versions = {one.version: one for one in versions}
         self._avro: dict[int, Any] = {}
@@ -290,13 +301,17 @@ class Decoder:
     def value(self, message: Message) -> Any:
         """Without a schema: JSON if it is that, else text, else bytes."""
         value = bytes(message.value or b"")
+        said = next((text for name, text in message.headers if name == _VERSION_HEADER and text), None)
         try:
+            version = None if said is None else int(bytes(said))
+            if version is not None and version not in self._versions:
+                self._look_for(version)
             match None if self.schema is None else self.schema.kind:
                 case "JSON":
                     found = json.loads(value)
                     return self._typed(found) if isinstance(found, dict) else found
                 case "AVRO":
-                    return self._read_avro(value, message)
+                    return self._read_avro(value, version)
                 case "PROTOBUF" | "PROTOBUF_NATIVE":
                     from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
 
@@ -310,19 +325,26 @@ class Decoder:
         except Exception as bad:
             raise ConnectorError(f"a value of {self._topic} is not as its schema says: {bad}") from None
 
+    def _look_for(self, what: int | str) -> None:
+        """Each is looked for once, and not for ever: fields without a schema may have any names."""
+        if self._again is not None and what not in self._asked and len(self._asked) < _MOST_ASKED:
+            self._asked.add(what)
+            self._learn(self._again())
+
     def _typed(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        for name in found:
+            if name not in self._types:
+                self._look_for(name)
         types = self._types
         return {
             name: value if value is None or name not in types else from_json(value, types[name])
             for name, value in found.items()
         }
 
-    def _read_avro(self, value: bytes, message: Message) -> Any:
+    def _read_avro(self, value: bytes, version: int | None) -> Any:
         latest = self.schema
         assert latest is not None
-        said = next((text for name, text in message.headers if name == _VERSION_HEADER and text), None)
-        version = int(bytes(said)) if said is not None else latest.version
-        by = self._versions.get(version, latest)
+        by = latest if version is None else self._versions.get(version, latest)
         for one in (by, latest):
             if one.version not in self._avro:
                 self._avro[one.version] = fastavro.parse_schema(json.loads(one.definition))

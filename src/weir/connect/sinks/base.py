@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from weir.client.kafka.cluster import Partition
 from weir.client.kafka.producing import Sender
-from weir.client.registry import kafka_name
+from weir.client.registry import TopicSchema, kafka_name
 from weir.connect.inlet import Inlet, Piece
 from weir.connect.outlet import chunks, ensure_topic
 from weir.connect.task import Job, Message, Status
@@ -65,10 +65,15 @@ class Sink:
         self.status.lag = self.inlet.lag()
 
     def decoder(self, topic: str) -> Decoder:
-        """By the schemas that the topic has when it is first asked for; `forget_schemas` looks again."""
+        """By the schemas that the topic has when it is first asked for; it looks again for what is new to it, and
+        after `forget_schemas`."""
         if topic not in self._decoders:
-            versions = latest_schema(self.job.place.access, self._names[topic])
-            self._decoders[topic] = Decoder(versions, str(self._names[topic]))
+            name = self._names[topic]
+
+            def versions() -> Sequence[TopicSchema]:
+                return latest_schema(self.job.place.access, name)
+
+            self._decoders[topic] = Decoder(versions(), str(name), versions)
         return self._decoders[topic]
 
     def forget_schemas(self) -> None:

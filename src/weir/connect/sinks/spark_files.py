@@ -1,13 +1,14 @@
-"""Messages as files of a folder by Spark's own writers, exactly once: a range of offsets is a file.
+"""Messages as files of a folder or a bucket by Spark's own writers, exactly once: a range of offsets is a file.
 
 Spark reads a range that is fixed, and writes it into a folder of its own, which readers of files overlook. From
-there files are moved to where the light engine would have written them, under names that say which offsets they
+there files go to where the light engine would have written them, under names that say which offsets they
 have; so the same law holds: a file is there whole or not at all, and says how far its partition is.
 """
 
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +46,9 @@ class SparkFilesSink(FilesSink):
 
     @property
     def _staging(self) -> str:
-        return f"{self.store.root}/{_STAGING}/{self.job.id}"
+        """Spark writes folders alone: what goes to a bucket is uploaded from one of this machine's."""
+        above = self.store.root if self.store.local else tempfile.gettempdir()
+        return f"{above}/{_STAGING}/{self.job.id}"
 
     def open(self) -> None:
         session()
@@ -101,11 +104,8 @@ class SparkFilesSink(FilesSink):
             if len(parts) > 1:
                 raise ConnectorError(f"Spark wrote {len(parts)} files for {partition}")
             if parts:
-                target = f"{self.store.root}/{self.path_of(partition, one.first, one.next_offset)}"
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                _sync(f"{staged}/{parts[0]}")
-                os.replace(f"{staged}/{parts[0]}", target)
-                _sync(os.path.dirname(target))
+                path = self.path_of(partition, one.first, one.next_offset)
+                self.store.take(f"{staged}/{parts[0]}", path)
             self.inlet.positions[partition] = one.next_offset
             self.inlet.commit({partition: one.next_offset})
             self._since_s.pop(partition, None)
@@ -250,11 +250,3 @@ def _listed(folder: str) -> list[str]:
         return os.listdir(folder)
     except FileNotFoundError:
         return []
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

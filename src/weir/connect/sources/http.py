@@ -22,7 +22,10 @@ class HttpSource(RowSource):
     def step(self) -> int:
         cursor, seen = self._position()
         url = self._url(cursor)
-        answer = parse(self._http.ask("GET", url), url)
+        told = self._http.ask("GET", url)
+        if not told:  # 204: there is nothing now
+            return 0
+        answer = parse(told, url)
         records = at_path(answer, self.job.option("records"))
         if not isinstance(records, list):
             raise ConnectorError(f"{url} answered without a list of records", hint="say where it is: records")

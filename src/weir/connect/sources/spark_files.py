@@ -1,4 +1,4 @@
-"""Files of a folder by Spark's own readers, each once: many files at a time, by all of Spark's tasks.
+"""Files of a folder or a bucket by Spark's own readers, each once: many files at a time, by all of Spark's tasks.
 
 What is read together is an epoch. Which files it has is kept before it is read, and that they are done behind it;
 the broker notes an epoch in the one decision that commits the messages of its tasks. So whatever dies, the next
@@ -7,17 +7,16 @@ runner reads the same files again as the same epoch, and if that was written, no
 
 import csv
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from weir.client.registry import TopicSchema
 from weir.client.sinks import last_epoch
 from weir.connect.sources.files import DONE, HINT, FilesSource, cells, check_names, message_of
 from weir.connect.spark import cancel, connection, failed, innermost, session
+from weir.connect.stores import StoredFile, path_of_spark
 from weir.connect.task import Job
 from weir.connect.values import Encoder
 from weir.model.errors import ConnectorError
@@ -31,7 +30,7 @@ _KEY = "/epoch"
 _MOST_FILES, _MOST_BYTES = 1_000, 1 << 30
 _FILE = "__weir_file"
 #: How Spark says in which file something is wrong, and how its log shows errors of Weir's.
-_READING, _OWN = re.compile(r"reading file (file:.*?)\.\s+SQLSTATE"), "weir.model.errors"
+_READING, _OWN = re.compile(r"reading file ((?:file|webhdfs):.*?)\.\s+SQLSTATE"), "weir.model.errors"
 _GLOB = re.compile(r"([{}\[\]*?\\])")
 _WRITTEN = "key binary, value binary, headers array<struct<key: string, value: binary>>"
 
@@ -104,7 +103,8 @@ class SparkFilesSource(FilesSource):
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
-        there = [one for one in files if os.path.exists(f"{self.store.root}/{one}")]
+        listed = {one.path: one for one in self.store.list()}
+        there = [listed[one] for one in files if one in listed]
         if not there:
             return 0
         frame = self._frame(there)
@@ -118,20 +118,20 @@ class SparkFilesSource(FilesSource):
         writer.options(sinkId=sink_id(self.job), sinkEpoch=str(number)).save()
         return int(counted.get["rows"])
 
-    def _frame(self, files: Sequence[str]) -> "DataFrame | None":
+    def _frame(self, files: Sequence[StoredFile]) -> "DataFrame | None":
         """The records, and the file of each. What a file must not have is an error, never left out."""
         from pyspark.sql import functions as f
         from pyspark.sql import types as t
 
         spark = session()
-        paths = [_GLOB.sub(r"\\\1", f"{self.store.root}/{one}") for one in files]
+        paths = [_GLOB.sub(r"\\\1", one) for one in self.store.for_spark(files)]
         reader, form = spark.read.option("mode", "FAILFAST"), self.job.option("format")
         where = f.col("_metadata.file_path").alias(_FILE)
         if form == "parquet":
-            self._declare(files)
+            self._declare([one.path for one in files])
             return reader.option("mergeSchema", "true").parquet(*paths).select("*", where)
         if form == "csv":
-            names = self._header(files[0])
+            names = self._header(files[0].path)
             if not names:
                 return None
             columns = t.StructType([t.StructField(one, t.StringType()) for one in names])
@@ -165,7 +165,7 @@ class SparkFilesSource(FilesSource):
         found, file = failed(failure), _READING.search(str(failure))
         if file is None or found is failure or _OWN in str(failure):
             return found
-        path = os.path.relpath(unquote(urlsplit(file[1]).path), self.store.root)
+        path = path_of_spark(file[1], self.store.root)
         return ConnectorError(f"{path} cannot be read: {innermost(failure)}", hint=HINT)
 
 
@@ -203,7 +203,7 @@ def encoding(work: _Work) -> Callable[[Iterator[Any]], Iterator[Any]]:
                 except (ValueError, ArithmeticError, RecursionError, ConnectorError) as bad:
                     what = bad.what if isinstance(bad, ConnectorError) else str(bad)
                     shown = record if isinstance(record, bytes) else json.dumps(record, default=str).encode()
-                    path = unquote(urlsplit(file).path).removeprefix(work.root).lstrip("/")
+                    path = path_of_spark(file, work.root)
                     raise ConnectorError(
                         f"{path}: {what}, in {shown[:80].decode(errors='replace')}", hint=HINT
                     ) from None

@@ -10,6 +10,7 @@ import json
 import logging
 import secrets
 import threading
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
@@ -23,8 +24,22 @@ from weir.spark.lake.stores import PatientReads, suit_store
 log = logging.getLogger(__name__)
 
 _PREFIX = "/webhdfs/v1"
+#: In place of a scheme: what follows is a version and a name in letters.
+_NAMED = "named"
 _FIRST_PIECE, _LARGEST_PIECE = 256 * 1024, 8 * 1024 * 1024
 _BLOCK_BYTES = 128 * 1024 * 1024
+
+
+def _named(file: str, version: str) -> str:
+    """In letters that mean nothing to anybody, but for an end by which readers know what to unpack."""
+    letters = urlsafe_b64encode(file.encode()).decode().rstrip("=")
+    return f"{_NAMED}/{version}.{letters}{'.gz' if file.endswith('.gz') else ''}"
+
+
+def file_behind(address: str) -> str:
+    """The file of a path with a version."""
+    letters = address.rpartition("/")[2].split(".")[1]
+    return urlsafe_b64decode(letters + "=" * (-len(letters) % 4)).decode()
 
 
 class StoreGateway:
@@ -39,10 +54,16 @@ class StoreGateway:
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="weir-lake-gateway", daemon=True).start()
 
-    def paths(self, files: Sequence[str], options: Mapping[str, str]) -> list[str]:
-        """The same files, as Spark reads them."""
+    def paths(
+        self, files: Sequence[str], options: Mapping[str, str], versions: Sequence[str] | None = None
+    ) -> list[str]:
+        """The same files, as Spark reads them. With versions they may have any names, which Hadoop's client would
+        not all ask for as they are, and may become others: what is known of a file is kept by its path."""
         number, host = self._store(options), f"127.0.0.1:{self._server.server_address[1]}"
-        return [f"webhdfs://{host}/{self._word}/{number}/{one.replace('://', '/', 1)}" for one in files]
+        base = f"webhdfs://{host}/{self._word}/{number}"
+        if versions is None:
+            return [f"{base}/{one.replace('://', '/', 1)}" for one in files]
+        return [f"{base}/{_named(one, version)}" for one, version in zip(files, versions, strict=True)]
 
     def close(self) -> None:
         self._server.shutdown()
@@ -67,7 +88,7 @@ class StoreGateway:
         if not secrets.compare_digest(word, self._word) or not number.isdigit():
             return None
         scheme, _, name = file.partition("/")
-        return self._stores[int(number)][1], f"{scheme}://{name}"
+        return self._stores[int(number)][1], file_behind(path) if scheme == _NAMED else f"{scheme}://{name}"
 
     def trouble(self) -> LakeError | None:
         """What is wrong with a store that did not answer last: Spark may only know that a file ended too early."""
