@@ -133,6 +133,23 @@ def test_a_pipeline_takes_each_message_into_its_sink_once(shop: Shop) -> None:
     assert kinds == ["START", "COMPLETE", "START", "COMPLETE"]
 
 
+def test_ctrl_c_ends_a_pipeline_after_the_update_that_it_is_at(shop: Shop) -> None:
+    shop.init("pipe_ended_orders", "pipe_ended_clean")
+    with (shop.folder / "run.log").open("ab") as log:
+        process = subprocess.Popen(
+            shop._words("run"), cwd=shop.folder.parent, stdout=log, stderr=log, start_new_session=True
+        )
+    with process:
+        patiently(lambda: state.read(shop.storage).state == "running")
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    assert process.returncode == 0, (shop.folder / "run.log").read_text()
+    assert shop.status()["state"] == "stopped"
+    told = [json.loads(line) for line in (shop.storage / "lineage.jsonl").read_text().splitlines()]
+    kinds = [one["eventType"] for one in told if one["job"]["name"] == "shop"]
+    assert kinds[0] == "START"
+    assert kinds[1] in ("COMPLETE", "FAIL"), "and it was not broken off"
+
+
 def test_a_detached_pipeline_is_seen_fed_and_stopped_from_elsewhere_and_tells_a_topic_of_its_runs(
     shop: Shop,
 ) -> None:

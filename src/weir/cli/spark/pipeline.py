@@ -176,8 +176,11 @@ def _run(
         if number == signal.SIGINT:
             os.write(2, b"it ends after the update that it is at; Ctrl-C again ends it at once\n")
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    def listen() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, end)
+
+    listen()
 
     def say(line: str) -> None:
         state.say(line)
@@ -187,6 +190,7 @@ def _run(
     try:
         place = place_of(remote, kafka)
         session = connect(spec, master, memory, state)
+        listen()  # PySpark has taken Ctrl-C for its own, and would end the update that it is at
         session.when_dead(lambda: _spark_died(spec, state, None if once or ended.is_set() else environment))
         try:
             runner = Runner(spec, place, session.spark, say)
