@@ -9,7 +9,7 @@ import pytest
 from weir.client.registry import TopicSchema
 from weir.connect.task import Message
 from weir.connect.values import Decoder, Encoder, record_of
-from weir.model.errors import ConnectorError
+from weir.model.errors import ConnectorError, NetworkError
 from weir.model.topics import TopicName
 
 TOPIC = TopicName.parse("orders")
@@ -47,6 +47,23 @@ def test_a_column_that_comes_while_values_are_read_is_in_the_rows_with_its_type(
     assert decoder.row(old) == {"id": 1, "name": "a", **({"at": None} if kind == "AVRO" else {})}
     assert dict(decoder.columns).keys() == {"id", "name", "at"}
     assert len(asked) == 2
+
+
+def test_a_registry_that_does_not_answer_is_no_fault_of_the_value_and_is_asked_again() -> None:
+    first, second = versions("AVRO")
+    answers: list[list[TopicSchema] | NetworkError] = [NetworkError("away"), [first, second]]
+
+    def again() -> list[TopicSchema]:
+        answer = answers.pop(0)
+        if isinstance(answer, NetworkError):
+            raise answer
+        return answer
+
+    decoder = Decoder([first], "orders", again)
+    new = message(second, {"id": 2, "name": "b", "at": MOMENT})
+    with pytest.raises(NetworkError):
+        decoder.row(new)
+    assert decoder.row(new) == {"id": 2, "name": "b", "at": MOMENT}
 
 
 def test_what_nobody_knows_is_asked_for_once() -> None:

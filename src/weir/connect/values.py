@@ -20,7 +20,7 @@ from weir.client.admin import join
 from weir.client.blocking import Access, ask_v2
 from weir.client.registry import TopicSchema, schemas_by
 from weir.connect.task import Message
-from weir.model.errors import ConnectorError, NotAllowedError, SchemaNotFoundError
+from weir.model.errors import ConnectorError, NotAllowedError, SchemaNotFoundError, WeirError
 from weir.model.topics import TopicName
 from weir.wire.pulsar.translation import SCHEMA_VERSION
 
@@ -323,13 +323,15 @@ class Decoder:
                 case _:
                     return value
         except Exception as bad:
+            if isinstance(bad, WeirError) and not isinstance(bad, ConnectorError):
+                raise  # the registry was asked, and did not answer: nothing is wrong with the value
             raise ConnectorError(f"a value of {self._topic} is not as its schema says: {bad}") from None
 
     def _look_for(self, what: int | str) -> None:
         """Each is looked for once, and not for ever: fields without a schema may have any names."""
         if self._again is not None and what not in self._asked and len(self._asked) < _MOST_ASKED:
-            self._asked.add(what)
             self._learn(self._again())
+            self._asked.add(what)
 
     def _typed(self, found: Mapping[str, Any]) -> dict[str, Any]:
         for name in found:
