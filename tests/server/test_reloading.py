@@ -52,7 +52,16 @@ def test_a_configuration_that_cannot_be_read_changes_nothing(
     assert "log.level" in caplog.messages[-1]
 
 
+@pytest.fixture
+def hang_ups() -> Iterator[None]:
+    """Processes that are started hear SIGHUP, also below a `nohup`, of which they would learn to ignore it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.process
+@pytest.mark.usefixtures("hang_ups")
 def test_a_running_weir_says_what_it_reloaded_and_goes_on(tmp_path: Path, config: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()

@@ -75,6 +75,23 @@ def test_a_topic_is_turned_on_exported_looked_at_and_turned_off(weir, topics: To
     assert "lake" not in done(weir("subscriptions", "list", topic))
 
 
+def test_a_table_that_cannot_be_looked_after_is_told_and_the_exit_code_says_so(  # type: ignore[no-untyped-def]
+    weir, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create()
+    done(weir("lake", "on", topic, "--to", str(tmp_path)))
+    for value in ("a", "b"):
+        topics.fill(topic, [value])
+        done(weir("lake", "run", "--once", "--master", "none"))
+    file = next(tmp_path.rglob("*.parquet"))
+    file.unlink()
+    result = weir("lake", "upkeep", "--master", "none", "--files", "2")
+    assert result.exit_code == 1
+    assert "it is tried again later" in result.output
+    assert "1 topic was not looked after" in str(result.exception)
+    done(weir("lake", "off", topic))
+
+
 def test_a_namespace_is_on_with_topics_that_come_later_and_one_of_them_can_be_off(
     weir,
     topics: Topics,

@@ -263,7 +263,7 @@ def test_a_position_that_cannot_be_kept_is_a_warning_said_once(topics, caplog, m
     for _ in range(3):
         assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
     reader.stop()
-    assert len([record for record in caplog.records if "was not kept" in record.message]) == 1
+    assert len([record for record in caplog.records if "was not kept" in record.getMessage()]) == 1
 
 
 def test_what_was_trimmed_while_a_query_was_down_is_an_error_that_names_it_or_is_skipped(topics, stream) -> None:

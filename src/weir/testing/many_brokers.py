@@ -14,8 +14,9 @@ clients of both protocols, and REST, find their way among them over real sockets
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection
 from typing import Any
@@ -160,6 +161,8 @@ class ManyBrokers:
         #: Those that run, by name; those that were lost are not among them.
         self.running: dict[str, OneBroker] = {}
         self._lost: list[OneBroker] = []
+        #: Ports of those that are gone.
+        self._reserved: list[socket.socket] = []
 
     def __getitem__(self, name: str) -> OneBroker:
         return self.running[name]
@@ -175,6 +178,8 @@ class ManyBrokers:
     def stop(self) -> None:
         self.call(self._stop)
         self._loop.stop()
+        for held in self._reserved:
+            held.close()
 
     async def _start(self) -> None:
         meta, count = MemoryMeta(self._core, self._runtime), len(self._names)
@@ -280,13 +285,25 @@ class ManyBrokers:
 
     def end(self, name: str) -> None:
         """Stop a broker in order, as SIGTERM does."""
-        self.call(self.running.pop(name).stack.aclose)
+        ended = self.running.pop(name)
+        self.call(ended.stack.aclose)
+        self._reserve(ended)
 
     def lose(self, name: str) -> None:
         """Stop a broker as a crash does."""
         lost = self.running.pop(name)
         self._lost.append(lost)
         self.call(lost.cut_off)
+        self._reserve(lost)
+
+    def _reserve(self, gone: OneBroker) -> None:
+        """Nobody listens at its ports any more, nor does a broker of another test: clients still try them."""
+        for address in gone.listeners.values():
+            held = socket.socket()
+            self._reserved.append(held)
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):  # somebody was faster
+                held.bind((_HOST, int(address.rpartition(":")[2])))
 
     def leader(self) -> str:
         """The broker that is elected, as all that run agree."""

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -270,7 +270,8 @@ def upkeep(
             snapshots_s=parse_span_ms(snapshots) / 1000,
             orphans_s=parse_span_ms(orphans) / 1000,
         )
-        _look_after(LakeRunner(place, Exporter(place, jobs), Trigger()), jobs, limits, as_json=as_json)
+        failed = _look_after(LakeRunner(place, Exporter(place, jobs), Trigger()), jobs, limits, as_json=as_json)
+        _all_done(failed, "looked after")
     finally:
         if spark is not None:
             spark.stop()
@@ -282,17 +283,25 @@ def _bound(text: str) -> int:
     return found if found >= 0 else sys.maxsize
 
 
-def _look_after(runner: "LakeRunner", tasks: "Tasks", limits: "Limits", *, as_json: bool) -> None:
+def _look_after(
+    runner: "LakeRunner", tasks: "Tasks", limits: "Limits", *, as_json: bool
+) -> "dict[TopicName, LakeError]":
+    """Tables that could not be looked after, and why."""
     import json
     from dataclasses import asdict
 
+    failed = {}
     for topic, did in runner.look_after(tasks, limits):
-        if isinstance(did, str):
-            click.echo(json.dumps({"topic": str(topic), "said": did}) if as_json else f"{topic}: {did}")
+        if isinstance(did, LakeError):
+            failed[topic] = did
+        if isinstance(did, str | LakeError):
+            said = did if isinstance(did, str) else f"it is tried again later: {did.what}"
+            click.echo(json.dumps({"topic": str(topic), "said": said}) if as_json else f"{topic}: {said}")
             continue
         told = {name: count for name, count in asdict(did).items() if as_json or count}
         words = ", ".join(f"{_UPKEEP[name]}: {count}" for name, count in told.items()) or "nothing to do"
         click.echo(json.dumps({"topic": str(topic), **told}) if as_json else f"{topic}: {words}")
+    return failed
 
 
 def _once(runner: "LakeRunner", *, as_json: bool) -> None:
@@ -310,10 +319,15 @@ def _once(runner: "LakeRunner", *, as_json: bool) -> None:
                 if runner.topics()
                 else "the lake is on for no topic: weir lake on TOPIC"
             )
+    _all_done(failed, "exported to the end")
+
+
+def _all_done(failed: "Mapping[TopicName, object]", what: str) -> None:
+    """LakeError, for the exit code, if some topics were not."""
     if failed:
         first = next(iter(failed.items()))
         many = "1 topic was" if len(failed) == 1 else f"{len(failed)} topics were"
-        raise LakeError(f"{many} not exported to the end; {first[0]}: {first[1]}")
+        raise LakeError(f"{many} not {what}; {first[0]}: {first[1]}")
 
 
 def _go_on(runner: "LakeRunner", tasks: "Tasks", stopped: Callable[[], bool], *, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from weir.client.kafka.refusals import RETRIABLE
 from weir.client.registry import kafka_name
 from weir.model.errors import (
     LakeConflictError,
+    LakeError,
     LakeUnfinishedError,
     NetworkError,
     TopicClosedError,
@@ -174,7 +175,7 @@ class LakeRunner:
                     break
         return found
 
-    def look_after(self, tasks: Tasks, limits: Limits) -> Iterator[tuple[TopicName, Kept | str]]:
+    def look_after(self, tasks: Tasks, limits: Limits) -> Iterator[tuple[TopicName, Kept | str | LakeError]]:
         """What was done for each table, or why it was not; tables of topics that were deleted go first."""
         lakes = whole_lake(self._place.access)
         with Cluster(connection(self._place.options)) as cluster:
@@ -189,7 +190,8 @@ class LakeRunner:
                     continue
                 except Exception as failure:  # pyiceberg's and the store's are of many kinds
                     log.debug("why:", exc_info=failure)
-                    did = f"it is tried again later: {in_a_line(failure)}"
+                    yield one.name, LakeError(in_a_line(failure))
+                    continue
                 if did is not None:
                     yield one.name, did
 

@@ -105,11 +105,12 @@ class Upkeep:
     # --- rows ---------------------------------------------------------------------------------------------------
 
     def expire_days(self) -> int:
-        """How many files of days that are older than the table keeps are gone."""
+        """How many files of days that are older than the table keeps are gone. Messages without a time (-1, which
+        is the day before 1970) stay: nobody knows how old they are."""
         if self._definition.keep_ms is None:
             return 0
         last = int(self._wall_s() * 1000 - self._definition.keep_ms) // _DAY_MS
-        old = [file for file in self._files() if file.partition[0] is not None and file.partition[0] < last]
+        old = [file for file in self._files() if file.partition[0] is not None and 0 <= file.partition[0] < last]
         if old:
             replace_files(self._found, old, [])
         return len(old)
