@@ -14,11 +14,11 @@ clients of both protocols, and REST, find their way among them over real sockets
 
 import asyncio
 import json
-import socket
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection
+from socket import socket
 from typing import Any
 
 from weir.admin.http import HttpSettings, Request
@@ -57,6 +57,7 @@ from weir.server.console import ConsoleService
 from weir.server.listening import BoundNetwork
 from weir.testing.kafka.stage import Peer
 from weir.testing.loop_thread import Call, LoopThread
+from weir.testing.ports import reserved
 from weir.testing.storage.fakes import FakeBookiePool
 from weir.testing.world.meta import FaultyMeta, MetaFaults
 from weir.wire.metadata import BookieInfo, encode_bookie_info
@@ -162,7 +163,7 @@ class ManyBrokers:
         self.running: dict[str, OneBroker] = {}
         self._lost: list[OneBroker] = []
         #: Ports of those that are gone.
-        self._reserved: list[socket.socket] = []
+        self._reserved: list[socket] = []
 
     def __getitem__(self, name: str) -> OneBroker:
         return self.running[name]
@@ -297,13 +298,8 @@ class ManyBrokers:
         self._reserve(lost)
 
     def _reserve(self, gone: OneBroker) -> None:
-        """Nobody listens at its ports any more, nor does a broker of another test: clients still try them."""
-        for address in gone.listeners.values():
-            held = socket.socket()
-            self._reserved.append(held)
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with suppress(OSError):  # somebody was faster
-                held.bind((_HOST, int(address.rpartition(":")[2])))
+        """Clients still try its ports."""
+        self._reserved += reserved(gone.listeners.values())
 
     def leader(self) -> str:
         """The broker that is elected, as all that run agree."""

@@ -7,6 +7,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from socket import socket
+
+from weir.testing.ports import reserved
 
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 60.0
@@ -27,6 +30,8 @@ class UpProcess:
         self._ports: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self.addresses: dict[str, str] = {}
+        #: Its ports, while it does not run.
+        self._reserved: list[socket] = []
 
     @property
     def pid(self) -> int:
@@ -109,6 +114,7 @@ class UpProcess:
             time.sleep(0.005)
         self.addresses = json.loads(self.ready_file.read_text())
         self._ports = dict(self.addresses)
+        self._release()
 
     def wait_said(self, words: str) -> None:
         """Until its log has them."""
@@ -124,6 +130,7 @@ class UpProcess:
         process.send_signal(signal.SIGTERM)
         code = process.wait(_STOP_TIMEOUT_S)
         self._process = None
+        self._reserved += reserved(self._ports.values())
         return code
 
     def kill(self) -> None:
@@ -132,11 +139,17 @@ class UpProcess:
         process.kill()
         process.wait()
         self._process = None
+        self._reserved += reserved(self._ports.values())
 
     def close(self) -> None:
         """Whatever it does: not any more."""
         if self._process is not None:
             self.kill()
+        self._release()
+
+    def _release(self) -> None:
+        while self._reserved:
+            self._reserved.pop().close()
 
     def _running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, "weir up was not started"
