@@ -1,30 +1,33 @@
-# Two commands matter: `make demo` and `make test`; for every edit there is `make quick`. All set everything up themselves.
+# Two commands matter: `make demo` and `make test`; for every edit there is `make quick`. Each installs what it needs.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 200
 SCENARIO ?= cluster
 MINUTES ?= 30
+SAMPLE ?= 0
 STAMP  := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
 
 # What is compiled is kept: else every process that a test starts compiles all of Weir anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick quick-tests test lint sim soak bench compare-rabbitmq compare-rocketmq clean
+.PHONY: help setup setup-demo demo quick quick-tests test lint sim mutants soak bench compare-rabbitmq compare-rocketmq clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-setup: $(STAMP)  ## a virtual environment with Weir and all it needs for tests and benchmarks
+setup: $(STAMP)  ## a virtual environment with Weir and all it needs for tests and benchmarks (2.3 GB)
 
-$(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("Weir needs Python 3.11 or later; try: make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $@
+setup-demo: $(DEMO_STAMP)  ## the smaller one: Weir, Spark, and the clients of the demo and the README (1.5 GB)
 
-demo: setup  ## a tour: storage that heals, Pulsar's and Kafka's own clients, streaming SQL on Spark
+# One script installs both sets: it shows its progress, and only one of them changes an environment at a time.
+$(STAMP) $(DEMO_STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Weir needs Python 3.11 or later; try: make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
+	@$(PYTHON) tools/environment.py $(VENV) $(if $(filter $(DEMO_STAMP),$@),demo,dev)
+
+demo: setup-demo  ## a tour: storage that heals, Pulsar's and Kafka's own clients, streaming SQL on Spark
 	$(BIN)/python -m weir.cli.main demo
 
 lint: setup  ## formatting, lint, strict types, the import rule
@@ -44,6 +47,9 @@ test: setup  ## everything: lint, unit, protocol, process and simulation tests; 
 
 sim: setup  ## SEEDS=N random seeds of SCENARIO=cluster (the storage), broker (over it), kafka (its clients), multibroker, queues or half (half messages, recalls, message groups); balance: one large run
 	$(BIN)/python -m weir.testing.sim --scenario $(SCENARIO) --seeds $(SEEDS)
+
+mutants: setup  ## break the write path on purpose, and list what no test notices; MODULE=stream.appender, SAMPLE=N of each module
+	$(BIN)/python -m tools.mutants --sample $(SAMPLE) $(if $(MODULE),--module $(MODULE))
 
 soak: setup  ## MINUTES=30 of a real cluster under load, its processes killed and stopped in turn
 	$(BIN)/pytest -n 0 -m soak

@@ -100,9 +100,9 @@ class RabbitMq:
             )
 
     def wait(self) -> "RabbitMq":
-        """Until it serves."""
+        """Until it serves, and its process id is known: it writes the file at its own pace."""
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while not self._serves():
+        while not (self._serves() and self._pid() is not None):
             if time.monotonic() > deadline or (self._process is not None and self._process.poll() is not None):
                 raise SystemExit(f"RabbitMQ did not start:\n{self._log.read_text()[-4000:]}")
             time.sleep(0.1)
@@ -124,7 +124,18 @@ class RabbitMq:
     @property
     def pid(self) -> int:
         """Of the virtual machine, which does all of the work."""
-        return int((self._folder / "pid").read_text())
+        pid = self._pid()
+        if pid is None:
+            raise SystemExit("RabbitMQ has not written its process id yet: wait() first")
+        return pid
+
+    def _pid(self) -> int | None:
+        """As its file says it; None before the file is there and filled."""
+        try:
+            said = (self._folder / "pid").read_text()
+        except OSError:
+            return None
+        return int(said) if said.strip().isdigit() else None
 
     def ctl(self, *arguments: str) -> str:
         """`rabbitmqctl`."""

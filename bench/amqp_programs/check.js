@@ -83,6 +83,21 @@ async function replies(connection) {
   check(message.content.toString() === 're: question' && message.properties.correlationId === '7', 'replied');
 }
 
+// Publishes of two channels wait in the client's buffers when it closes: its close overtakes them.
+async function closing() {
+  for (const channelFirst of [false, true]) {
+    const connection = await amqp.connect(`amqp://guest:guest@${host}:${port}`);
+    let broken = null;
+    connection.on('error', (error) => { broken = error; });
+    const channels = [await connection.createChannel(), await connection.createChannel()];
+    const { queue } = await channels[0].assertQueue('', { exclusive: true });
+    for (let number = 0; number < 2000; number++) channels[number % 2].sendToQueue(queue, Buffer.alloc(20000));
+    if (channelFirst) await channels[0].close();
+    await connection.close();
+    check(broken === null, channelFirst ? 'closed after its channel' : 'closed');
+  }
+}
+
 (async () => {
   const connection = await amqp.connect(`amqp://guest:guest@${host}:${port}`);
   await publishAndConsume(connection);
@@ -90,6 +105,7 @@ async function replies(connection) {
   await cancelled(connection);
   await replies(connection);
   await connection.close();
+  await closing();
 })().catch((error) => {
   console.log(`WRONG ${error.stack}`);
   process.exit(1);

@@ -39,7 +39,7 @@ public class Check {
 
     public static void main(String[] arguments) throws Exception {
         String name = "java-" + arguments[1];
-        configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0]).enableSsl(false)
+        configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0])
             .setRequestTimeout(Duration.ofSeconds(30)).build();
         CountDownLatch asked = new CountDownLatch(1);
         producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)

@@ -29,7 +29,7 @@ public class Load {
     public static void main(String[] arguments) throws Exception {
         String what = arguments[1], topic = arguments[2];
         int count = Integer.parseInt(arguments[3]), size = Integer.parseInt(arguments[4]);
-        ClientConfiguration configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0]).enableSsl(false)
+        ClientConfiguration configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0])
             .setRequestTimeout(Duration.ofSeconds(30)).build();
         switch (what) {
             case "send": case "fifo": case "delay": send(configuration, what, topic, count, size); break;

@@ -38,7 +38,6 @@ func one(consumer rmq.SimpleConsumer) *rmq.MessageView {
 func main() {
 	os.Setenv("mq.consoleAppender.enabled", "false")
 	rmq.ResetLogger()
-	rmq.EnableSsl = false
 	endpoint, topic := os.Args[1], "go-"+os.Args[2]
 	configuration := &rmq.Config{Endpoint: endpoint, ConsumerGroup: "g", Credentials: &credentials.SessionCredentials{}}
 	producer, failure := rmq.NewProducer(configuration, rmq.WithTopics(topic))

@@ -50,10 +50,13 @@ MANAGEMENT_RULES = [
 RULES = [
     *MANAGEMENT_RULES,
     ("lookup", r".* /admin/weir/v1/sinks/.*"),  # every role that may do anything has its own
-    ("open", r"GET (/openapi.json|/metrics|/ready|/status.html|.*/brokers/(version|ready)|/admin/v2/clusters)"),
+    ("open", r"GET (/(openapi.json|metrics|ready|status.html)|.*/brokers/(version|ready)|.*/instance)"),
+    ("open", r"GET /admin/v2/clusters"),
     ("superuser", r".* /admin/v2/(brokers|broker-stats|clusters|tenants)\b.*"),
     ("anyone", r"GET /admin/weir/v1/(rates|connections)"),
     ("lookup", r"GET /admin/weir/v1/history/.*"),
+    ("lookup", r"GET /admin/weir/v1/overviews/.*"),
+    ("anyone", r"POST /admin/weir/v1/overviews"),  # of the topics that one may know of
     ("consume", r"GET /admin/weir/v1/messages/.*"),
     ("produce", r"POST /admin/weir/v1/messages/.*"),
     (
@@ -66,7 +69,12 @@ RULES = [
         r".* /admin/weir/v1/(clients/.*|cluster.*|(stream|connector)-runner.*|(streams|connectors)/.*/progress)",
     ),
     ("superuser", r"GET /admin/weir/v1/access-keys/.*"),
-    ("superuser", r"PUT /admin/weir/v1/connectors/{tenant}/{namespace}/{topic}"),  # with files and secrets there
+    ("anyone", r"GET /admin/weir/v1/(lake|lake-catalogs)"),  # what one administers, and may select
+    ("superuser", r".* /admin/weir/v1/lake-catalogs/.*"),
+    (
+        "superuser",
+        r"(PUT|POST) /admin/weir/v1/connectors/{tenant}/{namespace}/{topic}",
+    ),  # with files and secrets there
     ("superuser", r".* /admin/weir/v1/(function-runner.*|functions/.*/stats)"),
     ("superuser", r"(POST|PUT) /admin/weir/v1/functions/[^/]*/[^/]*/[^/]*"),
     ("lookup", r"GET /admin/weir/v1/(group-settings|message-types)/.*"),
@@ -86,7 +94,7 @@ RULES = [
         "admin",
         r"(PUT|DELETE) /admin/weir/v1/replays/.*",
     ),  # or who began it
-    ("consume", r".* /admin/weir/v1/(replays|offsets|waiting|found|trace|traces|groups)/.*"),
+    ("consume", r".* /admin/weir/v1/(replays|offsets|waiting|found|trace|traces|groups|unread)/.*"),
     ("consume", r"GET /admin/weir/v1/held/.*"),
     ("consume", r".* /admin/weir/v1/dead-letters/.*"),
     ("produce", r".*/admin/weir/v1/(held|half)/.*"),

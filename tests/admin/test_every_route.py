@@ -148,6 +148,12 @@ BEGIN = [
     ("GET", "brokers", None, ANY),
     ("GET", "brokers/standalone", None, ANY),
     ("GET", "brokers/leaderBroker", None, ANY),
+    (
+        "GET",
+        "brokers/configuration/runtime",
+        None,
+        {"clusterName": "standalone", "transactionCoordinatorEnabled": "false"},
+    ),
     ("GET", "brokers/standalone/standalone/ownedNamespaces", None, ANY),
     ("GET", "broker-stats/load-report", None, ANY),
     ("GET", "broker-stats/topics", None, ANY),
@@ -328,7 +334,7 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
             walk([(verb, path, body, None), ("GET", path, None, body), ("DELETE", path, None, None)])
     own = f"/admin/v2/{T}/subscription/s/retry"
     letters = f"/admin/weir/v1/dead-letters/{T}"
-    none = {"next": None, "lookedAt": 0, "waiting": 0}
+    none = {"next": None, "lookedAt": 0, "waiting": 4, "end": 0}
     walk(
         [
             ("PUT", own, retry, None),
@@ -345,8 +351,8 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
                 },
             ),
             ("DELETE", own, None, None),
-            ("GET", letters, None, {"letters": [], **none}),
-            ("POST", f"{letters}/redrive", None, {"moved": 0, "kept": 0, **none}),
+            ("GET", letters, None, ANY),
+            ("POST", f"{letters}/redrive?before=0", None, {"moved": 0, "kept": 0, **none}),
         ]
     )
     half = f"/admin/weir/v1/half/{T}"
@@ -377,6 +383,7 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
             ("GET", f"/admin/weir/v1/traces/{NS}/4bf92f3577b34da6a3ce929d0e0e4736", None, {"messages": []}),
             ("DELETE", f"/admin/v2/persistent/{NS}/weir_trace?force=true", None, None),
             ("POST", f"{groups}/g/positions", {"positions": {f"persistent://{NS}/parted-partition-0": 0}}, {}),
+            ("GET", "/admin/weir/v1/instance", None, ANY),
             ("GET", groups, None, ANY),
             ("GET", f"{groups}/g", None, ANY),
         ]
@@ -408,6 +415,7 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
     walk(
         [
             ("PUT", connector, {"config": "{}"}, ANY),
+            ("POST", connector, {"config": '{"a": 1}'}, ANY),
             ("GET", connector, None, ANY),
             ("PUT", f"{connector}/state", {"state": "stopped"}, None),
             ("PUT", f"{connector}/progress", {"id": connector_id, "state": "stopped", "records": 7}, None),
@@ -456,6 +464,16 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
             ("GET", "/admin/weir/v1/replays", None, []),
         ]
     )
+    catalog = "/admin/weir/v1/lake-catalogs/archive"
+    walk(
+        [
+            ("PUT", catalog, {"to": "s3://lake", "catalog": "http://catalog"}, None),
+            ("GET", "/admin/weir/v1/lake-catalogs", None, ANY),
+            ("GET", "/admin/weir/v1/lake", None, []),
+            ("GET", f"/admin/weir/v1/lake/{NS}", None, ANY),
+            ("DELETE", catalog, None, None),
+        ]
+    )
     stream, runner = f"/admin/weir/v1/streams/{NS}/copy", "/admin/weir/v1/stream-runner"
     emptied = "/admin/weir/v1/cluster/bookies/b9/decommission"
     body = {"sql": "SELECT 1", "sources": [f"persistent://{NS}/single"]}
@@ -477,6 +495,7 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
             ("DELETE", f"{runner}/dropped/{stream_id}", None, None),
             ("GET", f"{runner}/dropped", None, []),
             ("GET", f"/admin/weir/v1/streams/{NS}", None, []),
+            ("GET", f"/admin/weir/v1/unread/{T}/nobody", None, ANY),
             ("GET", "/admin/weir/v1/addresses", None, ANY),
             ("GET", "/admin/weir/v1/connections", None, ANY),
             ("GET", "/admin/weir/v1/rates", None, ANY),
@@ -484,6 +503,8 @@ def test_every_route_is_served(start_weir, tmp_path) -> None:
             ("GET", f"/admin/weir/v1/history/{N}", None, ANY),
             ("POST", f"/admin/weir/v1/messages/{PARTED}", {"value": "eA==", "key": "aw=="}, ANY),
             ("GET", f"/admin/weir/v1/messages/{T}?last=5", None, ANY),
+            ("GET", f"/admin/weir/v1/overviews/{NS}", None, ANY),
+            ("POST", "/admin/weir/v1/overviews", {"topics": [f"persistent://{NS}/single"]}, ANY),
             ("GET", "/admin/weir/v1/cluster", None, ANY),
             ("PUT", "/admin/weir/v1/cluster/brokers/standalone/resume", None, None),
             ("GET", emptied, None, {"bookie": "b9", "left": 0, "problem": ""}),

@@ -97,7 +97,7 @@ async def test_a_head_is_bounded_even_if_it_comes_in_one_piece(serve) -> None:
 
 
 async def test_a_head_that_does_not_come_to_its_end_is_answered_for_that(serve) -> None:
-    served = await serve(ROUTES, head_s=0.05)
+    served = await serve(ROUTES, head_s=1.0)
     caller = await Caller.connect(served)
     await caller.send(b"PUT /open HTTP/1.1\r\nhost:")
     assert await caller.status() == 408

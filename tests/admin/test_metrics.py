@@ -29,6 +29,7 @@ from weir.broker.api import (
     TopicStats,
 )
 from weir.broker.balance.balancer import BalanceMetrics
+from weir.broker.dispatch.consumer_limit import ConsumerLimit
 from weir.broker.peers.metrics import PeerMetrics
 from weir.gateway.amqp.metrics import AmqpMetrics
 from weir.gateway.rocketmq.metrics import RocketmqMetrics
@@ -136,7 +137,7 @@ def test_the_documentation_names_every_family_as_it_is() -> None:
         *loop_families(LoopHolds()),
         *budget_families(RequestBudget(1), ByteBudget(1), ByteBudget(1), real_runtime().net),
         *damage_families(Damages(), skipped_entries=0),
-        *gateway_families(GatewayMetrics.empty()),
+        *gateway_families(GatewayMetrics.empty(), ConsumerLimit()),
         *amqp_families(AmqpMetrics()),
         *rocketmq_families(RocketmqMetrics()),
         *peer_families(PeerMetrics()),
@@ -180,5 +181,6 @@ def test_functions_and_connectors_say_what_their_runners_told() -> None:
     assert {key: found[f"weir_connector_{key}"] for key in told} == told
     assert (found["weir_connector_batch_seconds"], "weir_connector_lag_messages" in found) == (0.25, False)
     nobody = function_families([Deployed(function, stats)], runner=False)
-    gone = {family.name: family.values[0][1] for family in nobody}
+    gone = {family.name: family.values[0][1] for family in nobody if family.values}
     assert (gone["weir_function_running"], gone["weir_function_instances"]) == (0, 0)
+    assert "weir_function_lag_messages" not in gone, "what a dead worker reported is no lag"

@@ -48,6 +48,11 @@ def refusing(start_weir) -> Any:
         ("PUT", "namespaces/nobody/ns", None, 404),
         ("PUT", "namespaces/refused/a%2Fb", None, 412),
         ("PUT", "namespaces/refused/new", {"replication_clusters": ["elsewhere"]}, 412),
+        ("PUT", "namespaces/refused/new", {"allowed_clusters": ["standalone", "elsewhere"]}, 412),
+        ("PUT", "namespaces/refused/new", {"encryption_required": True}, 412),
+        ("POST", "namespaces/refused/ns/replication", ["elsewhere"], 405),
+        ("POST", f"{T}/replication", ["elsewhere"], 404),
+        ("PUT", f"{T}/shadowTopics", ["persistent://refused/ns/shadow"], 404),
         ("GET", "namespaces/refused/none", None, 404),
         ("GET", "namespaces/nobody", None, 404),
         ("DELETE", "namespaces/refused/ns", None, 409),
@@ -67,6 +72,14 @@ def refusing(start_weir) -> Any:
         ("GET", "namespaces/refused/ns/topics?mode=SOME", None, 400),
         # topics
         ("PUT", T, None, 409),
+        ("PUT", "persistent/refused/ns/shadow", {"PULSAR.SHADOW_SOURCE": "persistent://refused/ns/t"}, 412),
+        (
+            "PUT",
+            "persistent/refused/ns/shadow/partitions",
+            {"partitions": 2, "properties": {"PULSAR.SHADOW_SOURCE": "persistent://refused/ns/parted"}},
+            412,
+        ),
+        ("PUT", f"{T}/properties", {"PULSAR.SHADOW_SOURCE": "persistent://refused/ns/t"}, 412),
         ("PUT", P, None, 409),
         ("PUT", "persistent/refused/none/t", None, 404),
         ("PUT", "persistent/refused/ns/x-partition-0", None, 412),
@@ -192,3 +205,18 @@ def test_what_gets_a_deleted_topics_name_is_another_topic(weir, unique: str) -> 
     assert weir.do("GET", f"{path}/maxProducers") is None
     assert weir.do("GET", f"{path}/permissions") == {}
     assert weir.ask("GET", f"schemas/public/default/{unique}/schema").status == 404
+
+
+@pytest.mark.parametrize(
+    ("topic", "reason"),
+    [
+        ("nobody/ns/t", "there is no tenant nobody"),
+        ("refused/none/t", "there is no namespace refused/none"),
+        ("refused/closed/t", "there is no topic persistent://refused/closed/t"),
+        ("refused/ns/t", "has no subscription"),
+    ],
+)
+def test_a_peek_names_the_thing_that_is_missing(refusing: Any, topic: str, reason: str) -> None:
+    answer = refusing.ask("GET", f"persistent/{topic}/subscription/none/position/1")
+    assert answer.status == 404
+    assert reason in answer.json["reason"]

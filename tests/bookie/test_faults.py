@@ -102,6 +102,63 @@ def test_a_disk_that_fills_up_at_once_loses_nothing_and_recovers() -> None:
     assert acknowledged > 10
 
 
+@pytest.mark.parametrize("sync_interval_s", [None, 0.05], ids=["always", "interval"])
+@pytest.mark.parametrize("seed", range(20))
+def test_writes_into_reserved_space_that_find_none_are_refused_and_later_ones_stored(
+    seed: int, sync_interval_s: float | None
+) -> None:
+    """Copy on write: the space was reserved, and yet the write fails, with part of it on the disk."""
+    settings = tiny_settings()
+    settings = replace(
+        settings,
+        journal=replace(settings.journal, sync_interval_s=sync_interval_s),
+        space=replace(settings.space, interval_s=0.02),
+    )
+    known: dict[int, bool] = {}
+
+    async def scenario(world: World) -> None:
+        rng, node = world.rng("scenario"), world.node("bookie")
+
+        async def check(bookie: Bookie) -> None:
+            for entry_id in (entry_id for entry_id, stored in known.items() if stored):
+                found = await bookie.read(L1, EntryId(entry_id), EntryId(entry_id), max_bytes=1 << 20)
+                assert found.entries == batch(1, entry_id, 1, bytes(300))
+
+        async def main(runtime: Runtime) -> None:
+            bookie = await Bookie.open(runtime, settings)
+            await check(bookie)
+            for _ in range(3):
+                node.disk.faults = DiskFaults(full=True)
+                for turn in range(40):
+                    entry_id = len(known)
+                    known[entry_id] = False
+                    try:
+                        await bookie.add(L1, batch(1, entry_id, 1, bytes(300)))
+                        known[entry_id] = True
+                    except BookieReadOnlyError:
+                        await runtime.clock.sleep(0.01)
+                    if turn == rng.randrange(40):
+                        node.disk.faults = DiskFaults()
+                node.disk.faults = DiskFaults()
+                while bookie.state is BookieState.READ_ONLY:
+                    await runtime.clock.sleep(0.1)
+                assert bookie.state is BookieState.WRITABLE
+                for _ in range(rng.randrange(5)):
+                    entry_id = len(known)
+                    known[entry_id] = False
+                    await bookie.add(L1, batch(1, entry_id, 1, bytes(300)))
+                    known[entry_id] = True
+            await check(bookie)
+            await runtime.clock.sleep(1)
+
+        for _ in range(4):
+            await node.start(main)
+            node.crash(power_loss=rng.random() < 0.7)
+
+    simulate(seed, scenario)
+    assert set(known.values()) == {True, False}
+
+
 def test_a_bookie_starts_read_only_on_a_full_disk() -> None:
     async def write(bookie: Bookie, runtime: Runtime, disk: SimDisk) -> None:
         await bookie.add(L1, batch(1, 0, 10, bytes(500)))

@@ -1,6 +1,7 @@
 """One `weir up` for all tests of commands, and a way to run them as a shell would."""
 
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,11 @@ class Outcome:
     code: int
     out: str
     err: str
+
+
+def _without_server(said: str) -> str:
+    """What a command says beside the server's address, which commands that change something name."""
+    return re.sub(r"^server: \S+\n", "", said, count=1)
 
 
 Weir = Callable[..., Outcome]
@@ -38,7 +44,7 @@ def weir(weir_up: UpProcess) -> Weir:
         variables = environment() | {"WEIR_URL": weir_up.pulsar_url if url is None else url, "COLUMNS": "200"}
         command = [sys.executable, "-m", "weir.cli.main", *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, env=variables, timeout=120, check=False)
-        return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+        return Outcome(done.returncode, done.stdout.decode(), _without_server(done.stderr.decode()))
 
     return run
 
@@ -58,6 +64,6 @@ def run_here(
         sys.stdout.flush()
         found = capfdbinary.readouterr()
         assert isinstance(ended.value.code, int)
-        return Outcome(ended.value.code, found.out.decode("utf-8", "replace"), found.err.decode())
+        return Outcome(ended.value.code, found.out.decode("utf-8", "replace"), _without_server(found.err.decode()))
 
     return run

@@ -51,6 +51,13 @@ ANSWERS: dict[str, Any] = {
         "persistent://public/default/many-partition-0",
         "persistent://public/default/many-partition-1",
     ],
+    "GET /admin/weir/v1/overviews/public/default": {
+        "topics": {
+            "persistent://public/default/single": {},
+            "persistent://public/default/many": {},
+        },
+        "next": "",
+    },
     "GET /admin/v2/persistent/public/default/partitioned?limit=5000": ["persistent://public/default/many"],
     f"GET {T}/partitions": {"partitions": 0},
     f"GET {T}/stats": STATS,

@@ -13,7 +13,7 @@ from click.shell_completion import ShellComplete
 
 from weir.cli import completing
 from weir.cli.completion import script
-from weir.cli.found import LISTENING_FILE, find_url, http_url
+from weir.cli.found import http_url
 from weir.cli.main import cli, main
 
 
@@ -100,24 +100,6 @@ def test_an_unknown_shell_must_be_named(
     monkeypatch.setenv("SHELL", "/bin/csh")
     assert run("completion") == 2
     assert "weir completion bash|zsh|fish" in capsys.readouterr().err
-
-
-# --- which server ---
-
-
-def test_the_server_of_the_data_folder_at_hand_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WEIR_DATA", raising=False)
-    monkeypatch.chdir(tmp_path)
-    assert find_url(None) == "http://127.0.0.1:8080"
-    folder = tmp_path / "weir-data"
-    folder.mkdir()
-    (folder / LISTENING_FILE).write_text(f'{{"pid": {os.getpid()}, "http": "0.0.0.0:1234"}}')
-    assert find_url(None) == "http://127.0.0.1:1234"
-    assert find_url("http://named:1") == "http://named:1"
-    (folder / LISTENING_FILE).write_text('{"pid": 4194305, "http": "0.0.0.0:1234"}')  # no process has that id
-    assert find_url(None) == "http://127.0.0.1:8080"
-    (folder / LISTENING_FILE).write_text("half of")
-    assert find_url(None) == "http://127.0.0.1:8080"
 
 
 def test_https_is_taken_where_there_is_nothing_else() -> None:

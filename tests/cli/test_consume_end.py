@@ -115,5 +115,5 @@ def test_where_to_begin_is_an_end_an_offset_a_message_or_a_moment() -> None:
     assert Start.parse("1970-01-01T00:00:01").moment_ms == 1000
     assert Start.parse("1700000000000").moment_ms == 1_700_000_000_000
     assert Start.parse("-10min").moment_ms is not None
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="invalid start position 'somewhere'"):
         Start.parse("somewhere")

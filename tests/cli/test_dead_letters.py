@@ -1,6 +1,7 @@
 """Retry and dead letters by the server, with Pulsar's and RabbitMQ's own clients, and the commands for them."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import pika
 import pulsar
 import pytest
 
+from weir.cli.topics import dead_letters
 from weir.testing.processes.up import UpProcess
 
 pytestmark = pytest.mark.process
@@ -41,6 +43,12 @@ def asked(run_here: Callable[..., Any]) -> Callable[..., Any]:
         return json.loads(done.out)
 
     return ask
+
+
+def wait_letters(asked: Any, topic: str, count: int) -> None:
+    deadline = time.monotonic() + 120
+    while len(found := asked("dead-letters", "list", topic, "billing", "-n", "1000")) != count:
+        assert time.monotonic() < deadline, len(found)
 
 
 def test_a_failed_message_of_a_key_shared_subscription_dies_and_its_key_goes_on(client: Any) -> None:
@@ -117,6 +125,79 @@ def test_a_failed_message_of_a_shared_subscription_dies_and_is_put_back(client: 
     assert consumer.receive(LONG_MS).data() == b"order 0"
     assert asked(*which) == []
     consumer.close()
+
+
+def test_letters_that_pulsar_s_client_wrote_are_put_back(client: Any, asked: Any) -> None:
+    consumer = client.subscribe(
+        "shipments",
+        "desk",
+        pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+        negative_ack_redelivery_delay_ms=1,
+        dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(1, "shipments-desk-DLQ"),
+    )
+    producer = client.create_producer("shipments")
+    for number in range(3):
+        producer.send(b"shipment %d" % number, properties={"region": "eu"}, partition_key=str(number))
+    dead = client.subscribe("shipments-desk-DLQ", "mine", initial_position=pulsar.InitialPosition.Earliest)
+    for _ in range(6):
+        consumer.negative_acknowledge(consumer.receive(LONG_MS))
+    for _ in range(3):
+        dead.acknowledge(dead.receive(LONG_MS))
+    found = asked("dead-letters", "list", "shipments", "desk")
+    assert [(one["reason"], one["topic"], one["subscription"]) for one in found] == [
+        ("delivery_limit", "persistent://public/default/shipments", "desk")
+    ] * 3
+    redrive = ("dead-letters", "redrive", "shipments", "desk")
+    assert asked(*redrive, "--dry-run")["found"] == 3
+    done = asked(*redrive)
+    assert (done["moved"], done["kept"]) == (3, 0)
+    back = [consumer.receive(LONG_MS) for _ in range(3)]
+    assert sorted(message.data() for message in back) == [b"shipment 0", b"shipment 1", b"shipment 2"]
+    assert [message.properties() for message in back] == [{"region": "eu"}] * 3
+    for message in back:
+        consumer.acknowledge(message)
+    assert asked(*redrive)["moved"] == 0
+    consumer.close()
+    dead.close()
+
+
+def test_letters_that_die_again_during_a_redrive_are_not_put_back_by_it(
+    client: Any, asked: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "_PAGE", 1)
+    consumer = shared(client, "loops", max_deliveries="1")
+    consumer.close()
+
+    def fail(consumer: Any, message: Any) -> None:
+        consumer.negative_acknowledge(message)
+
+    consumer = client.subscribe(
+        "loops",
+        "billing",
+        pulsar.ConsumerType.Shared,
+        negative_ack_redelivery_delay_ms=1,
+        message_listener=fail,
+    )
+    producer = client.create_producer("loops", batching_enabled=False)
+    for number in range(100):
+        producer.send(b"%d" % number)
+    wait_letters(asked, "loops", 100)
+    done = asked("dead-letters", "redrive", "loops", "billing")
+    assert (done["moved"], done["kept"]) == (100, 0)
+    wait_letters(asked, "loops", 100)
+    consumer.close()
+
+
+@pytest.mark.parametrize("which", [("nowhere", "billing"), ("parcels", "billing", "--in", "nowhere")])
+@pytest.mark.parametrize("command", ["list", "redrive"])
+def test_dead_letters_of_a_topic_that_does_not_exist_are_an_error(
+    run_here: Any, client: Any, command: str, which: tuple[str, ...]
+) -> None:
+    shared(client, "parcels").close()
+    refused = run_here("subscriptions", "dead-letters", command, *which)
+    assert refused.code == 1
+    assert "nowhere" in refused.err
 
 
 def test_a_policy_is_said_and_taken_back_by_command(client: Any, asked: Any, run_here: Any) -> None:

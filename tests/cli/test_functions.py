@@ -111,3 +111,42 @@ def test_a_second_runner_is_told_who_runs_them_and_once_what_to_do(weir_up: UpPr
         rest.take_runner(access, "second", "there", 1_000)
     assert str(busy.value) == "the functions are run by here (one is enough; stop it first to run them here)"
     rest.release_runner(access, "first")
+
+
+@pytest.mark.parametrize(
+    ("code", "missing"),
+    [
+        ("import nosuchlib\ndef neat(m): return m", "No module named 'nosuchlib'"),
+        ("from json import nosuchname\ndef neat(m): return m", "cannot import name 'nosuchname' from 'json'"),
+        ("print('hello')\nimport beside\ndef neat(m): return m", "No module named 'beside'"),
+    ],
+)
+def test_a_function_whose_import_fails_is_refused_and_nothing_is_stored(
+    run_here: Any, tmp_path: Path, code: str, missing: str
+) -> None:
+    (tmp_path / "beside.py").write_text("")  # only the file itself is deployed
+    bad = tmp_path / "bad.py"
+    bad.write_text(code)
+    refused = run_here("functions", "deploy", f"{bad}:neat", "--in", "neat-in")
+    assert refused.code == 1
+    assert missing in refused.err
+    assert "bad.py, line" in refused.err
+    assert "neat" not in run_here("functions", "list", "--json").out
+    assert "neat-in" not in run_here("topics", "list").out
+
+
+def test_an_update_whose_import_fails_is_refused_and_an_optional_import_is_not(
+    run_here: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "optional.py"
+    path.write_text(
+        "try:\n    import nosuchlib\nexcept ImportError:\n    pass\nimport os\ndef deft(m): return m\n"
+    )
+    assert run_here("functions", "deploy", f"{path}:deft", "--in", "deft-in").code == 0
+    path.write_text("import os\nSETTING = os.environ['ONLY_THE_RUNNER_HAS_THIS']\ndef deft(m): return m\n")
+    assert "is updated to version 2" in run_here("functions", "update", "deft", str(path)).out
+    path.write_text("import nosuchlib\ndef deft(m): return m\n")
+    refused = run_here("functions", "update", "deft", str(path))
+    assert (refused.code, "nosuchlib" in refused.err) == (1, True)
+    (row,) = [one for one in json.loads(run_here("functions", "list", "--json").out) if "deft" in one.values()]
+    assert 2 in row.values()

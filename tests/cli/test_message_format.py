@@ -79,7 +79,8 @@ def test_lines_are_messages_and_may_begin_with_a_key() -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        (b'{"payload": "x", "key": "k", "properties": {"a": "b"}}', ("k", b"x", {"h": "1", "a": "b"}, False)),
+        (b'{"payload": "x", "key": "k", "headers": {"a": "b"}}', ("k", b"x", {"h": "1", "a": "b"}, False)),
+        (b'{"payload": "x", "properties": {"a": "b"}}', (None, b"x", {"h": "1", "a": "b"}, False)),
         (b'{"payload_base64": "/w==", "key_base64": "/w=="}', (b"\xff", b"\xff", {"h": "1"}, False)),
         (b'{"payload": {"id": 1}}', (None, b'{"id": 1}', {"h": "1"}, False)),
         (b'{"payload": null, "key": "k"}', ("k", b"", {"h": "1"}, True)),

@@ -11,7 +11,9 @@ from weir.cli.spark.common import NEEDED
 from weir.cli.spark.stream_changes import names_of, short_name
 from weir.client import streams as rest
 from weir.client.blocking import Access
-from weir.model.sql_streams import StreamProgress, Wanted
+from weir.client.stream_rows import state_of
+from weir.client.streams import Defined
+from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
 from weir.model.topics import TopicName
 from weir.testing.processes.up import UpProcess, environment
 
@@ -30,6 +32,19 @@ def test_a_stream_is_named_as_a_table_or_as_a_topic(topic: str, short: str, long
     name = TopicName.parse(topic)
     assert short_name(name) == short
     assert {short, long, str(name)} <= names_of(name)
+
+
+def test_a_stream_that_shall_run_and_has_no_worker_says_so() -> None:
+    def state(wanted: Wanted, reported: str | None, *, has_worker: bool) -> str:
+        progress = None if reported is None else StreamProgress("1", reported)
+        return state_of(Defined(SqlStream(NAME, "1", "", wanted=wanted), progress), has_worker=has_worker)
+
+    for reported in ("running", "failed", "starting", None):
+        assert state(Wanted.RUNNING, reported, has_worker=False) == "no worker"
+    assert state(Wanted.PAUSED, "running", has_worker=False) == "paused"
+    assert state(Wanted.RUNNING, "failed", has_worker=True) == "failed"
+    assert state(Wanted.RUNNING, None, has_worker=True) == "running (not started)"
+    assert state(Wanted.PAUSED, None, has_worker=False) == "paused (not started)"
 
 
 @pytest.fixture

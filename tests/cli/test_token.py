@@ -1,11 +1,13 @@
 """`weir token`: keys and tokens, and a Weir that asks for them."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from weir.broker.access.tokens import create_token
 from weir.testing.processes.up import UpProcess
 
 pytestmark = pytest.mark.process
@@ -28,6 +30,33 @@ def test_a_token_says_who_one_is(weir: Any, tmp_path: Path) -> None:
         assert weir("produce", "t", "x", "--token", forged, url=up.pulsar_url).code == 1
     finally:
         up.close()
+
+
+def test_a_secret_of_an_earlier_release_keeps_its_tokens_and_signs_new_ones_for_both_forms(
+    weir: Any, tmp_path: Path
+) -> None:
+    """An earlier `weir token secret` printed URL-safe base64, whose text was the key, line end included."""
+    text = base64.urlsafe_b64encode(b"\xfb\xff\xbe" * 20).decode()
+    secret = tmp_path / "secret.key"
+    secret.write_text(text + "\n")
+    former = create_token((text + "\n").encode(), "alice")
+    new = [
+        weir("token", "create", "alice", "--secret", form).out.strip()
+        for form in (f"file:{secret}", f"base64:{text}")
+    ]
+    for source, tokens in ((f"file:{secret}", [former, *new]), (f"base64:{text}", new)):
+        folder = tmp_path / source.partition(":")[0]
+        folder.mkdir()
+        up = UpProcess(folder, "auth.authenticate=true", f"auth.token_secret={source}")
+        try:
+            up.start()
+            for token in tokens:
+                assert weir("produce", "t", "x", "--token", token, url=up.pulsar_url).code == 0
+            assert ("earlier releases took the text of this secret as the key" in up.log) == source.startswith(
+                "file:"
+            )
+        finally:
+            up.close()
 
 
 def test_a_pair_of_keys_signs_and_is_never_overwritten(weir: Any, tmp_path: Path) -> None:

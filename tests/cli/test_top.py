@@ -1,14 +1,23 @@
 """`weir top`: what two scrapes say, and the command on a broker that is used."""
 
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from weir.cli.operating.scrape import overview, read_scrape
 from weir.cli.operating.top import bars, duration, screen
+from weir.cli.output import cut_middle
+from weir.testing.processes.up import UpProcess, environment
 
 BEFORE = """\
 # HELP weir_up_seconds Since the broker started.
@@ -66,8 +75,18 @@ def test_a_screen_fits_the_terminal_whatever_topics_are_called(width: int) -> No
     console.print(screen(overview(read_scrape(BEFORE, 0.0), read_scrape(long, 1.0)), [1.0, 2.0], "http://h:1"))
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= width
-    assert sum("xxx" in line for line in lines) == 1
+    (named,) = [line for line in lines if "xxx" in line]
+    assert re.match(r"public/default/x+…x+\[red\] ", named)
     assert any("kafka 2" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [(11, "orders-2026"), (10, "orde…-2026"), (5, "or…26"), (2, "…6"), (1, "…")],
+)
+def test_the_middle_of_a_long_name_is_left_out(width: int, shown: str) -> None:
+    assert cut_middle("orders-2026", width) == shown
+    assert cell_len(cut_middle("日本語の名前", width)) <= width or width < len("…")
 
 
 def test_spans_and_histories_are_short() -> None:
@@ -83,3 +102,23 @@ def test_it_shows_a_broker_that_is_used(weir: Any, weir_up: Any) -> None:
     (line,) = [each for each in seen["busiest"] if each["topic"].endswith("/watched")]
     assert line["stored_bytes"] > 0
     assert "watched" in weir(*once).out
+
+
+@pytest.mark.process
+def test_the_key_q_ends_it_and_leaves_the_terminal_as_it_was(weir_up: UpProcess) -> None:
+    ours, its = pty.openpty()
+    before = termios.tcgetattr(its)
+    command = [sys.executable, "-m", "weir.cli.main", "top", "--url", weir_up.http_url, "--interval", "60"]
+    process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment())
+    try:
+        said = b""
+        while b"looking at" not in said:
+            said += os.read(ours, 4096)
+        os.write(ours, b"xq")
+        assert process.wait(60) == 0
+        assert termios.tcgetattr(its) == before
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(its)

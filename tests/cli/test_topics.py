@@ -3,7 +3,9 @@
 import json
 from typing import Any
 
+import pulsar
 import pytest
+from pulsar.schema import JsonSchema, Long, Record, String
 
 from weir.testing.processes.up import UpProcess
 
@@ -116,7 +118,8 @@ def test_peeking_leaves_messages_where_they_are(admin: Any, refused: Any) -> Non
     for _ in range(2):
         lines = admin("peek peeked s -n 5", "--json").splitlines()
         assert [json.loads(line)["payload"] for line in lines] == ["one", "two", "three"]
-    assert json.loads(lines[0])["properties"] == {"Name": "Value"}
+    assert json.loads(lines[0])["headers"] == {"Name": "Value"}
+    assert json.loads(lines[0])["topic"] == "peeked"
     assert "three" in admin("peek peeked s -n 3")
     assert "nobody" in refused("peek peeked nobody")
 
@@ -144,3 +147,36 @@ def test_the_server_is_found_by_one_url(admin: Any, weir_up: UpProcess) -> None:
     assert admin("topics lookup anything") == f"{weir_up.pulsar_url}\n"
     admin("produce by-http hello")
     assert admin("consume by-http -n 1") == "hello\n"
+
+
+def test_a_json_schema_is_a_topics_schema_for_pulsars_clients(
+    admin: Any, weir: Any, weir_up: UpProcess, tmp_path: Any
+) -> None:
+    path = tmp_path / "order.schema.json"
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Order",
+        "type": "object",
+        "properties": {"id": {"type": "integer"}, "customer": {"type": "string"}},
+        "required": ["id"],
+    }
+    path.write_text(json.dumps(schema))
+    admin("topics create described")
+    admin("schemas upload described --type JSON --file", str(path))
+    assert json.loads(admin("schemas get described --json")["data"])["name"] == "Order"
+
+    class Order(Record):  # type: ignore[misc]
+        id = Long(required=True)
+        customer = String()
+
+    client = pulsar.Client(weir_up.pulsar_url)
+    try:
+        consumer = client.subscribe("described", "s", schema=JsonSchema(Order))
+        client.create_producer("described", schema=JsonSchema(Order)).send(Order(id=7, customer="ann"))
+        assert consumer.receive(timeout_millis=60_000).value().id == 7
+    finally:
+        client.close()
+    path.write_text(json.dumps({**schema, "properties": {"id": {"type": "integer", "minimum": 1}}}))
+    done = weir("schemas", "upload", "described", "--type", "json", "--file", str(path), url=weir_up.http_url)
+    assert done.code == 2
+    assert "#/properties/id: 'minimum' cannot be said by an Avro definition" in done.err

@@ -155,7 +155,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
 
 
 def test_a_token_over_tls_comes_in(secured: UpProcess) -> None:
-    token = create_token(load_secret(SECRET), "spark")
+    token = create_token(load_secret(SECRET).key, "spark")
     tls = TlsFiles(ca=str(secured.data.parent / "cert.pem"))
     servers = parse_servers(secured.addresses["kafka_tls"])
     with Cluster(KafkaSettings(servers, tls=tls, login=Login("any", token))) as cluster:

@@ -214,7 +214,7 @@ async def test_a_topic_that_is_not_there_can_be_left_uncreated(client: PulsarCli
 async def test_a_message_that_is_too_large_is_refused_here(client: PulsarClient) -> None:
     producer = await client.producer("t")
     with pytest.raises(MessageTooLargeError):
-        await producer.send(Outgoing(bytes(6 * 1024 * 1024)))
+        await producer.send(Outgoing(bytes(17 * 1024 * 1024)))
     await producer.send(Outgoing(b"fine"))
 
 

@@ -1,7 +1,10 @@
 """Coordinators of brokers that speak to each other: what clients ask of one that is not the coordinator."""
 
+import pytest
+
 from weir.broker.api import CommittedOffset, TransactionState
 from weir.broker.coordinator_shards import CLUSTER_SHARDS, COORDINATOR
+from weir.model.errors import SinkOfOtherQueryError
 from weir.model.topics import TopicName
 from weir.testing.many_brokers import ManyBrokers
 
@@ -32,9 +35,13 @@ def test_partitions_groups_and_sinks_are_asked_for_at_any_broker(brokers: ManyBr
         for one in access.values():
             assert await one.sink_epoch("s") == -1
         other = next(other for other in access if other != owner)
-        assert await access[other].commit_together("s", 4, [(name, who)])
+        assert await access[other].commit_together("s", 4, [(name, who)], query="q1")
+        with pytest.raises(SinkOfOtherQueryError, match="query q1"):
+            await access[other].commit_together("s", 0, [], query="q2")
         assert not await access[owner].commit_together("s", 4, [(name, who)])
         assert [await one.sink_epoch("s") for one in access.values()] == [4] * len(access)
+        assert await access[other].commit_together("s", 0, [], query="q2", instead_of="q1")
+        assert [await one.sink_epoch("s") for one in access.values()] == [0] * len(access)
         assert (await access[owner].describe(name)).state is TransactionState.COMPLETE_COMMIT
         await access[other].forget_sink("s")
         assert await access[owner].sink_epoch("s") == -1

@@ -19,7 +19,7 @@ from weir.client.kafka.offsets import EARLIEST, LATEST, list_offsets
 from weir.client.kafka.producing import Sender
 from weir.connect.definitions import parse, parse_name
 from weir.connect.inlet import read_piece
-from weir.connect.outlet import ensure_topic
+from weir.connect.outlet import delete_topic, ensure_topic
 from weir.connect.place import Place
 from weir.connect.task import Job, Message, Task
 from weir.connect.tasks import make_task
@@ -95,6 +95,12 @@ class Weir:
         with Cluster(self.place.kafka) as cluster:
             ensure_topic(cluster, topic, partitions)
         return topic
+
+    def create_again(self, topic: str, partitions: int = 1) -> str:
+        """Delete the topic and create another one of its name."""
+        with Cluster(self.place.kafka) as cluster:
+            delete_topic(cluster, topic)
+        return self.create(topic, partitions)
 
     def fill(self, topic: str, messages: list[tuple[Any, Any]], partition: int = 0, **more: Any) -> None:
         """Keys and values, one batch of them."""

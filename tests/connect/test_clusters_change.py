@@ -138,3 +138,46 @@ def test_partitions_of_another_pulsar_that_come_later_are_read(
         running.until(lambda: len(weir.messages(unique)) == 2)
     client.close()
     assert places(weir, unique) == [(0, b"first"), (1, b"second")]
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_topic_of_another_pulsar_that_was_created_again_comes_from_its_start(
+    weir: Weir, other: Weir, unique: str, start: str, stopped: bool
+) -> None:
+    about = {"type": "pulsar", "service_url": other.up.pulsar_url, "topics": [unique], "start": start}
+    values = [(None, b"%d" % number) for number in range(5)]
+    other.create(unique)
+    with weir.task(unique, {"source": about}) as running:
+        running.steps()
+        other.fill(unique, values)
+        running.until(lambda: len(weir.messages(unique)) == 5)
+        if not stopped:
+            other.create_again(unique)
+            other.fill(unique, values * 2)
+            running.until(lambda: len(weir.messages(unique)) == 15)
+    if stopped:
+        other.create_again(unique)
+        other.fill(unique, values * 2)
+        with weir.task(unique, {"source": about}) as running:
+            running.until(lambda: len(weir.messages(unique)) == 15)
+    assert [bytes(one.value or b"") for _, one in weir.messages(unique)] == [value for _, value in values * 3]
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_topic_that_was_created_again_goes_to_another_pulsar_from_its_start(
+    weir: Weir, other: Weir, unique: str, start: str
+) -> None:
+    """Its offsets are sequence ids there, of which the producer has used the first ones for the deleted topic."""
+    about = {"type": "pulsar", "service_url": other.up.pulsar_url, "start": start}
+    values = [(None, b"%d" % number) for number in range(5)]
+    weir.create(unique)
+    with weir.task(unique, {"topic": unique, "sink": about}) as running:
+        running.steps()
+        weir.fill(unique, values)
+        running.until(lambda: len(other.messages(unique)) == 5)
+    weir.create_again(unique)
+    weir.fill(unique, values * 2)
+    with weir.task(unique, {"topic": unique, "sink": about}) as running:
+        running.until(lambda: running.task.status.lag == 0)
+    assert [bytes(one.value or b"") for _, one in other.messages(unique)] == [value for _, value in values * 3]

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from weir.connect.definitions import check_alone, parse, parse_name, read_file
-from weir.connect.options import TYPES
+from weir.connect.definitions import check_alone, check_update, parse, parse_name, read_file
+from weir.connect.options import PLACES, TYPES
 from weir.connect.partitioning import murmur2
 from weir.connect.secrets import Secret
 from weir.connect.spans import parse_bytes, parse_ms
@@ -147,3 +147,49 @@ def test_two_sinks_of_one_name_do_not_share_a_subscription() -> None:
 
 def _kept(name: TopicName, config: str) -> Connector:
     return Connector(name, "id", config)
+
+
+def _updated(before: str, after: str) -> None:
+    check_update(*(parse(*read_file(text, "c.toml", "c")) for text in (before, after)))
+
+
+_SINK = 'topics = ["a", "b"]\n[sink]\ntype = "http"\nurl = "http://here"\n'
+_SOURCE = 'topic = "a"\n[source]\ntype = "postgresql"\ndsn = "host=here"\ntable = "t"\ncolumn = "id"\n'
+_COPY = 'topic = "a"\n[source]\ntype = "kafka"\nbootstrap_servers = "h:1"\ntopics = ["x", "y"]\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (_SINK, _SINK.replace("here", "there") + "batch = 7\n"),
+        (_SINK, _SINK.replace('"b"', '"b", "c"')),
+        (_SOURCE, _SOURCE + 'poll = "5ms"\nbatch = 2\ncolumns = ["id", "n"]\n'),
+        (_COPY, _COPY.replace("h:1", "h:1,h:2").replace('"y"', '"y", "z"')),
+    ],
+)
+def test_an_update_may_change_what_positions_do_not_belong_to(before: str, after: str) -> None:
+    _updated(before, after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (_SINK, _SOURCE, "is a http sink, and no postgresql source"),
+        (_SINK, _SINK.replace(', "b"', ""), "cannot take persistent://public/default/b away"),
+        (_SINK, _SINK + 'start = "latest"\n', "cannot change start"),
+        (_SOURCE, _SOURCE.replace('"t"', '"u"'), "cannot change table"),
+        (_SOURCE, _SOURCE.replace('"a"', '"b"'), "cannot change the topic that it writes"),
+        (_COPY, _COPY.replace(', "y"', ""), "cannot take y away"),
+    ],
+)
+def test_an_update_that_would_take_positions_for_those_of_others_is_refused(
+    before: str, after: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        _updated(before, after)
+
+
+def test_all_options_that_positions_belong_to_are_options() -> None:
+    assert set(PLACES) == {(side, kind) for side, types in TYPES.items() for kind in types}
+    for (side, kind), names in PLACES.items():
+        assert set(names) <= set(TYPES[side][kind])

@@ -182,7 +182,53 @@ def test_messages_are_posted_in_batches_and_again_while_the_other_side_is_busy(
         "headers": {"h": "v"},
         "value": 0,
     }
-    assert api.keys == [f"{unique}/{unique}-0/0-3", f"{unique}/{unique}-0/4-5"]
+    ids = {key.split("/")[1] for key in api.keys}
+    assert len(ids) == 1  # of the topic
+    assert api.keys == [f"{unique}/{''.join(ids)}/{unique}-0/{offsets}" for offsets in ("0-3", "4-5")]
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_topic_that_was_created_again_is_posted_from_its_start(
+    weir: Weir, api: Api, unique: str, start: str, stopped: bool
+) -> None:
+    """However many messages it has, and wherever the sink was in the deleted one."""
+    said = sink(unique, api, start=start)
+    values = [(None, b'{"n": %d}' % number) for number in range(5)]
+    weir.create(unique)
+    with weir.task(unique, said) as running:
+        running.steps()
+        weir.fill(unique, values)
+        running.until(lambda: len(api.posted) == 5)
+        if not stopped:
+            weir.create_again(unique)
+            weir.fill(unique, values * 2)
+            with pytest.raises(ConnectorError, match="was made again"):
+                running.steps()
+    if stopped:
+        weir.create_again(unique)
+        weir.fill(unique, values * 2)
+    with weir.task(unique, said) as running:
+        running.until(lambda: running.task.status.lag == 0)
+    assert [one["offset"] for one in api.posted] == [*range(5), *range(10)]
+    assert len(set(api.keys)) == len(api.keys)
+
+
+def test_a_position_that_reaches_the_new_topic_late_is_not_taken_for_its_own(
+    weir: Weir, api: Api, unique: str
+) -> None:
+    values = [(None, b'{"n": %d}' % number) for number in range(5)]
+    weir.create(unique)
+    weir.fill(unique, values)
+    with weir.task(unique, sink(unique, api)) as running:
+        running.until(lambda: len(api.posted) == 5)
+        weir.create_again(unique)
+        weir.fill(unique, values * 2)
+        inlet = running.task.inlet  # type: ignore[attr-defined]
+        inlet.commit(inlet.positions)  # of the deleted topic
+    with weir.task(unique, sink(unique, api)) as running:
+        running.until(lambda: running.task.status.lag == 0)
+    assert [one["offset"] for one in api.posted] == [*range(5), *range(10)]
 
 
 def test_the_one_message_that_is_refused_is_a_dead_letter_and_the_others_go_on(

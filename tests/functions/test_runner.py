@@ -71,3 +71,15 @@ def test_a_version_that_fails_waits_and_the_next_one_does_not(started: list[Fake
     assert len(started) == 1
     one.follow([Deployed(function(0, version=2), None)])
     assert [worker.function.version for worker in started] == [1, 2]
+
+
+def test_a_runner_with_a_list_of_deployers_runs_no_code_of_others(
+    started: list[FakeWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[FunctionStats] = []
+    monkeypatch.setattr(runner.rest, "report", lambda _access, _name, stats: said.append(stats))
+    one = Runner(Access("http://127.0.0.1:1"), WorkerOptions(deployers=("ci",)))
+    one.follow([Deployed(function(0, role="ci"), None), Deployed(function(1, role="owner"), None)])
+    assert [worker.function.id for worker in started] == ["0"]
+    (failed,) = [stats for stats in said if stats.id == "1"]
+    assert (failed.state, "role 'owner' has deployed it" in failed.error) == ("failed", True)

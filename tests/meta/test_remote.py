@@ -249,7 +249,7 @@ async def test_a_client_with_another_secret_is_told_so_and_gets_nothing(
 ) -> None:
     await direct.put("/a", b"secret")
     guess = ClusterSecret(b"guessed" * 9)
-    stranger = RemoteMeta(runtime, RemoteSettings("127.0.0.1", server.port, guess, request_timeout_s=0.5))
+    stranger = RemoteMeta(runtime, RemoteSettings("127.0.0.1", server.port, guess, request_timeout_s=5.0))
     with pytest.raises(MetaUnavailableError, match="secret"):
         await stranger.get("/a")
     await stranger.close()

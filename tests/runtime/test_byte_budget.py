@@ -34,6 +34,25 @@ def test_a_closed_share_holds_nothing_and_counts_nothing_more() -> None:
     assert (budget.used_bytes, budget.holders, len(budget.callers)) == (0, 0, 0)
 
 
+def test_a_share_over_its_limit_resumes_when_half_of_it_is_released() -> None:
+    share, calls = ByteBudget(1000).share(10), [0]
+
+    def call() -> None:
+        calls[0] += 1
+
+    share.on_capacity("caller", call)
+    share.acquire(9)
+    assert not share.exhausted
+    share.acquire(1)
+    assert share.exhausted
+    share.release(4)
+    assert (share.exhausted, calls) == (True, [0])
+    share.release(1)
+    assert (share.exhausted, share.used_bytes, calls) == (False, 5, [1])
+    share.acquire(4)
+    assert not share.exhausted
+
+
 def test_a_reservation_waits_until_all_of_it_fits_and_a_lone_one_always_does() -> None:
     async def main() -> None:
         budget = ByteBudget(100)

@@ -2,11 +2,15 @@
 
 import asyncio
 import base64
+import re
 import ssl
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 
+import confluent_kafka as kafka
+import confluent_kafka.admin
 import pytest
 
 from weir.broker.access.tokens import create_secret, create_token
@@ -90,6 +94,32 @@ async def test_a_folder_has_one_user_at_a_time(make: MakeWeir) -> None:
     await first.close()
     third = make()
     await third.start()
+
+
+async def cluster_id_of(node: BrokerNode) -> str:
+    """As Kafka's own client is told."""
+
+    def ask() -> str:
+        admin = kafka.admin.AdminClient({"bootstrap.servers": str(node.addresses["kafka"])})
+        return str(admin.describe_cluster(request_timeout=60).result().cluster_id)
+
+    return await asyncio.to_thread(ask)
+
+
+async def test_every_installation_has_its_own_cluster_id_for_good(
+    make: MakeWeir, runtime: Runtime, tmp_path: Path
+) -> None:
+    first, other = make(), make(folder=tmp_path / "other")
+    await first.start()
+    await other.start()
+    found = await cluster_id_of(first)
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", found)
+    assert uuid.UUID(bytes=base64.urlsafe_b64decode(found + "==")).version == 4
+    assert found != await cluster_id_of(other)
+    await first.close()
+    again = make()
+    await again.start()
+    assert await cluster_id_of(again) == found
 
 
 async def test_what_a_failed_start_had_taken_is_free_again(make: MakeWeir, tmp_path: Path) -> None:

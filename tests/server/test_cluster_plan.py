@@ -61,6 +61,23 @@ def test_a_port_of_the_cluster_that_somebody_has_is_told_with_whose_it_is(
         assert plan_cluster(tmp_path, ports, brokers=1, bookies=1, etcd_members=1).brokers == plan.brokers[:1]
 
 
+def test_a_port_offset_is_of_the_first_start_and_kept(tmp_path: Path, ports: HeldPorts) -> None:
+    def plan(brokers: int, offset: int = 0) -> list[int]:
+        found = plan_cluster(
+            tmp_path, ports, brokers=brokers, bookies=1, etcd_members=0, port_offset=offset
+        ).brokers
+        return [port - first for each in found for port, first in ((each.kafka, 9092), (each.http, 8080))]
+
+    assert plan(1, 20_100) == [20_100, 20_100]
+    assert plan(2) == [20_100, 20_100, 20_101, 20_101]
+    assert plan(2, 20_100) == plan(2)
+    with pytest.raises(ConfigError, match="keeps its ports, since clients know them: Kafka's are 29192, 29193"):
+        plan(2, 20_200)
+    with pytest.raises(ConfigError, match="would reach 65536, above 65535") as told:
+        plan_cluster(tmp_path / "new", ports, brokers=2, bookies=1, etcd_members=0, port_offset=56_443)
+    assert told.value.hint == "use an offset of at most 56442"
+
+
 def test_the_secret_is_made_once_and_nobody_elses_to_read(tmp_path: Path) -> None:
     path = cluster_secret_file(tmp_path)
     text = path.read_text()

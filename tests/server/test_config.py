@@ -100,6 +100,39 @@ def test_a_wrong_value_is_refused_with_its_key_and_how_to_write_it(kind: Setting
     assert refused.value.hint
 
 
+def test_a_port_offset_moves_all_listeners_wherever_they_were_set(tmp_path: Path) -> None:
+    file = tmp_path / "weir.toml"
+    file.write_text(
+        '[listeners]\nhttp = "127.0.0.1:9000"\nkafka_tls = "[::1]:9093"\nadvertised_host = "a.example"\n'
+    )
+    given = ["listeners.pulsar=0.0.0.0:6000", "listeners.amqp=127.0.0.1:0", "listeners.rocketmq="]
+    loaded = load(file=file, assignments=given, options={"port-offset": "100"})
+    listeners = loaded.config.listeners
+    assert listeners.http == Address("127.0.0.1", 9100)
+    assert listeners.kafka == Address("127.0.0.1", 9192)
+    assert listeners.kafka_tls == Address("::1", 9193)
+    assert listeners.pulsar == Address("0.0.0.0", 6100)
+    assert listeners.amqp == Address("127.0.0.1", 0)  # any free port
+    assert listeners.rocketmq is None
+    assert listeners.peer is None
+    assert loaded.value("listeners.kafka") == listeners.kafka
+    assert loaded.origin("listeners.kafka") == "default + listeners.port_offset"
+    assert loaded.origin("listeners.pulsar") == "--set + listeners.port_offset"
+    assert loaded.origin("listeners.port_offset") == "--port-offset"
+    assert load(environment={"WEIR_LISTENERS_PORT_OFFSET": "1"}).config.listeners.http == Address(
+        "127.0.0.1", 8081
+    )
+
+
+def test_a_port_above_the_largest_one_is_refused_with_the_largest_offset() -> None:
+    assert load(options={"port-offset": "56443"}).config.listeners.kafka == Address("127.0.0.1", 65535)
+    with pytest.raises(
+        ConfigError, match=r"--port-offset: listeners\.kafka: port 9092 \+ 56444 is above 65535"
+    ) as told:
+        load(options={"port-offset": "56444"})
+    assert told.value.hint == "use an offset of at most 56443"
+
+
 def test_a_near_miss_among_words_is_named() -> None:
     with pytest.raises(ConfigError, match="did you mean warning"):
         load(assignments=["log.level=warn"])

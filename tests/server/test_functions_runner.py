@@ -29,6 +29,8 @@ def test_the_runner_is_told_where_the_broker_is_and_its_token_by_the_environment
     tls = functions_spec(config("functions.url=https://weir:8443", "functions.ca=/ca.pem"), {}, None)
     assert "https://weir:8443" in tls.command
     assert tls.command[-2:] == ["--ca", "/ca.pem"]
+    some = functions_spec(config("functions.deployers=ci,ops"), HTTP, None)
+    assert some.command[-4:] == ["--deployed-by", "ci", "--deployed-by", "ops"]
     with pytest.raises(ConfigError, match=r"listeners\.http"):
         functions_spec(config(), {}, None)
 

@@ -2,9 +2,10 @@
 
 import pytest
 
+from weir.broker.balance.actions import Reason
 from weir.testing.balance.checkers import CHECKERS
 from weir.testing.balance.mutations import MUTATIONS
-from weir.testing.balance.plan import SMALL
+from weir.testing.balance.plan import QUIET, SMALL
 from weir.testing.balance.report import rows_of
 from weir.testing.balance.run import run_balance
 
@@ -20,6 +21,14 @@ def test_with_skewed_and_moving_load_losses_joins_and_a_drain_every_promise_is_k
     assert history.splits
     table = dict(rows_of(history))
     assert table["loss absorbed (spread as before) after"].endswith(" s")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_brokers_without_load_serve_as_many_topics_each_after_losses_and_joins(seed: int) -> None:
+    history = run_balance(QUIET, seed)
+    assert [str(violation) for checker in CHECKERS for violation in checker(history)] == []
+    assert {move.reason for move in history.moves} <= {Reason.COUNT, Reason.DRAIN}
 
 
 @pytest.mark.slow

@@ -36,7 +36,15 @@ FOUND = {
         196: _LOST_DELAYED,
         231: _LOST_DELAYED,
         43: "a client that acknowledged a message twice in one command brought the rest of its batch back",
+        76: "with deduplication, a batch that failed and was stored all the same was stored again: a later batch "
+        "of another producer had moved the known end of the log past it",
         1136: "a topic that was loaded while it was being unloaded lost its new claim with the old one",
+    },
+    "queues": {
+        200: "a transient message whose dead letter was acknowledged while its topic was passed on came back "
+        "there, and became a second letter",
+        3037: "a queue that a broker on its way down could not load passed for one that is gone, and its dead "
+        "letter was dropped",
     },
     "kafka": {
         2: "the end of a ledger that a broker in a hurry awaited no longer complained of the metadata to nobody",
@@ -60,6 +68,12 @@ FOUND = {
             "waited for so long that something of another producer had failed meanwhile"
         ),
         250: "Weir's Pulsar client lost credit with every message of a batch that had been acknowledged before",
+    },
+    "multibroker": {
+        32: "a broker that lost its lease during a hand-over took the bundle again, by a claim that it had read "
+        "before the hand-over was stored: the claim sent clients to the next owner, which waited without end",
+        3012: "the next broker of a topic knew a batch that was stored in parts, and said that it knew nothing of "
+        "its producer, whose next batch was out of order then",
     },
 }
 #: Found in the plan of a mutation, with nothing broken.

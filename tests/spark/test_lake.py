@@ -15,9 +15,11 @@ from weir.client.blocking import ask_v2
 from weir.client.kafka import positions
 from weir.client.kafka.cluster import Partition
 from weir.client.kafka.offsets import ends
-from weir.model.errors import LakeConflictError
+from weir.client.registry import topic_of
+from weir.model.errors import LakeConflictError, WeirError
 from weir.spark.lake.definitions import namespace_lake, turn_off
-from weir.spark.lake.holding import SUBSCRIPTION
+from weir.spark.lake.export import Exporter
+from weir.spark.lake.holding import SUBSCRIPTION, hold_one, keep
 from weir.spark.lake.jobs import LocalJobs, SparkJobs
 from weir.spark.lake.tables import OFFSETS, RANGES
 from weir.spark.sql.tables import Tables
@@ -207,6 +209,46 @@ def test_a_topic_that_was_deleted_and_made_again_begins_a_new_table(topics: Topi
     topics.fill(topic, ["new"])
     lake.export(topic)
     assert [row["value"] for row in lake.rows(topic)] == [b"new"]
+
+
+@pytest.mark.parametrize("step", ["planned", "written", "committed"])
+def test_a_topic_that_is_created_again_while_it_is_exported_is_in_its_own_table_whole(
+    topics: Topics, lake: Lake, step: str
+) -> None:
+    topic = topics.create()
+    topics.fill(topic, ["a 0", "a 1"])
+    lake.export(topic)
+    topics.fill(topic, ["a 2", "a 3"])
+    values = [f"b {at}" for at in range(6)]
+
+    def recreate(at: str) -> None:
+        if at == step:
+            topics.delete(topic)
+            topics.create(name=topic)
+            topics.fill(topic, values)
+
+    unlucky = Exporter(lake.place, LocalJobs(), reached=recreate)
+    with pytest.raises(WeirError, match="was deleted and created again"):
+        unlucky.export(topic_of(topic), lake.definition)
+    with topics.cluster() as cluster:
+        # Retention may not trim the new topic up to where the table of the old one is.
+        assert positions.committed(cluster, SUBSCRIPTION, [Partition(topic, 0)]).get(Partition(topic, 0), 0) == 0
+    lake.export(topic)
+    assert [row["value"].decode() for row in lake.rows(topic)] == values
+
+
+def test_the_position_of_a_deleted_topic_holds_back_nothing_of_the_next_one(topics: Topics, lake: Lake) -> None:
+    """As an export leaves it that is killed at the moment at which the topic is created again."""
+    topic = topics.create()
+    topics.fill(topic, ["a", "b"])
+    part = Partition(topic, 0)
+    with topics.cluster() as cluster:
+        keep(cluster, {part: 2}, {topic: "0" * 31 + "1"})
+        hold_one(cluster, topic_of(topic))
+        assert positions.committed(cluster, SUBSCRIPTION, [part]) == {part: 0}
+        keep(cluster, {part: 1}, {topic: cluster.topic_id(topic)})
+        hold_one(cluster, topic_of(topic))
+        assert positions.committed(cluster, SUBSCRIPTION, [part]) == {part: 1}
 
 
 def test_what_was_trimmed_before_it_was_exported_is_counted(topics: Topics, lake: Lake) -> None:

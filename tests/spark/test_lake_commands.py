@@ -9,9 +9,11 @@ from click.testing import CliRunner, Result
 from prometheus_client.parser import text_string_to_metric_families
 
 from weir.cli.main import cli
-from weir.client.blocking import Access
-from weir.model.topics import NamespaceName
+from weir.client.blocking import Access, ask
+from weir.model.topics import NamespaceName, TopicName
 from weir.spark.lake.definitions import Definition, namespace_lake
+from weir.spark.lake.holding import hold_one, let_go_internal
+from weir.spark.sql.cluster import WeirCluster
 
 from .conftest import Topics
 
@@ -28,7 +30,7 @@ def weir(topics: Topics):  # type: ignore[no-untyped-def]
 
 def done(result: Result) -> str:
     assert result.exit_code == 0, (result.output, result.exception)
-    return result.output
+    return result.stdout
 
 
 def lag_in_metrics(topics: Topics, topic: str) -> dict[str, int]:
@@ -173,3 +175,45 @@ def test_a_topic_that_is_not_there_cannot_be_turned_on_and_is_not_in_the_lake_wh
     assert json.loads(done(weir("lake", "status", "later", "--json"))) == []
     assert "was not in the lake" in done(weir("lake", "off", "later"))
     assert "the lake is on for no topic" in done(weir("lake", "run", "--once", "--master", "none"))
+
+
+def test_internal_topics_of_a_namespace_are_left_out_unless_they_are_named(
+    weir, topics: Topics, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
+    done(weir("namespaces", "create", "public/inner"))
+    internal = ("fn-clean-retry", "fn-clean-state", "connect-files-1-positions", "in-billing-RETRY", "said")
+    for name in ("in", "in-billing-DLQ", *internal):
+        topics.create(name=f"public..inner..{name}")
+    body = {
+        "code": "def clean(x): return x",
+        "entry": "clean",
+        "inputs": ["persistent://public/inner/in"],
+        "options": {"log_topic": "said"},
+    }
+    access = Access(topics.up.http_url)
+    ask(access, "POST", "functions/public/inner/clean", body)
+    try:
+        result = weir("lake", "on", "public/inner", "--to", str(tmp_path))
+        assert "(2 topics now)" in done(result)
+        assert "5 internal topics are left out" in result.stderr
+
+        def listed() -> set[str]:
+            found = json.loads(done(weir("lake", "status", "public/inner", "--json")))
+            return {one["topic"].rpartition("/")[2] for one in found}
+
+        assert listed() == {"in", "in-billing-DLQ"}
+        # An earlier release has exported it: what is held back for that would stay for ever.
+        held = ("subscriptions", "list", "public/inner/fn-clean-retry")
+        place = WeirCluster(access, topics.servers)
+        with topics.cluster() as cluster:
+            hold_one(cluster, TopicName.parse("public/inner/fn-clean-retry"))
+        assert "lake" in done(weir(*held))
+        let_go_internal(place)
+        assert "lake" not in done(weir(*held))
+        done(weir("lake", "on", "public/inner/fn-clean-state", "--to", str(tmp_path)))
+        done(weir("lake", "on", "public/inner/said", "--to", str(tmp_path)))
+        assert listed() == {"in", "in-billing-DLQ", "fn-clean-state", "said"}
+    finally:
+        ask(access, "DELETE", "functions/public/inner/clean")
+        for what in ("public/inner/fn-clean-state", "public/inner/said", "public/inner"):
+            weir("lake", "off", what)

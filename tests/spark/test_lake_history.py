@@ -13,7 +13,7 @@ class Lakes:
 
     def __init__(self, *_: object) -> None: ...
 
-    def of(self, topic: object) -> Definition:
+    def read(self, topic: object) -> Definition:
         return Definition("s3://lake", "postgresql://nobody@127.0.0.1:1/none")
 
 

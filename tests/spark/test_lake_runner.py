@@ -57,6 +57,7 @@ class Lakes:
         monkeypatch.setattr(module, "find_table", self._table)
         monkeypatch.setattr(module, "hold", lambda place, namespace, name: self.held.append(name))
         monkeypatch.setattr(module, "hold_all", self._hold_all)
+        monkeypatch.setattr(module, "let_go_internal", lambda _: None)
         monkeypatch.setattr(module, "let_go", self._let_go)
         place: Any = SimpleNamespace(options={})
         exporter: Any = self

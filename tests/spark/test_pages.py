@@ -1,6 +1,7 @@
 """What README and the page of SQL show of Spark is understood by Spark and Weir as it stands."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ from weir.spark.sql.parsing import parse_script
 from weir.testing.pages import ROOT, Page
 
 from .conftest import Topics
-from .sql_session import Sql
+from .sql_session import Sql, stored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,3 +62,20 @@ def test_the_snippet_of_readme_shows_a_topic(topics: Topics, capsys: pytest.Capt
     shown = capsys.readouterr().out
     assert "|     0|" in shown
     assert "world|" in shown
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_program_that_writes_to_topics_runs_as_it_stands_and_again(
+    topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = [block for block in Page(ROOT / "docs" / "spark.md").blocks() if block.language == "python"]
+    (program,) = [block.text for block in blocks if "sink-large" in block.text]
+    for name in ("sink-orders", "sink-large"):
+        topics.create(name=name)
+    moved = program.replace("localhost:9092", topics.servers).replace("/tmp/sink-large", str(tmp_path))
+    for _ in range(2):
+        exec(compile(moved, "spark.md", "exec"), {})
+    shown = capsys.readouterr().out
+    assert '{"id":3,"customer":"ann","amount":900.0}' in shown
+    large = [json.loads(value)["id"] for _, value in stored(topics.servers, "sink-large")]
+    assert sorted(large) == [1, 1, 3, 3], "each order that was written, once; tasks write beside each other"

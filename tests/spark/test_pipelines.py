@@ -463,3 +463,29 @@ def test_a_dry_run_finds_what_does_not_go_with_the_registry(
     assert "flow raising: NameError: name 'amuont' is not defined (flows.py, line 13)" in problems
     assert "(flows.py, line 8)" in problems  # where wrong is defined
     assert not spark.catalog.tableExists("orders"), "nothing stays in the session"
+
+
+@pytest.mark.process
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(900)
+def test_a_dry_run_prints_problems_and_no_log_lines_of_pyspark(topics: Topics, tmp_path: Path) -> None:
+    orders = topics.create()
+    (tmp_path / "weir-pipeline.toml").write_text(f'name = "shop"\n[sources.orders]\ntopic = "{orders}"\n')
+    (tmp_path / "transformations").mkdir()
+    (tmp_path / "transformations" / "flows.py").write_text(
+        "from pyspark import pipelines as dp\n"
+        "@dp.materialized_view\n"
+        "def wrong():\n    return spark.read.table('orders').select('colour')\n"
+    )
+    command = [sys.executable, "-m", "weir.cli.main", "pipeline", "run", "--dry-run", "-f", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--url", topics.up.http_url, "--master", "local[1]"],
+        capture_output=True,
+        text=True,
+        timeout=880,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert any(line.startswith("problem: flow wrong: ") for line in done.stderr.splitlines()), done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("{")] == []

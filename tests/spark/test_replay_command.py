@@ -98,6 +98,13 @@ def test_a_condition_that_is_none_leaves_nothing_and_one_that_fails_can_be_tried
     make_orders(topics, source, 0, 2)
     wanted = ("replay", "--no-server", "--topic", source, "--into", target, "--where")
     assert "no_such_column" in weir(*wanted, "no_such_column = 1", code=1)
+    for attack in (
+        "reflect('java.lang.System', 'getenv', 'HOME') = 'x'",
+        "EXISTS (SELECT * FROM text.`/etc/hostname`)",
+        "EXISTS (SELECT TRANSFORM(1) USING 'sh -c id')",
+        "1 = 1 --\\\n{#\n AND EXISTS (SELECT * FROM text.`/etc/hostname`) --\\\n#}",
+    ):
+        weir(*wanted, attack, code=1)
     assert json.loads(weir("replay", "list", source, "--json")) == []
     said = weir(*wanted, "id < 0 OR raise_error('out of luck') IS NULL", code=1)
     assert "out of luck" in said

@@ -18,7 +18,7 @@ from weir.cli.main import cli
 from weir.client.blocking import ask_v2
 from weir.client.replays import all_replays, find_replay
 from weir.client.sinks import commit_epoch, last_epoch
-from weir.model.errors import ConfigError, ReplayStateError
+from weir.model.errors import ConfigError, ReplayStateError, StaleEpochError
 from weir.model.replays import Replay, ReplayState
 from weir.model.topics import TopicName
 from weir.spark.replay.delivering import Delivery
@@ -201,6 +201,71 @@ def test_one_that_cannot_go_on_says_how_to_go_on_and_does_not_hold_up_the_others
         assert f"`weir replay resume {left[0].id}` tries again, `cancel` ends it" in result.stderr
         assert [value for _, value in stored(topics.servers, target)] == ["a"]
         assert find_replay(place.access, left[1].id).state is ReplayState.DONE
+
+
+def _recreated(topics: Topics, topic: str) -> None:
+    topics.delete(topic)
+    topics.create(name=topic)
+
+
+def test_a_replay_whose_source_or_target_was_created_again_ends_with_an_error(
+    topics: Topics, place: WeirCluster
+) -> None:
+    def never(one: Replay) -> None:
+        raise AssertionError(one)
+
+    source, target = topics.create(name=new_name("from")), topics.create(name=new_name("to"))
+    told = "was deleted and created again after replay"
+    # Half of it was delivered: the rest would go to a topic that has nothing of the first half.
+    replay = begin(place, resolve(place, Request(TopicName.parse(source), target, rate=8)))
+    select = selecting(topics, place, {0: ["a", "b", "c", "d"]})
+    with pytest.raises(KilledError):
+        go_on(place, replay, select, Delivery(place, reached=_kill_at("sent", 1), sleep=lambda _: None))
+    _recreated(topics, target)
+    with pytest.raises(ReplayStateError, match=f"{target} {told}"):
+        go_on(place, find_replay(place.access, replay.id), never, Delivery(place))
+    assert stored(topics.servers, target) == []
+    assert cancel(place, replay).state is ReplayState.CANCELLED
+    # While it is delivered.
+    replay = begin(place, resolve(place, Request(TopicName.parse(source), target)))
+
+    def recreate(step: str) -> None:
+        if step == "sending":
+            _recreated(topics, target)
+
+    with pytest.raises(ReplayStateError, match=f"{target} {told}"):
+        go_on(place, replay, select, Delivery(place, reached=recreate))
+    # Nothing was picked yet: the condition would be asked of other messages.
+    replay = begin(place, resolve(place, Request(TopicName.parse(source), target)))
+    _recreated(topics, source)
+    with pytest.raises(ReplayStateError, match=f"{source} {told}"):
+        go_on(place, replay, never, Delivery(place))
+    # While Spark picks them.
+    replay = begin(place, resolve(place, Request(TopicName.parse(source), target)))
+
+    def late(one: Replay) -> None:
+        select(one)
+        _recreated(topics, source)
+
+    with pytest.raises(ReplayStateError, match=f"{source} {told}"):
+        go_on(place, replay, late, Delivery(place))
+    # Those of the second replay, which were on their way.
+    assert [value for _, value in stored(topics.servers, target)] == ["a", "b", "c", "d"]
+
+
+def test_a_selection_that_an_earlier_attempt_has_written_counts_though_the_later_one_failed(
+    topics: Topics, place: WeirCluster
+) -> None:
+    source, target = topics.create(name=new_name("from")), topics.create(name=new_name("to"))
+    replay = begin(place, resolve(place, Request(TopicName.parse(source), target)))
+
+    def fenced(one: Replay) -> None:
+        selecting(topics, place, {0: ["a"]})(one)  # by Spark, for a client that was killed
+        commit_epoch(place.access, f"replay-{one.id}", 0, [])
+        raise StaleEpochError("'weir-sink/...' is at epoch 2, the producer at 0")
+
+    assert go_on(place, replay, fenced, Delivery(place)).delivered == (1,)
+    assert [value for _, value in stored(topics.servers, target)] == ["a"]
 
 
 class Watcher:

@@ -7,7 +7,7 @@ from time import monotonic, sleep
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from weir.client.kafka.admin import open_transactions
 from weir.wire.kafka.records import Compression
@@ -150,3 +150,75 @@ def test_an_epoch_that_spark_writes_again_is_written_once(
     shutil.rmtree(checkpoint)  # another query now, which knows of no epoch
     run()
     assert sorted(read.values(target)) == ["a", "a", "b", "b", "c", "c", "d", "d"]
+
+
+@pytest.mark.parametrize("way", ["format", "foreachBatch"])
+def test_a_new_checkpoint_with_the_same_sink_id_is_refused_and_may_take_the_sink_over(
+    spark: SparkSession, topics: Topics, read: Reads, tmp_path: Path, way: str
+) -> None:
+    """Epochs of the new checkpoint begin at 0 again: without the refusal their rows are dropped as duplicates."""
+    source, target = topics.create(), topics.create()
+    options = {"kafka.bootstrap.servers": topics.servers, "topic": target, "sinkId": f"fixed-{way}"}
+
+    def run(checkpoint: str, **more: str) -> str:
+        """What the sink wrote of the source from its start on; answers with the query's id."""
+        sink = options | more
+
+        def write(batch: DataFrame, epoch: int) -> None:
+            batch.write.format("weir").options(**sink, sinkEpoch=str(epoch)).mode("append").save()
+
+        frame = spark.readStream.format("weir").option("kafka.bootstrap.servers", topics.servers)
+        rows = frame.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 1).load(source)
+        writer = rows.select("key", "value").writeStream
+        writer = writer.foreachBatch(write) if way == "foreachBatch" else writer.format("weir").options(**sink)
+        writer = writer.option("checkpointLocation", str(tmp_path / checkpoint))
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(240)
+        return query.id
+
+    topics.fill(source, ["a", "b"])
+    first = run("old")
+    assert read.values(target) == ["a", "b"]
+    with pytest.raises(PySparkException) as refused:
+        run("new")
+    said = str(refused.value)
+    assert f"has epoch 1 of query {first}" in said
+    assert "start the query with the checkpoint that has written it, or give it another sinkId" in said
+    assert f"sinkTakeOver={first}" in said
+    assert read.values(target) == ["a", "b"]
+    topics.fill(source, ["c"])
+    run("old")
+    assert read.values(target) == ["a", "b", "c"]
+    for _ in range(2):  # the option may stay when it has done its work
+        run("new", sinkTakeOver=first)
+        assert read.values(target) == ["a", "b", "c", "a", "b", "c"]
+    topics.fill(source, ["d"])
+    with pytest.raises(PySparkException, match="sinkTakeOver="):
+        run("old")
+
+
+def test_an_older_copy_of_a_checkpoint_is_refused(
+    spark: SparkSession, topics: Topics, read: Reads, tmp_path: Path
+) -> None:
+    """Its epochs have numbers that the sink has written, and offsets of their own."""
+    source, target = topics.create(), topics.create()
+
+    def run() -> None:
+        frame = spark.readStream.format("weir").option("kafka.bootstrap.servers", topics.servers)
+        rows = frame.option("startingOffsets", "earliest").load(source).select("key", "value")
+        writer = rows.writeStream.format("weir").option("kafka.bootstrap.servers", topics.servers)
+        writer = writer.option("topic", target).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        assert writer.trigger(availableNow=True).start().awaitTermination(240)
+
+    topics.fill(source, ["a"])
+    run()
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    for value in ("b", "c"):
+        topics.fill(source, [value])
+        run()
+    shutil.rmtree(tmp_path / "checkpoint")
+    shutil.copytree(tmp_path / "copy", tmp_path / "checkpoint")
+    topics.fill(source, ["d"])
+    with pytest.raises(PySparkException, match="has epoch 2, and the query's checkpoint is at epoch 1"):
+        run()
+    assert read.values(target) == ["a", "b", "c"]

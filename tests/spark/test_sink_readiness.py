@@ -9,7 +9,7 @@ from weir.client.kafka.admin import open_transactions
 from weir.client.sinks import commit_epoch
 from weir.spark.sink import readiness
 from weir.spark.sink.options import SinkOptions, parse_sink
-from weir.spark.sink.sink import access_of, write_rows
+from weir.spark.sink.sink import BatchWriter, access_of, write_rows
 
 from .conftest import Topics
 from .sql_session import stored
@@ -40,7 +40,7 @@ def test_what_is_ready_is_for_one_task_alone_and_the_next_one_gets_another(topic
         written = write_rows(options, "ready", rows(b"%d" % epoch), again=True)
         assert written.transaction is not None
         used.append(written.transaction.transactional_id)
-        assert commit_epoch(access_of(options), "ready", epoch, [written.transaction])
+        assert commit_epoch(access_of(options), "ready", epoch, [written.transaction]).committed
     assert len(set(used)) == 3
     assert [value for _, value in stored(topics.servers, topic)] == ["0", "1", "2"]
     with topics.cluster() as cluster:
@@ -78,3 +78,19 @@ def test_partitions_are_counted_anew_after_a_moment_and_after_a_failure(
         topics.grow(topic, 4)
         monkeypatch.setattr(readiness, "_COUNTED_S", 0.0)
         assert readiness.partition_count(cluster, topic) == 4
+
+
+def test_the_abort_of_a_write_leaves_another_write_of_the_same_epoch_alone(topics: Topics) -> None:
+    """A client is killed while Spark writes for it, and another one begins the same epoch before Spark has aborted
+    the first: the sweep after the abort must not end the transactions of the second."""
+    topic = topics.create()
+    given = {"kafka.bootstrap.servers": topics.servers, "topic": topic, "sinkId": "twice", "sinkEpoch": "0"}
+    killed, resumed = (BatchWriter(parse_sink(given)) for _ in range(2))
+    first, second = killed.write(rows(b"first")), resumed.write(rows(b"second"))
+    killed.abort([None])  # the driver has not heard of the task, and has to find its transaction
+    with topics.cluster() as cluster:
+        assert second.transaction is not None
+        assert open_transactions(cluster, f"{readiness.PREFIX}twice/") == [second.transaction.transactional_id]
+    resumed.commit([second])
+    assert first.transaction is not None
+    assert [value for _, value in stored(topics.servers, topic)] == ["second"]

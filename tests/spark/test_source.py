@@ -1,8 +1,11 @@
 """Topics as tables: what Spark reads is what the protocols' own clients wrote."""
 
+import hashlib
+import random
 import time
 from datetime import UTC, datetime
 
+import pika
 import pulsar
 import pytest
 from confluent_kafka import Producer
@@ -268,3 +271,19 @@ def test_what_is_trimmed_between_planning_and_reading_is_an_error_or_skipped(top
     with pytest.raises(DataLostError, match="offsets 0 to 69"):
         list(strict.read(planned))
     assert sum(batch.num_rows for batch in lenient.read(planned)) == 30
+
+
+def test_rows_are_as_large_as_messages_of_amqp_may_be(topics, read) -> None:
+    topic = topics.create()
+    body = random.Random(1).randbytes(1 << 20) * 16
+    host, _, port = topics.up.amqp.rpartition(":")
+    connection = pika.BlockingConnection(pika.ConnectionParameters(host, int(port)))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    for value in (body, b"small"):
+        channel.basic_publish("", topic, value, pika.BasicProperties(delivery_mode=2), mandatory=True)
+    connection.close()
+    rows = read(topic).orderBy("offset").selectExpr("length(value) size", "sha2(value, 256) digest").collect()
+    assert [(row.size, row.digest) for row in rows] == [
+        (len(value), hashlib.sha256(value).hexdigest()) for value in (body, b"small")
+    ]

@@ -1,7 +1,9 @@
 """SQL on topics, with real Spark: tables, live queries, and streams that a runner in this process runs."""
 
 import json
+import re
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,8 +13,10 @@ from weir.model.errors import RunnerBusyError, SqlError, SqlStreamExistsError, S
 from weir.model.sql_streams import Wanted
 from weir.model.topics import TopicName
 from weir.spark.sql.parsing import parse
+from weir.spark.sql.plan_safety import check_stream
 from weir.spark.sql.results import Done
 from weir.spark.sql.statements import SelectStream
+from weir.spark.sql.waiting import waiting
 
 from .conftest import Topics
 from .sql_session import Sql
@@ -188,6 +192,98 @@ def test_a_stream_that_fails_says_why_and_the_others_run(sql: Sql) -> None:
     assert "not among the sources" in errors["sql_stolen"]
     with pytest.raises(RunnerBusyError):
         rest.take_runner(access, "another", "elsewhere", 5_000)
+
+
+def test_a_topic_that_was_created_again_fails_its_stream_or_is_read_from_its_start(sql: Sql) -> None:
+    sql.orders("sql_renewed", count=3)
+    lenient = "WITH (failOnDataLoss = 'false')"
+    sql.do("CREATE STREAM sql_strict AS SELECT id FROM sql_renewed")
+    sql.do(f"CREATE STREAM sql_lenient {lenient} AS SELECT id FROM sql_renewed")
+    for name in ("sql_strict", "sql_lenient"):
+        sql.until_read(name)
+    for name in ("sql_strict", "sql_lenient"):
+        sql.do(f"PAUSE STREAM {name}")
+        sql.until(lambda: sql.state(name) == "paused")  # noqa: B023
+    sql.topics.delete("sql_renewed")
+    sql.orders("sql_renewed", count=8)
+    # What waits is the whole new topic, not what lies behind the position in the old one.
+    for name in ("sql_strict", "sql_lenient"):
+        stream = rest.get_stream(sql.place.access, TopicName.parse(name)).stream
+        assert waiting(sql.place, stream, sql.runner.checkpoint(stream)) == 8
+        sql.do(f"RESUME STREAM {name}")
+    sql.until(lambda: sql.state("sql_strict") == "failed")
+    (error,) = (str(line[-1]) for line in sql.rows("SHOW STREAMS") if line[0] == "sql_strict")
+    assert "topic sql_renewed was deleted and created again" in error
+    assert sql.rows("SELECT id FROM sql_strict ORDER BY id") == [(n,) for n in range(3)]
+    sql.until_read("sql_lenient")
+    found = sorted(row[0] for row in sql.rows("SELECT id FROM sql_lenient"))
+    assert found == sorted([*range(3), *range(8)])
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT TRANSFORM(id) USING 'sh -c \"echo > {file}.out\"' AS (b) FROM sql_attacked", "TRANSFORM"),
+        ("SELECT * FROM sql_attacked CROSS JOIN text.`{file}`", "not among the sources|may not|name"),
+        ("SELECT * FROM sql_attacked CROSS JOIN IDENTIFIER('text.`{file}`')", "not for streams"),
+        ("SELECT reflect('java.lang.System', 'getenv', 'HOME') FROM sql_attacked", "not for streams"),
+        (  # sqlglot and Spark do not agree where these comments end
+            "WITH x AS (SELECT 1) --\\\n{{#\nINSERT OVERWRITE DIRECTORY '{file}.out' USING text SELECT value "
+            "FROM text.`{file}` --\\\n#}} SELECT * FROM sql_attacked",
+            "INSERT",
+        ),
+        (
+            "SELECT 1 --\\\n{{#\nFROM VALUES (from_avro(X'00', 'x', map('avroSchemaUrl', '{file}'))) --\\\n#}} "
+            "FROM sql_attacked",
+            "not for streams",
+        ),
+        (
+            "SELECT 1 FROM sql_attacked WATERMARK (SELECT * FROM text.`{file}`) AS x DELAY OF INTERVAL 1 SECOND",
+            "topics",
+        ),
+        ("SELECT 1; ADD JAR '{file}'", "no query"),
+        ("SET spark.sql.ansi.enabled = false", "no query|understood"),
+    ],
+)
+def test_a_stored_stream_neither_runs_commands_nor_reads_files_of_the_runners_machine(
+    sql: Sql, tmp_path: Path, query: str, said: str
+) -> None:
+    """Put with the admin API, past the checks of `weir sql`."""
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret\n")
+    source = sql.topics.create(name=f"sql_attacked_{tmp_path.name.replace('-', '_')}")
+    sql.topics.fill(source, ["1"])
+    name = TopicName.parse("sql_attack")
+    rest.put_stream(
+        sql.place.access,
+        name,
+        sql=query.replace("sql_attacked", source).format(file=secret),
+        sources=[TopicName.parse(source)],
+        options={},
+        wanted=Wanted.RUNNING,
+    )
+    sql.until(lambda: sql.state("sql_attack") == "failed")
+    found = rest.get_stream(sql.place.access, name).progress
+    assert found is not None
+    assert re.search(said, found.error), found.error
+    assert not Path(f"{secret}.out").exists()
+
+
+def test_the_plan_that_spark_made_is_checked_whatever_the_text_looked_like(sql: Sql, tmp_path: Path) -> None:
+    """The second line, behind the check of the text."""
+    (tmp_path / "secret.txt").write_text("secret\n")
+    spark = sql.console._spark()
+    spark.readStream.format("rate").load().createOrReplaceTempView("plan_rate")
+    for query in (
+        "SELECT TRANSFORM(value) USING 'cat' AS (b) FROM plan_rate",
+        f"SELECT * FROM plan_rate CROSS JOIN text.`{tmp_path}/secret.txt`",
+        "SELECT try_reflect('java.lang.System', 'getenv', 'HOME') FROM plan_rate",
+        "WITH c AS (SELECT reflect('java.lang.System', 'getenv', 'HOME') r FROM plan_rate) SELECT * FROM c",
+        "SELECT transform(array(1), v -> java_method('java.lang.System', 'getenv', 'HOME')) FROM plan_rate",
+    ):
+        with pytest.raises(SqlError):
+            check_stream(spark.sql(query))
+    check_stream(spark.sql("SELECT window(timestamp, '1 minute') w, count(*) FROM plan_rate GROUP BY 1"))
 
 
 def test_an_epoch_in_a_batch_of_its_own_is_written_once(spark: SparkSession, topics: Topics, sql: Sql) -> None:

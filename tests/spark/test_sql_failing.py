@@ -1,14 +1,17 @@
 """What a runner says of a stream that fails again and again, and how much waits; without Spark or a broker."""
 
+import json
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from weir.client.blocking import Access
 from weir.client.kafka.cluster import Partition
 from weir.client.streams import Defined
-from weir.model.errors import SqlError, WireError
+from weir.model.errors import SparkJvmError, SqlError, WireError
 from weir.model.sql_streams import SqlStream, StreamProgress
 from weir.model.topics import TopicName
 from weir.spark.sql import pipelines
@@ -26,43 +29,61 @@ A0, A1 = Partition("a", 0), Partition("a", 1)
 class Query:
     """A query that dies when it is told to."""
 
-    def __init__(self) -> None:
-        self.isActive = True
+    def __init__(self, ask_jvm: Callable[[], object] = lambda: None) -> None:
+        self.active, self._ask_jvm = True, ask_jvm
+        self.failure: Exception = WireError(
+            "the value of a-0 at offset 7 is not as the topic's schema says", hint=""
+        )
         self.recentProgress: list[Any] = []
         self.status = {"message": "Initializing sources"}
 
+    @property
+    def isActive(self) -> bool:
+        self._ask_jvm()
+        return self.active
+
     def exception(self) -> Exception:
-        return WireError("the value of a-0 at offset 7 is not as the topic's schema says", hint="")
+        return self.failure
 
     def stop(self) -> None:
-        self.isActive = False
+        self._ask_jvm()
+        self.active = False
 
 
 class World:
     """One stream, a clock, and what the runner was heard to say."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-        self.now, self.lag = 100.0, 5
+        self.now, self.lag, self.denied = 100.0, 5, ""
         self.said: list[StreamProgress] = []
         self.queries: list[Query] = []
+        self.jvm_has_ended = self.released = False
         stream = SqlStream(TopicName.parse("s"), "1", "SELECT value FROM a")
         rest = SimpleNamespace(
             take_runner=lambda *_: None,
-            all_streams=lambda _: [Defined(stream, None)],
+            all_streams=lambda _: [Defined(stream, None, self.denied)],
             dropped=lambda _: [],
+            release_runner=lambda *_: setattr(self, "released", True),
             report=lambda _access, _name, told: self.said.append(told),
         )
         monkeypatch.setattr(module, "rest", rest)
         monkeypatch.setattr(module, "start", self._start)
         monkeypatch.setattr(module, "waiting", lambda *_: self.lag)
-        spark: Any = SimpleNamespace(createDataFrame=lambda *_: None)
+        context = SimpleNamespace(isStopped=self._ask_jvm)
+        session = SimpleNamespace(sparkContext=lambda: context)
+        spark: Any = SimpleNamespace(createDataFrame=lambda *_: None, _jsparkSession=session)
         place = WeirCluster(Access("http://nowhere:1"), "nowhere:1")
         self.runner = Runner(
             spark, place, str(tmp_path), now=lambda: self.now, wall_ms=lambda: int(self.now * 1000)
         )
 
+    def _ask_jvm(self) -> bool:
+        if self.jvm_has_ended:
+            raise Py4JNetworkError("Answer from Java side is empty")
+        return False
+
     def _start(self, *_: object) -> Query:
-        self.queries.append(Query())
+        self.queries.append(Query(self._ask_jvm))
         return self.queries[-1]
 
     def step(self, seconds: float = 0.0) -> StreamProgress:
@@ -71,7 +92,7 @@ class World:
         return self.said[-1]
 
     def fail(self) -> StreamProgress:
-        self.queries[-1].isActive = False
+        self.queries[-1].active = False
         return self.step()
 
 
@@ -96,15 +117,51 @@ def test_a_stream_that_fails_again_and_again_says_how_often_why_and_when_it_is_t
     assert told.lag == 5
 
 
-def test_a_stream_that_has_nothing_to_do_or_runs_for_long_after_a_failure_works_again(world: World) -> None:
+def test_a_stream_works_again_when_it_has_finished_a_batch_and_not_before(world: World) -> None:
     world.step()
     world.fail()
-    assert world.step(3).state == "failed"
-    told = world.step(30)
-    assert (told.state, told.failures, told.error) == ("running", 0, "")
-    world.fail()
     world.lag = 0
-    assert world.step(3).state == "running"
+    told = world.step(3)
+    assert (told.state, told.failures) == ("failed", 1), "that nothing waits is no success"
+    told = world.fail()
+    assert (told.failures, told.next_try_ms - told.failed_ms) == (2, 2000), "it is tried less and less often"
+    world.step(3)
+    told = world.step(30)
+    assert (told.state, told.failures) == ("running", 2), "it has nothing to do, and nothing that it did succeeded"
+    assert told.error
+    world.lag = 5
+    assert world.step(3).state == "failed"
+    done = {"batchId": 0, "numInputRows": 5, "durationMs": {"addBatch": 1, "triggerExecution": 2}}
+    world.queries[-1].recentProgress.append(SimpleNamespace(json=json.dumps(done)))
+    told = world.step(3)
+    assert (told.state, told.failures, told.error) == ("running", 0, "")
+    told = world.fail()
+    assert (told.failures, told.next_try_ms - told.failed_ms) == (1, 1000)
+
+
+def test_a_runner_whose_jvm_can_run_no_query_reports_the_failure_and_ends(world: World) -> None:
+    world.step()
+    world.queries[-1].failure = ValueError(
+        "Task not serializable\n"
+        "Caused by: java.lang.IllegalStateException: Illegal size 5 of collection, expected 6"
+    )
+    with pytest.raises(SparkJvmError, match="environment map of Spark's JVM is damaged"):
+        world.fail()
+    assert (world.said[-1].state, world.said[-1].failures) == ("failed", 1)
+    assert "caused by java.lang.IllegalStateException: Illegal size 5" in world.said[-1].error
+    world.runner.close()
+    assert world.released, "the next process need not wait for the lease to run out"
+
+
+def test_a_runner_whose_jvm_has_ended_reports_the_failure_and_ends(world: World) -> None:
+    world.step()
+    world.jvm_has_ended = True
+    with pytest.raises(SparkJvmError, match="Spark's JVM has ended"):
+        world.step(3)
+    assert world.said[-1].state == "failed"
+    assert "Spark's JVM has ended" in world.said[-1].error
+    world.runner.close()
+    assert world.released
 
 
 def test_what_waits_is_what_was_not_processed_also_in_partitions_that_were_never_read() -> None:
@@ -199,3 +256,32 @@ def test_mode_says_what_becomes_of_poison_or_how_rows_are_written() -> None:
     ):
         with pytest.raises(SqlError):
             options(wrong)
+
+
+def test_a_stream_whose_role_has_lost_its_rights_is_stopped_and_goes_on_when_it_has_them_again(
+    world: World,
+) -> None:
+    world.step(5.0)
+    assert world.queries[-1].isActive
+    world.denied = "role 'owner', which defined the stream, may not consume a any more"
+    told = world.step(5.0)
+    assert told.state == "failed"
+    assert "may not consume a any more" in told.error
+    assert not world.queries[-1].isActive
+    assert world.step(60.0).state == "failed"
+    assert len(world.queries) == 1, "it is not even tried"
+    world.denied = ""
+    world.step(120.0)
+    assert len(world.queries) == 2
+
+
+def test_a_failure_of_a_kind_that_nobody_expects_is_one_streams_and_not_the_runners(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object) -> None:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    monkeypatch.setattr(module, "start", start)
+    told = world.step(5.0)
+    assert (told.state, told.failures) == ("failed", 1)
+    assert "recursion" in told.error

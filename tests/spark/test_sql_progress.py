@@ -62,3 +62,44 @@ def test_what_spark_says_is_a_sentence_without_codes() -> None:
         told(ValueError(f"[E] Failed to read: {stack} SQLSTATE: 38000"))
         == "Failed to read: OverflowError: out of range"
     )
+
+
+def caused(said: str, cause: BaseException) -> Exception:
+    """As PySpark keeps the causes of an exception of Java."""
+    found = ValueError(said)
+    found._cause = cause  # type: ignore[attr-defined]
+    return found
+
+
+def test_the_root_cause_is_told_also_where_the_first_line_does_not_name_it() -> None:
+    java = (
+        "An error occurred while calling o1.collectToPython.\n"
+        ": org.apache.spark.SparkException: Task not serializable\n"
+        "\tat a.B.c(B.scala:1)\nCaused by: java.io.IOException: wrapper\n\tat d.E.f(E.java:2)\n"
+        "Caused by: java.lang.IllegalStateException: Illegal size 5 of collection, expected 6\n\t... 3 more\n"
+    )
+    said = "org.apache.spark.SparkException: Task not serializable"
+    cause = "java.lang.IllegalStateException: Illegal size 5 of collection, expected 6"
+    assert told(ValueError(java)) == f"{said}; caused by {cause}"
+    inner = caused("java.io.IOException: wrapper", ValueError(cause))
+    assert told(caused("[STREAM_FAILED] The query failed. SQLSTATE: XXKST", inner)) == (
+        f"The query failed; caused by {cause}"
+    )
+    assert told(caused(f"Job aborted: {cause}", inner)) == f"Job aborted: {cause}", "it is not said twice"
+    python = (
+        'org.X: Traceback (most recent call last):\n  File "a.py", line 1\nKeyError: 7\n\n\tat g.H.i(H.java:3)'
+    )
+    assert told(ValueError(f"Writing job aborted\nCaused by: {python}")) == (
+        "Writing job aborted; caused by org.X: KeyError: 7"
+    )
+    circle = caused("one", ValueError("other"))
+    circle._cause._cause = circle  # type: ignore[attr-defined]
+    assert told(circle) == "one; caused by other"
+
+
+def test_an_exception_of_a_jvm_that_has_ended_is_told_by_its_class() -> None:
+    class Gone(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError
+
+    assert told(Gone()) == "Gone"

@@ -72,6 +72,7 @@ def test_streams_are_watched(topics: Topics) -> None:
     made = rest.put_stream(access, name, sql="SELECT 1", sources=[], options={}, wanted=Wanted.RUNNING)
     told = StreamProgress(made.stream.id, "running", 12.5, 40, 3, 2, 512, 7, 90)
     rest.report(access, name, told)
+    rest.take_runner(access, "me", "here", 600_000)
     watching = subprocess.Popen(
         command(topics, "streams", "list", "--watch", "--json"),
         stdout=subprocess.PIPE,
@@ -105,6 +106,7 @@ def test_streams_are_watched(topics: Topics) -> None:
     finally:
         watching.kill()
         watching.wait()
+        rest.release_runner(access, "me")
         rest.drop_stream(access, name)
     done = weir(topics, "streams", "describe", "watched")
     assert (done.returncode, done.stdout) == (1, "")

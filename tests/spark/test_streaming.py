@@ -21,9 +21,9 @@ from weir.cli.topics.subscriptions import subscriptions
 from weir.client.kafka import positions
 from weir.client.kafka.cluster import Partition
 from weir.client.kafka.positions import committed
-from weir.model.errors import NotAuthorisedError
+from weir.model.errors import DataLostError, NotAuthorisedError
 from weir.spark.source.options import parse
-from weir.spark.source.source import WeirSource
+from weir.spark.source.source import TopicReader, WeirSource
 from weir.spark.source.streaming import TopicStreamReader
 from weir.testing.processes.up import UpProcess
 
@@ -99,6 +99,12 @@ def stream_reader(topics, topic: str, **options: str) -> TopicStreamReader:
     return TopicStreamReader(parse(given | options, streaming=True))
 
 
+def at(topics, topic: str, offset: int) -> dict[str, dict[str, Any]]:
+    """This offset of the only partition of a topic, as a checkpoint has it."""
+    with topics.cluster() as cluster:
+        return {topic: {"0": offset, "id": cluster.topic_id(topic)}}
+
+
 def shown_of(topics, topic: str) -> dict[str, Any]:
     """What `weir subscriptions` shows."""
     shown = CliRunner().invoke(subscriptions, ["list", topic, "--json", "--url", topics.up.http_url])
@@ -171,7 +177,7 @@ def test_a_query_that_retains_holds_the_topic_from_its_beginning_on(topics, said
     topic = topics.create()
     topics.fill(topic, numbered("a", 5))
     reader = stream_reader(topics, topic, subscription="keeper", **said)
-    assert reader.initialOffset() == {topic: {"0": 0}}
+    assert reader.initialOffset() == at(topics, topic, 0)
     reader.stop()
     kept = shown_of(topics, topic)["keeper"]
     assert (kept["subscriptionProperties"], kept["msgBacklog"]) == ({"weir.retains": "true"}, 5)
@@ -213,14 +219,14 @@ def test_a_trigger_waits_for_as_many_as_it_wants_but_not_for_ever(topics) -> Non
     patient = stream_reader(topics, topic, minOffsetsPerTrigger="10", maxTriggerDelay="1h")
     limit = patient.getDefaultReadLimit()
     first = patient.latestOffset(patient.initialOffset(), limit)
-    assert first == {topic: {"0": 5}}  # the first is not held back, as in Spark's Kafka source
+    assert first == at(topics, topic, 5)  # the first is not held back, as in Spark's Kafka source
     topics.fill(topic, numbered("b", 5))
     assert patient.latestOffset(first, limit) == first
     topics.fill(topic, numbered("c", 5))
-    assert patient.latestOffset(first, limit) == {topic: {"0": 15}}
+    assert patient.latestOffset(first, limit) == at(topics, topic, 15)
     hasty = stream_reader(topics, topic, minOffsetsPerTrigger="100", maxTriggerDelay="0ms")
     for _ in range(2):
-        assert hasty.latestOffset(first, limit) == {topic: {"0": 15}}
+        assert hasty.latestOffset(first, limit) == at(topics, topic, 15)
     for one in (patient, hasty):
         one.stop()
 
@@ -242,8 +248,8 @@ def test_a_position_is_told_while_the_next_batch_is_planned(topics, monkeypatch)
     reader.commit(end)
     assert began.wait(120)
     topics.fill(topic, numbered("b", 2))
-    assert reader.latestOffset(end, limit) == {topic: {"0": 7}}
-    (piece,) = reader.partitions(end, {topic: {"0": 7}})
+    assert reader.latestOffset(end, limit) == at(topics, topic, 7)
+    (piece,) = reader.partitions(end, at(topics, topic, 7))
     assert (piece.value.start, piece.value.end) == (5, 7)
     allowed.set()
     reader.stop()
@@ -259,7 +265,7 @@ def test_a_position_that_cannot_be_kept_is_a_warning_said_once(topics, caplog, m
 
     monkeypatch.setattr(positions, "commit", refuse)
     reader = stream_reader(topics, topic, subscription="report")
-    end = {topic: {"0": 5}}
+    end = at(topics, topic, 5)
     for _ in range(3):
         assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
     reader.stop()
@@ -296,6 +302,92 @@ def test_a_topic_that_was_made_anew_is_an_error_or_is_read_from_its_beginning(to
     assert (found.value.start, found.value.end) == (0, 4)
     for one in (strict, lenient):
         one.stop()
+
+
+def recreate(topics, topic: str, values: list[str], partitions: int = 1) -> None:
+    topics.delete(topic)
+    topics.create(partitions, name=topic)
+    topics.fill(topic, values)
+
+
+def test_a_topic_created_again_is_an_error_although_it_is_longer_than_the_position(topics, stream) -> None:
+    topic = topics.create(2)
+    topics.fill(topic, numbered("a", 50))
+    query = stream(topic)
+    assert query.drain() == numbered("a", 50)
+    recreate(topics, topic, numbered("b", 80))
+    with pytest.raises(
+        PySparkException, match=f"topic {topic} was deleted and created again.*failOnDataLoss=false"
+    ):
+        query.drain()
+    assert query.values == numbered("a", 50)
+    # The way out that the error names: all of the new topic, once.
+    assert query.drain(failOnDataLoss="false") == numbered("a", 50) + numbered("b", 80)
+    topics.fill(topic, numbered("c", 5))
+    assert query.drain() == numbered("a", 50) + numbered("b", 80) + numbered("c", 5)
+
+
+def test_a_topic_created_again_while_its_query_runs_is_an_error_that_ends_it(topics, stream) -> None:
+    topic = topics.create()
+    topics.fill(topic, numbered("a", 10))
+    query = stream(topic).start()
+    assert query.caught_up() == numbered("a", 10)
+    recreate(topics, topic, numbered("b", 20))
+    with pytest.raises(PySparkException, match=r"deleted and created again|there is no such topic"):
+        query.query.awaitTermination(240)
+    assert query.values == numbered("a", 10)
+
+
+def test_a_planned_batch_of_a_topic_created_again_reads_nothing_and_the_next_one_all(topics) -> None:
+    """Spark plans a batch, dies, and repeats it after a restart."""
+    topic = topics.create()
+    topics.fill(topic, numbered("a", 10))
+    before = stream_reader(topics, topic)
+    start = before.initialOffset()
+    end = before.latestOffset(start, before.getDefaultReadLimit())
+    recreate(topics, topic, numbered("b", 30))
+    strict = stream_reader(topics, topic)
+    with pytest.raises(DataLostError, match="deleted and created again"):
+        strict.partitions(start, end)
+    lenient = stream_reader(topics, topic, failOnDataLoss="false", maxOffsetsPerTrigger="20")
+    assert not lenient.partitions(start, end)
+    following = lenient.latestOffset(end, lenient.getDefaultReadLimit())
+    (found,) = lenient.partitions(end, following)
+    assert (found.value.start, found.value.end) == (0, 20)
+    for one in (before, strict, lenient):
+        one.stop()
+
+
+def test_a_task_does_not_read_a_topic_that_was_created_again_after_it_was_planned(topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, numbered("a", 10))
+    query = stream_reader(topics, topic)
+    start = query.initialOffset()
+    (piece,) = query.partitions(start, query.latestOffset(start, query.getDefaultReadLimit()))
+    given = {"kafka.bootstrap.servers": topics.servers, "path": topic}
+    table = TopicReader(parse(given, streaming=False))
+    (part,) = table.partitions()
+    assert sum(len(batch) for batch in query.read(piece)) == sum(len(batch) for batch in table.read(part)) == 10
+    recreate(topics, topic, numbered("b", 30))
+    for reader, one in ((query, piece), (table, part)):
+        with pytest.raises(DataLostError, match="while it was read"):
+            list(reader.read(one))
+    query.stop()
+
+
+def test_a_checkpoint_without_ids_goes_on_and_gets_them(topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, numbered("a", 10))
+    query = stream_reader(topics, topic)
+    old = {topic: {"0": 4}}
+    end = query.latestOffset(old, query.getDefaultReadLimit())
+    (found,) = query.partitions(old, end)
+    assert (found.value.start, found.value.end) == (4, 10)
+    assert end[topic]["0"] == 10
+    assert end[topic]["id"]
+    idle = {topic: {"0": 10}}
+    assert query.latestOffset(idle, query.getDefaultReadLimit()) == end
+    query.stop()
 
 
 class DyingSource(WeirSource):

@@ -50,7 +50,17 @@ def test_a_log_is_not_a_snapshot_and_a_later_format_is_named() -> None:
     with pytest.raises(WireError):
         decode_header(SNAPSHOT_MAGIC, header)
     with pytest.raises(UnknownVersionError):
-        decode_header(LOG_MAGIC, header.replace(b"01", b"02", 1))
+        decode_header(LOG_MAGIC, encode_header(b"WEIRml02", FileHeader(1, 2, 3)))
+
+
+@given(st.sets(st.integers(0, HEADER_BYTES - 1), min_size=1, max_size=3), st.integers(1, 255))
+def test_a_damaged_header_is_never_one_of_a_later_format(places: set[int], flipped: int) -> None:
+    header = bytearray(encode_header(SNAPSHOT_MAGIC, FileHeader(1, 2, 3)))
+    for place in places:
+        header[place] ^= flipped
+    with pytest.raises(WireError) as raised:
+        decode_header(SNAPSHOT_MAGIC, header)
+    assert not isinstance(raised.value, UnknownVersionError)
 
 
 @given(st.binary(max_size=200), st.binary(max_size=50))

@@ -73,6 +73,12 @@ class BrokerInfoBody(Struct):
     serviceUrl: str
 
 
+class InstanceBody(Struct):
+    """Tells one start of a server from every other."""
+
+    instance: str
+
+
 class OwnershipStatus(Struct):
     """Of a bundle that a broker has."""
 

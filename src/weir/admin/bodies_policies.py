@@ -102,10 +102,12 @@ class AuthPolicies(Struct):
 
 class NamespacePolicies(Struct):
     """Everything that is said about a namespace; null where nothing is. Fields that Weir has no use for are
-    accepted and left out."""
+    accepted and left out; a new namespace with a policy that changes who gets which messages is refused."""
 
     auth_policies: AuthPolicies | None = None
     replication_clusters: list[str] | None = None
+    allowed_clusters: list[str] = field(default_factory=list)
+    encryption_required: bool = False
     bundles: BundlesData | None = None
     backlog_quota_map: BacklogQuotaMap | None = None
     retention_policies: RetentionPolicies | None = None

@@ -2,7 +2,7 @@
 
 from weir import __version__
 from weir.admin import metrics
-from weir.admin.bodies import BrokerInfoBody, OwnershipStatus
+from weir.admin.bodies import BrokerInfoBody, InstanceBody, OwnershipStatus, Properties
 from weir.admin.context import AdminContext
 from weir.admin.function_metrics import connector_families, function_families
 from weir.admin.http import Response
@@ -38,6 +38,23 @@ class Brokers:
             text("/ready", "Whether it takes calls.", self._ready),
             text("/status.html", "Whether it takes calls; for load balancers.", self._ready),
             text("/metrics", "Metrics for Prometheus.", self._metrics),
+            Route(
+                "GET",
+                "/admin/weir/v1/instance",
+                "A random id of this start of the server.",
+                self._instance,
+                answer=InstanceBody,
+                tag=_TAG,
+                open=True,
+            ),
+            Route(
+                "GET",
+                f"{_BROKERS}/configuration/runtime",
+                "Settings of the broker that clients ask for, by Pulsar's names.",
+                self._configuration,
+                answer=Properties,
+                tag=_TAG,
+            ),
             Route(
                 "GET",
                 f"{_BROKERS}/leaderBroker",
@@ -80,10 +97,17 @@ class Brokers:
         await self._context.probe()
         return Response(200, b"OK", TEXT)
 
+    async def _instance(self, call: Call) -> InstanceBody:
+        return InstanceBody(self._context.instance)
+
     async def _list(self, call: Call) -> list[str]:
         self._context.authoriser.check_superuser(call.role)
         self._context.registry.cluster(check_entity_name(call.path.get("cluster", STANDALONE), "cluster"))
         return [pulsar_id(broker) for broker in self._context.broker.brokers()]
+
+    async def _configuration(self, call: Call) -> Properties:
+        self._context.authoriser.check_superuser(call.role)
+        return {"clusterName": STANDALONE, "transactionCoordinatorEnabled": "false"}
 
     async def _leader(self, call: Call) -> BrokerInfoBody:
         self._context.authoriser.check_superuser(call.role)

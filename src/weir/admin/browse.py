@@ -169,7 +169,7 @@ class Browse:
         self._context.authoriser.check(call.role, Action.PRODUCE, name)
         parts = await self._context.partitions(name)
         if parts is not None:
-            chosen = parts[_partition(_bytes(call.body.key), len(parts), self._context.clock.wall_ms())]
+            chosen = parts[partition_of(_bytes(call.body.key), len(parts), self._context.clock.wall_ms())]
             done = await self._context.on_topics(call, [chosen])
             answer: SentAnswer = done[chosen]
             return answer
@@ -260,7 +260,7 @@ def _bytes(text: str | None) -> bytes | None:
         raise BadRequestError("keys, values and headers of a message are base64") from bad
 
 
-def _partition(key: bytes | None, count: int, now_ms: int) -> int:
+def partition_of(key: bytes | None, count: int, now_ms: int) -> int:
     """As Pulsar's clients choose by a key (Java's hash of a string); without one, any."""
     if key is None:
         return now_ms % count

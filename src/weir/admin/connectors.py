@@ -4,6 +4,7 @@ A connector reads files, variables and other systems from the runner's machine, 
 Whoever administers its namespace may look at it, let it pause or run, and remove it.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -12,6 +13,7 @@ from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, namespace_of, topic_of
 from weir.admin.routing import Call, Natural, RefusedError, Route
 from weir.admin.runner_routes import RunnerRoutes
+from weir.admin.unread import Unread, reader_of_connector
 from weir.broker.api import Connectors as KeptConnectors
 from weir.broker.api import DescribedConnector
 from weir.model.connectors import ConnectorProgress, ConnectorWanted
@@ -79,6 +81,7 @@ class ConnectorAnswer(Struct, rename="camel"):
 class Connectors:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
+        self._unread = Unread(context)
         self._runners = RunnerRoutes(context, lambda: self._kept, _RUNNER, runs=_TAG, refusals=_NONE_HERE)
 
     def routes(self) -> list[Route]:
@@ -101,6 +104,15 @@ class Connectors:
             route("GET", _OF, "A namespace's connectors.", self._of, answer=listed, refusals=within),
             route("GET", _ONE, "One connector.", self._get, answer=one, refusals=about),
             route("PUT", _ONE, "Define a connector.", self._put, body=ConnectorBody, answer=one, refusals=about),
+            route(
+                "POST",
+                _ONE,
+                "Change a connector's definition; its positions are kept.",
+                self._update,
+                body=ConnectorBody,
+                answer=one,
+                refusals=about,
+            ),
             route("DELETE", _ONE, "Remove a connector; what it carried stays.", self._delete, refusals=about),
             route(
                 "PUT", f"{_ONE}/state", "Let it run, pause or stop.", self._want, body=WantedBody, refusals=about
@@ -143,22 +155,39 @@ class Connectors:
     async def _all(self, call: Call) -> list[ConnectorAnswer]:
         """Those that the caller administers."""
         may = self._context.authoriser.may_administer
-        return [_shown(one) for one in await self._kept.list() if may(call.role, one.connector.name)]
+        found = [one for one in await self._kept.list() if may(call.role, one.connector.name)]
+        return await self._shown(call, found)
 
     async def _of(self, call: Call) -> list[ConnectorAnswer]:
         namespace = namespace_of(call.path)
         self._context.authoriser.check_admin(call.role, namespace)
         self._context.registry.namespaces.get(namespace)
-        return [_shown(one) for one in await self._kept.list(namespace)]
+        return await self._shown(call, await self._kept.list(namespace))
 
     async def _get(self, call: Call) -> ConnectorAnswer:
-        return _shown(await self._kept.get(self._administered(call)))
+        return (await self._shown(call, [await self._kept.get(self._administered(call))]))[0]
+
+    async def _shown(self, call: Call, found: Sequence[DescribedConnector]) -> list[ConnectorAnswer]:
+        """With what waits for each, also while no worker runs that would say so."""
+        shown = [_shown(one) for one in found]
+        if await self._kept.runner() is None:
+            for one, answer in zip(found, shown, strict=True):
+                if answer.progress is not None:
+                    lag = await self._unread.lag(call, reader_of_connector(one.connector))
+                    answer.progress.lag = answer.progress.lag if lag is None else lag
+        return shown
 
     async def _put(self, call: Call) -> ConnectorAnswer:
         self._context.authoriser.check_superuser(call.role)
         name = _named(call)
         self._context.registry.namespaces.get(name.namespace)
         await self._kept.add(name, config=call.body.config, role=call.role)
+        return _shown(await self._kept.get(name))
+
+    async def _update(self, call: Call) -> ConnectorAnswer:
+        self._context.authoriser.check_superuser(call.role)
+        name = _named(call)
+        await self._kept.update(name, config=call.body.config, role=call.role)
         return _shown(await self._kept.get(name))
 
     async def _want(self, call: Call) -> None:

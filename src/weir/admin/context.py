@@ -67,6 +67,8 @@ class ServiceUrls:
 class AdminSettings:
     #: Series per topic are given for so many topics; a scrape of more would hold the others up.
     metrics_topics: int = 1_000
+    #: Roles that may deploy functions, superusers all of them; empty: every superuser.
+    function_deployers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class AdminContext:
     replays: Replays | None = None
     #: This broker's, among the others of its cluster.
     broker_id: str = "sole"
+    #: A random id of this start of the server, which commands compare with that of the data folder at hand.
+    instance: str = ""
     #: How other brokers are asked for what they have.
     ask_peer: AskPeer = nobody
     #: What lies below the brokers, where it is looked after.

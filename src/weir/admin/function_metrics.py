@@ -15,7 +15,6 @@ _FUNCTION: Sequence[tuple[str, str, str, Callable[[FunctionStats], float]]] = (
     ("failures_total", "counter", "Times that it failed at a message.", lambda s: s.failed),
     ("retries_total", "counter", "Times that a message was put back to be tried again.", lambda s: s.retried),
     ("dead_letters_total", "counter", "Messages that were given up.", lambda s: s.dead),
-    ("lag_messages", "gauge", "Messages that wait for the function.", lambda s: s.lag),
     ("state_keys", "gauge", "Keys that it has state of.", lambda s: s.state_keys),
     ("state_bytes", "gauge", "How large its state is.", lambda s: s.state_bytes),
     ("restarts_total", "counter", "Times that its worker was started again after it died.", lambda s: s.restarts),
@@ -63,6 +62,11 @@ def function_families(functions: Sequence[Deployed], *, runner: bool) -> list[Ga
             "Processes that call the function.",
             [(labels, stats.instances if runner else 0) for labels, _, stats in said],
         ),
+        _family(
+            "weir_function_lag_messages",
+            "Messages that wait for the function, while a process runs the functions.",
+            [(labels, stats.lag) for labels, _, stats in said if runner],
+        ),
         *(
             GatewayFamily(f"weir_function_{name}", kind, text, [(labels, of(stats)) for labels, _, stats in said])
             for name, kind, text, of in _FUNCTION
@@ -95,8 +99,8 @@ def connector_families(connectors: Sequence[DescribedConnector], *, runner: bool
         ),
         _family(
             "weir_connector_lag_messages",
-            "Messages that wait for the connector, where it knows.",
-            [(labels, progress.lag) for labels, _, progress in said if progress.lag >= 0],
+            "Messages that wait for the connector, where it knows, while a process runs the connectors.",
+            [(labels, progress.lag) for labels, _, progress in said if runner and progress.lag >= 0],
         ),
         *(
             GatewayFamily(f"weir_connector_{name}", kind, text, [(labels, of(told)) for labels, _, told in said])

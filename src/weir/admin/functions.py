@@ -4,6 +4,7 @@ Whoever deploys code has it run by the runner, with what the runner may do: so i
 runner does. To see, start, stop and delete functions takes whoever administers their namespace.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field, structs
@@ -12,8 +13,9 @@ from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, namespace_of, topic_of
 from weir.admin.routing import BadRequestError, Call, Natural, RefusedError, Route
 from weir.admin.runner_routes import RunnerRoutes
+from weir.admin.unread import Unread, reader_of_function
 from weir.broker.api import Definition, Deployed, Functions
-from weir.model.errors import InvalidNameError
+from weir.model.errors import InvalidNameError, NotAuthorisedError
 from weir.model.functions import PREFIX, Function, FunctionStats, FunctionWanted, check_reachable
 from weir.model.topics import TopicName
 
@@ -23,6 +25,8 @@ _OF = f"{_ALL}/{{tenant}}/{{namespace}}"
 _ONE = f"{_OF}/{{topic}}"
 _TAG = "functions"
 _NONE_HERE = {501: "no functions are kept here"}
+#: A worker reports every 10 s at least.
+_SILENT_MS = 30_000
 
 _Text = Annotated[str, Meta(max_length=4_000)]
 _Word = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -98,6 +102,7 @@ class FunctionAnswer(Struct, rename="camel"):
 class FunctionRoutes:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
+        self._unread = Unread(context)
         self._runners = RunnerRoutes(context, lambda: self._functions, _RUNNER, runs=_TAG, refusals=_NONE_HERE)
 
     def routes(self) -> list[Route]:
@@ -134,16 +139,32 @@ class FunctionRoutes:
     async def _all(self, call: Call) -> list[FunctionAnswer]:
         """Those that the caller administers."""
         may = self._context.authoriser.may_administer
-        return [_shown(one) for one in await self._functions.list() if may(call.role, one.function.name)]
+        found = [one for one in await self._functions.list() if may(call.role, one.function.name)]
+        return await self._shown(call, found)
 
     async def _of(self, call: Call) -> list[FunctionAnswer]:
         namespace = namespace_of(call.path)
         self._context.authoriser.check_admin(call.role, namespace)
         self._context.registry.namespaces.get(namespace)
-        return [_shown(one) for one in await self._functions.list(namespace)]
+        return await self._shown(call, await self._functions.list(namespace))
 
     async def _get(self, call: Call) -> FunctionAnswer:
-        return _shown(await self._functions.get(self._administered(call)))
+        return (await self._shown(call, [await self._functions.get(self._administered(call))]))[0]
+
+    async def _shown(self, call: Call, found: Sequence[Deployed]) -> list[FunctionAnswer]:
+        """With what waits for each, also while no worker runs that would say so."""
+        shown = [_shown(one) for one in found]
+        nobody = await self._functions.runner() is None
+        for one, answer in zip(found, shown, strict=True):
+            stats = answer.stats
+            if stats is not None and (nobody or self._is_silent(stats)):
+                lag = await self._unread.lag(call, reader_of_function(one.function))
+                stats.lag = stats.lag if lag is None else lag
+        return shown
+
+    def _is_silent(self, stats: StatsAnswer) -> bool:
+        """Whether its worker has not reported for a while: each function has a worker of its own."""
+        return self._context.clock.wall_ms() - stats.reported_ms > _SILENT_MS
 
     async def _deploy(self, call: Call) -> FunctionAnswer:
         name, what = self._defined(call)
@@ -157,6 +178,11 @@ class FunctionRoutes:
 
     def _defined(self, call: Call) -> tuple[TopicName, Definition]:
         self._context.authoriser.check_superuser(call.role)
+        deployers = self._context.settings.function_deployers
+        if deployers and call.role not in deployers:
+            raise NotAuthorisedError(
+                f"{call.role!r} may not deploy functions", hint="functions.deployers names the roles that may"
+            )
         name, body = self._administered(call), call.body
         self._context.registry.namespaces.get(name.namespace)
         check_reachable(TopicName(name.namespace, f"{PREFIX}{name.local}-retry"))

@@ -3,6 +3,8 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from weir.wire.first_bytes import ServedPort
+
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
@@ -10,6 +12,8 @@ class HttpSettings:
 
     host: str = "127.0.0.1"
     port: int = 0
+    #: The listener among those of the process, for clients of other protocols.
+    served: ServedPort = field(default_factory=lambda: ServedPort("http"))
     max_connections: int = 512
     #: Of a request line and headers: all that is read before it is known who asks.
     max_head_bytes: int = 16 * 1024

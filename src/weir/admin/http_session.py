@@ -16,12 +16,13 @@ from urllib.parse import parse_qs
 import h11
 
 from weir.admin.http import Admission, Admit, HttpSettings, Request, Response
-from weir.model.errors import ConnectionLostError, NetworkError, TooManyError, WeirError
+from weir.model.errors import ConnectionLostError, NetworkError, TooManyError, WeirError, WrongPortError
 from weir.model.ids import Buffer
 from weir.runtime.interfaces import Clock, Connection
 from weir.runtime.movable import liveness
 from weir.runtime.request_budget import FREE_BYTES, RequestShare
 from weir.runtime.turns import Turns
+from weir.wire.first_bytes import answer_to
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class HttpSession:
         #: Until when the request that is awaited must have come whole, or the answer have been read.
         self._deadline = 0.0
         self._sending = False
+        self._is_first = True
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=settings.max_head_bytes)
 
     @property
@@ -75,6 +77,14 @@ class HttpSession:
                 self._http.start_next_cycle()
                 await self._turns.next()  # the next request may be here already, and be answered out of memory
                 self._deadline = self._loop.time() + self._settings.idle_s
+        except WrongPortError as wrong:
+            log.warning("connection of %s is refused: %s", self._connection.peer, wrong)
+            answer = answer_to(self._received, wrong)
+            if answer:
+                self._connection.write([answer])
+            else:
+                await self._refuse(HTTPStatus.BAD_REQUEST, str(wrong))
+            await self._throw_away()
         except h11.RemoteProtocolError as wrong:
             await self._refuse(wrong.error_status_hint, str(wrong))
         except TimeoutError:
@@ -186,6 +196,9 @@ class HttpSession:
                 if not self._received:
                     self._http.receive_data(b"")
                     continue
+                if self._is_first:
+                    self._is_first = False
+                    self._check_protocol()
             if self._http.their_state is h11.IDLE:
                 self._deadline = min(self._deadline, self._loop.time() + self._settings.head_s)
             received = memoryview(self._received)
@@ -193,6 +206,12 @@ class HttpSession:
             self._http.receive_data(bytes(received[:most]))
             self._received = received[most:]
         return event  # type: ignore[return-value]
+
+    def _check_protocol(self) -> None:
+        """Raise WrongPortError if the first bytes are of another protocol."""
+        wrong = self._settings.served.refusal(self._received)
+        if wrong is not None:
+            raise wrong
 
     async def _receive(self) -> Buffer:
         idle = self._http.their_state is h11.IDLE and self._http.trailing_data[0] == b""

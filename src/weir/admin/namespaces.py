@@ -1,17 +1,20 @@
 """Namespaces: create, list, delete, and their properties."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from weir.admin.bodies import Properties
 from weir.admin.bodies_policies import NamespacePolicies
 from weir.admin.context import AdminContext
 from weir.admin.http import Response
+from weir.admin.lake import checked_lake
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TENANT, CONFLICT, NAMESPACE, V2, namespace_of, tenant_of
 from weir.admin.policies_map import grants_of, namespace_policies, policies_of
 from weir.admin.properties import bounded, brokers_own, given, users_own
 from weir.admin.routing import TEXT, Call, Query, RefusedError, Route
 from weir.admin.topic_deletion import delete_namespace
 from weir.admin.topic_pages import PAGE_QUERY, after_of, names_answer
+from weir.model.errors import NotAllowedError
 from weir.model.registry import STANDALONE
 from weir.model.topics import Domain, NamespaceName
 
@@ -122,13 +125,15 @@ class Namespaces:
 
     async def _create(self, call: Call) -> None:
         name, body = self._administered(call), call.body or NamespacePolicies()
-        unknown = [cluster for cluster in body.replication_clusters or () if cluster != STANDALONE]
+        named = (*(body.replication_clusters or ()), *body.allowed_clusters)
+        unknown = [cluster for cluster in named if cluster != STANDALONE]
         if unknown:
             raise RefusedError(412, f"there is no cluster {unknown[0][:80]}")
+        if body.encryption_required:
+            raise NotAllowedError("the policy encryption_required is not supported: messages would not be checked")
         grants = grants_of(name, body.auth_policies)
-        await self._context.registry.namespaces.create(
-            name, policies=policies_of(body), properties=given(body.properties)
-        )
+        properties = checked_lake(self._context, name.tenant, given(body.properties), {})
+        await self._context.registry.namespaces.create(name, policies=policies_of(body), properties=properties)
         for scope, role, actions in grants:
             await self._context.registry.grants.grant(scope, role, actions)
         if body.bundles is not None and body.bundles.numBundles > 0:
@@ -158,10 +163,7 @@ class Namespaces:
         return users_own(self._context.registry.namespaces.get(self._administered(call)).properties)
 
     async def _put_properties(self, call: Call) -> None:
-        said = given(call.body)
-        await self._context.registry.change_properties(
-            self._administered(call), lambda now: bounded({**now, **said})
-        )
+        await self._set_properties(call, given(call.body))
 
     async def _clear_properties(self, call: Call) -> None:
         await self._context.registry.change_properties(self._administered(call), brokers_own)
@@ -172,9 +174,12 @@ class Namespaces:
         return None if value is None else Response(200, value.encode(errors="replace"), TEXT)
 
     async def _put_property(self, call: Call) -> None:
-        said = given({call.path["key"]: call.path["value"]})
+        await self._set_properties(call, given({call.path["key"]: call.path["value"]}))
+
+    async def _set_properties(self, call: Call, said: Mapping[str, str]) -> None:
+        name = self._administered(call)
         await self._context.registry.change_properties(
-            self._administered(call), lambda now: bounded({**now, **said})
+            name, lambda now: bounded({**now, **checked_lake(self._context, name.tenant, said, now)})
         )
 
     async def _remove_property(self, call: Call) -> Response | None:

@@ -52,6 +52,7 @@ class PartCalls:
 
     clock: Clock
     ask: AskPeer
+    patience_s: float = _PATIENCE_S
 
     async def each(
         self,
@@ -83,7 +84,7 @@ class PartCalls:
 
     async def _one(self, call: Call, route: Route, target: CallTarget[K]) -> Any:
         request, path = _for_one(call, route, target.values)
-        deadline = self.clock.monotonic() + _PATIENCE_S
+        deadline = self.clock.monotonic() + self.patience_s
         while True:
             owner = target.owner()
             try:

@@ -7,9 +7,11 @@ from typing import Any
 from weir.admin import bodies_policies as b
 from weir.admin import policies_map as to
 from weir.admin.context import AdminContext
+from weir.admin.dead_letters import check_dead_letters
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, NAMESPACE, namespace_of, topic_of, topic_path
 from weir.admin.routing import Call, Int, Long, Query, RefusedError, Route
 from weir.model.policies import BacklogQuota, Policies
+from weir.model.retry import RetryPolicy
 from weir.model.topics import Domain, NamespaceName, TopicName
 
 _APPLIED = Query("applied", bool, "what holds, from all levels, instead of what is said here", False)
@@ -147,6 +149,9 @@ class PolicyRoutes:
         async def put(call: Call) -> None:
             # As in Pulsar, nothing (null, or no body) takes back what was said.
             where, value = self._where(call), None if call.body is None else policy.of(call.body)
+            if isinstance(value, RetryPolicy):
+                near = where if isinstance(where, TopicName) else TopicName(where, "any")
+                check_dead_letters(self._context, call.role, near, value)
             await self._context.registry.change_policies(where, lambda now: replace(now, **{policy.field: value}))
 
         async def remove(call: Call) -> None:

@@ -41,6 +41,7 @@ _STATUSES: list[tuple[type[errors.WeirError], int]] = [
     (errors.TransactionStateError, 409),
     (errors.HalfDecidedError, 409),
     (errors.StaleEpochError, 409),
+    (errors.SinkOfOtherQueryError, 409),
     (errors.UnknownProducerError, 409),
     (errors.InvalidSchemaError, 422),
     (errors.NotAllowedError, 412),

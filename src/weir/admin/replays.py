@@ -24,6 +24,7 @@ _ONE = f"{_OF}/{{replay}}"
 _TAG = "replays"
 _NONE_HERE = {501: "no replays are kept here"}
 _MAX_ID = 64
+_MAX_TOPIC_ID = 64
 #: What only who began a replay may say of one that has no messages yet.
 _PICKING = ("selecting", "delivering")
 
@@ -41,6 +42,9 @@ class ReplayBody(Struct, rename="camel"):
     until_ms: Natural | None = None
     rate: Natural = 0
     batch: Annotated[int, Meta(ge=1, le=100_000)] = 500
+    #: Which topics of their names the topic and the target are; empty: unknown.
+    topic_id: Annotated[str, Meta(max_length=_MAX_TOPIC_ID)] = ""
+    target_id: Annotated[str, Meta(max_length=_MAX_TOPIC_ID)] = ""
 
 
 class StepBody(Struct, rename="camel"):
@@ -70,6 +74,8 @@ class ReplayAnswer(Struct, rename="camel"):
     producer_id: int
     producer_epoch: int
     updated_ms: int
+    topic_id: str
+    target_id: str
 
 
 class ReplayRoutes:
@@ -155,6 +161,8 @@ class ReplayRoutes:
             rate=body.rate,
             batch=body.batch,
             role=call.role,
+            topic_id=body.topic_id,
+            target_id=body.target_id,
         )
         return _shown(await self._replays.begin(wanted))
 
@@ -212,4 +220,6 @@ def _shown(one: Replay) -> ReplayAnswer:
         producer_id=one.producer_id,
         producer_epoch=one.producer_epoch,
         updated_ms=one.updated_ms,
+        topic_id=one.topic_id,
+        target_id=one.target_id,
     )

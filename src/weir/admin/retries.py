@@ -1,17 +1,20 @@
 """Retry policies of subscriptions, and the dead letters that they leave: listed, and put back."""
 
 from base64 import b64encode
+from collections.abc import Callable
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from weir.admin.bodies_policies import RetryBody
+from weir.admin.browse import partition_of
 from weir.admin.context import AdminContext
+from weir.admin.dead_letters import check_dead_letters
 from weir.admin.names import ABOUT_ONE_TOPIC, ABOUT_TOPIC, CONFLICT, subscription_of, topic_of, topic_path
 from weir.admin.policies_map import retry_body, retry_of_body
-from weir.admin.routing import BadRequestError, Call, Natural, Query, Route
+from weir.admin.routing import BadRequestError, Call, Natural, Query, RefusedError, Route
 from weir.broker.api import DeadLetterBox, LetterFilter, StoredLetter, StoredTopic, SubscriptionControl
-from weir.model.errors import TopicNotFoundError
+from weir.model.message import Message
 from weir.model.registry import Action
 from weir.model.retry import RetryPolicy, retry_of, with_retry
 from weir.model.topics import Domain, TopicName
@@ -55,12 +58,14 @@ class DeadLetterBody(Struct, rename="camel"):
 
 
 class DeadLetterList(Struct, rename="camel"):
-    """`next`: what another call goes on `from`; None at the end. `waiting`: how many there are, meant or not."""
+    """`next`: what another call goes on `from`; None at the end. `waiting`: how many there are, meant or not.
+    `end`: what another call passes as `before` to leave out letters that came after this one."""
 
     letters: list[DeadLetterBody]
     next: int | None
     looked_at: int
     waiting: int
+    end: int
 
 
 class RedrivenBody(Struct, rename="camel"):
@@ -71,6 +76,7 @@ class RedrivenBody(Struct, rename="camel"):
     next: int | None
     looked_at: int
     waiting: int
+    end: int
 
 
 _FILTER = (
@@ -85,6 +91,7 @@ _FILTER = (
 )
 _PAGE = (
     Query("from", Natural, "the `next` of the call before", 0),
+    Query("before", Natural, "the `end` of the first call: letters that came later are left out"),
     Query("limit", Annotated[int, Meta(ge=1, le=_MAX_PAGE)], "how many at the most", 100),
 )
 
@@ -133,7 +140,7 @@ class Retries:
                 "Put dead letters back into the topics that they came from, exactly once.",
                 self._redrive,
                 answer=RedrivenBody,
-                query=(*_FILTER, *_PAGE),
+                query=(*_FILTER, *_PAGE, Query("to", str, "the topic to put them into, if not where they were")),
                 refusals={**ABOUT_ONE_TOPIC, **CONFLICT},
                 tag=_TAG,
             ),
@@ -166,7 +173,9 @@ class Retries:
         )
 
     async def _put(self, call: Call) -> None:
-        await self._set(call, retry_of_body(call.body))
+        policy = retry_of_body(call.body)
+        check_dead_letters(self._context, call.role, self._topic(call), policy)
+        await self._set(call, policy)
 
     async def _remove(self, call: Call) -> None:
         await self._set(call, None)
@@ -179,31 +188,42 @@ class Retries:
 
     # --- letters ------------------------------------------------------------------------------------------------
 
-    async def _box(self, call: Call) -> DeadLetterBox | None:
-        """None if there is no such topic: nothing has died yet."""
-        name = self._topic(call)
-        try:
-            return (await self._context.stored_one(name)).dead_letters
-        except TopicNotFoundError:
-            return None
+    async def _box(self, call: Call) -> DeadLetterBox:
+        return (await self._context.stored_one(self._topic(call))).dead_letters
 
     async def _list(self, call: Call) -> DeadLetterList:
         box = await self._box(call)
-        if box is None:
-            return DeadLetterList([], None, 0, 0)
         page = await box.page(_wanted(call), start=call.query["from"], most=call.query["limit"])
-        return DeadLetterList([_shown(one) for one in page.letters], page.next, page.looked_at, box.waiting)
+        letters = [_shown(one) for one in page.letters]
+        return DeadLetterList(letters, page.next, page.looked_at, box.waiting, page.end)
 
     async def _redrive(self, call: Call) -> RedrivenBody:
         box = await self._box(call)
-        if box is None:
-            return RedrivenBody(0, 0, None, 0, 0)
 
-        def check(origin: TopicName) -> None:
-            self._context.authoriser.check(call.role, Action.PRODUCE, origin)
+        def check(target: TopicName) -> None:
+            self._context.authoriser.check(call.role, Action.PRODUCE, target)
 
-        done = await box.redrive(_wanted(call), start=call.query["from"], most=call.query["limit"], check=check)
-        return RedrivenBody(done.moved, done.kept, done.next, done.looked_at, box.waiting)
+        done = await box.redrive(
+            _wanted(call),
+            start=call.query["from"],
+            most=call.query["limit"],
+            check=check,
+            to=await self._chooser(call),
+        )
+        return RedrivenBody(done.moved, done.kept, done.next, done.looked_at, box.waiting, done.end)
+
+    async def _chooser(self, call: Call) -> Callable[[Message], TopicName] | None:
+        """The topic that a call names to put letters into, by the partition of each letter's key."""
+        if call.query["to"] is None:
+            return None
+        name = TopicName.parse(call.query["to"])
+        if name.base == topic_of(call.path).base:
+            raise RefusedError(412, "dead letters cannot be redriven into their own topic")
+        self._context.authoriser.check(call.role, Action.PRODUCE, name)
+        parts = await self._context.partitions(name)
+        if parts is None:
+            return lambda letter: name
+        return lambda letter: parts[partition_of(letter.key, len(parts), letter.publish_ms)]
 
 
 def _wanted(call: Call) -> LetterFilter:
@@ -224,6 +244,7 @@ def _wanted(call: Call) -> LetterFilter:
         query["since"],
         query["until"],
         query["filter"] or "",
+        query["before"],
     )
 
 

@@ -16,11 +16,13 @@ from weir.admin.groups import GroupRoutes
 from weir.admin.half import Half
 from weir.admin.held import Held
 from weir.admin.isolation import IsolationPolicies
+from weir.admin.lake import LakeRoutes
 from weir.admin.lookup import Lookup
 from weir.admin.messages import Messages
 from weir.admin.namespace_backlogs import NamespaceBacklogs
 from weir.admin.namespaces import Namespaces
 from weir.admin.offsets import Offsets
+from weir.admin.overviews import Overviews
 from weir.admin.permissions import permission_routes
 from weir.admin.policies import PolicyRoutes
 from weir.admin.replays import ReplayRoutes
@@ -33,6 +35,7 @@ from weir.admin.subscriptions import Subscriptions
 from weir.admin.tenants import Clusters, Tenants
 from weir.admin.topics import Topics
 from weir.admin.trace import Traces
+from weir.admin.unread import Unread
 from weir.admin.waiting import Waiting
 from weir.model.topics import Domain
 
@@ -51,6 +54,7 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *Namespaces(context).routes(),
         *Bundles(context).routes(),
         *NamespaceBacklogs(context).routes(),
+        *Overviews(context).routes(),
         *PolicyRoutes(context, topics=False).routes(),
         *(route for domain in Domain for route in Topics(context, domain).routes()),
         *PolicyRoutes(context, topics=True).routes(),
@@ -70,10 +74,12 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *GroupRoutes(context).routes(),
         *GroupSettingsRoutes(context).routes(),
         *Sinks(context).routes(),
+        *Unread(context).routes(),
         *Streams(context).routes(),
         *Connectors(context).routes(),
         *FunctionRoutes(context).routes(),
         *ReplayRoutes(context).routes(),
+        *LakeRoutes(context).routes(),
         *Addresses(context).routes(),
         *management_routes(context),
     ]

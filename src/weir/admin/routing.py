@@ -168,7 +168,14 @@ class Router:
         return at
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | list[str]:
-        """The route and its path parameters, decoded; or the verbs that the path knows (none: no such path)."""
+        """The route and its path parameters, decoded; or the verbs that the path knows (none: no such path).
+
+        Slashes at the end of a path that is no route are ignored, as Pulsar's and RabbitMQ's servers ignore one.
+        """
+        found = self._find(method, path)
+        return found or self._find(method, path.rstrip("/"))
+
+    def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | list[str]:
         verbs: dict[str, None] = {}
         for place, values in _matches(self._root, path.split("/"), 0, ()):
             route = place.routes.get(method)

@@ -15,8 +15,9 @@ from weir.broker.api import ProducerIdentity, Transactions
 _BASE = "/admin/weir/v1/sinks/{sink}"
 _TAG = "sinks"
 _MAX_TRANSACTIONS = 100_000
+_MAX_QUERY = 256
 _REFUSALS = {
-    409: "a transaction is not open, or not this producer's any more",
+    409: "a transaction is not open, or not this producer's any more; or another query has written the last epoch",
     412: "this cannot be a sink's name",
     501: "there are no transactions here",
 }
@@ -28,8 +29,13 @@ class EpochTransaction(Struct, rename="camel"):
     epoch: Int
 
 
-class EpochBody(Struct):
+class EpochBody(Struct, rename="camel"):
     transactions: Annotated[list[EpochTransaction], Meta(max_length=_MAX_TRANSACTIONS)]
+    #: The query that writes the epoch, by the id of its checkpoint. The broker refuses an epoch of another query
+    #: than that of the last epoch. Empty: unknown, and not checked.
+    query: Annotated[str, Meta(max_length=_MAX_QUERY)] = ""
+    #: The query that this one takes the sink over from.
+    instead_of: Annotated[str, Meta(max_length=_MAX_QUERY)] = ""
 
 
 class EpochAnswer(Struct):
@@ -92,5 +98,7 @@ class Sinks:
             (one.transactional_id, ProducerIdentity(one.producer_id, one.epoch)) for one in call.body.transactions
         ]
         transactions = self._transactions(call)
-        committed = await transactions.commit_together(sink, epoch, wanted)
+        committed = await transactions.commit_together(
+            sink, epoch, wanted, query=call.body.query, instead_of=call.body.instead_of
+        )
         return EpochAnswer(committed, await transactions.sink_epoch(sink))

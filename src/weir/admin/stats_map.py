@@ -27,7 +27,7 @@ _ACCESS = {
     AccessMode.WAIT_FOR_EXCLUSIVE: "WaitForExclusive",
     AccessMode.EXCLUSIVE_WITH_FENCING: "ExclusiveWithFencing",
 }
-_TYPES = {
+SUBSCRIPTION_TYPES = {
     SubscriptionType.EXCLUSIVE: "Exclusive",
     SubscriptionType.SHARED: "Shared",
     SubscriptionType.FAILOVER: "Failover",
@@ -131,7 +131,7 @@ def _subscription(stats: SubscriptionStats, now_ms: int, wanted: StatsWanted) ->
     active = [consumer.name for consumer in stats.consumers if consumer.active]
     single = stats.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
     return b.SubscriptionStatsBody(
-        type=None if stats.type is None else _TYPES[stats.type],
+        type=None if stats.type is None else SUBSCRIPTION_TYPES[stats.type],
         msgRateOut=stats.flow.messages_per_s,
         msgThroughputOut=stats.flow.bytes_per_s,
         msgOutCounter=stats.flow.messages,

@@ -29,8 +29,8 @@ def stream_families(streams: Sequence[Described], *, runner: bool) -> list[Gatew
         GatewayFamily(
             "weir_stream_lag_messages",
             "gauge",
-            "Messages that wait for the stream.",
-            [(labels, progress.lag) for labels, _, progress in said],
+            "Messages that wait for the stream, while a process runs the streams.",
+            [(labels, progress.lag) for labels, _, progress in said if runner],
         ),
         GatewayFamily(
             "weir_stream_failures",

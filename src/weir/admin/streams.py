@@ -4,6 +4,7 @@ Whoever defines a stream administers the namespace of its topic and may read its
 writes for all of them, so it is a superuser. Whether there is one may be known by everybody who waits for it.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -12,10 +13,11 @@ from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, namespace_of, topic_of
 from weir.admin.routing import Call, Natural, RefusedError, Route
 from weir.admin.runner_routes import RunnerRoutes
+from weir.admin.unread import Unread, reader_of_stream
 from weir.broker.api import Described, SqlStreams
 from weir.model.errors import InvalidNameError
 from weir.model.registry import Action
-from weir.model.sql_streams import StreamProgress, Wanted
+from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
 from weir.model.topics import TopicName
 
 _WEIR = "/admin/weir/v1"
@@ -73,11 +75,14 @@ class StreamAnswer(Struct, rename="camel"):
     role: str
     created_ms: int
     progress: ProgressAnswer | None = None
+    #: Why the role that defined it may not have it run any more; empty if it may.
+    denied: str = ""
 
 
 class Streams:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
+        self._unread = Unread(context)
         self._runners = RunnerRoutes(context, lambda: self._streams, _RUNNER, runs=_TAG, refusals=_NONE_HERE)
 
     def routes(self) -> list[Route]:
@@ -148,16 +153,17 @@ class Streams:
     async def _all(self, call: Call) -> list[StreamAnswer]:
         """Those that the caller administers."""
         may = self._context.authoriser.may_administer
-        return [_shown(one) for one in await self._streams.list() if may(call.role, one.stream.name)]
+        found = [one for one in await self._streams.list() if may(call.role, one.stream.name)]
+        return await self._shown(call, found)
 
     async def _of(self, call: Call) -> list[StreamAnswer]:
         namespace = namespace_of(call.path)
         self._context.authoriser.check_admin(call.role, namespace)
         self._context.registry.namespaces.get(namespace)
-        return [_shown(one) for one in await self._streams.list(namespace)]
+        return await self._shown(call, await self._streams.list(namespace))
 
     async def _get(self, call: Call) -> StreamAnswer:
-        return _shown(await self._streams.get(self._administered(call)))
+        return (await self._shown(call, [await self._streams.get(self._administered(call))]))[0]
 
     async def _put(self, call: Call) -> StreamAnswer:
         name, body = self._administered(call), call.body
@@ -173,10 +179,20 @@ class Streams:
             wanted=Wanted(body.state),
             role=call.role,
         )
-        return _shown(await self._streams.get(name))
+        return self._answer(await self._streams.get(name))
 
     async def _delete(self, call: Call) -> None:
         await self._streams.delete(self._administered(call))
+
+    async def _shown(self, call: Call, found: Sequence[Described]) -> list[StreamAnswer]:
+        """With what waits for each, also while no worker runs that would say so."""
+        shown = [self._answer(one) for one in found]
+        if await self._streams.runner() is None:
+            for one, answer in zip(found, shown, strict=True):
+                if answer.progress is not None:
+                    lag = await self._unread.lag(call, reader_of_stream(one.stream))
+                    answer.progress.lag = answer.progress.lag if lag is None else lag
+        return shown
 
     def _administered(self, call: Call) -> TopicName:
         name = topic_of(call.path)
@@ -211,26 +227,38 @@ class Streams:
 
     async def _dropped(self, call: Call) -> list[StreamAnswer]:
         self._context.authoriser.check_superuser(call.role)
-        return [_shown(Described(stream, None)) for stream in await self._streams.dropped()]
+        return [self._answer(Described(stream, None)) for stream in await self._streams.dropped()]
 
     async def _cleaned(self, call: Call) -> None:
         self._context.authoriser.check_superuser(call.role)
         await self._streams.forget_dropped(call.path["stream"])
 
+    # --- answers ------------------------------------------------------------------------------------------------
 
-def _shown(found: Described) -> StreamAnswer:
-    stream, told = found.stream, found.progress
-    return StreamAnswer(
-        name=str(stream.name),
-        id=stream.id,
-        sql=stream.sql,
-        sources=[str(source) for source in stream.sources],
-        options=dict(stream.options),
-        state=stream.wanted.value,
-        role=stream.role,
-        created_ms=stream.created_ms,
-        progress=None if told is None else _told(told),
-    )
+    def _answer(self, found: Described) -> StreamAnswer:
+        stream, told = found.stream, found.progress
+        return StreamAnswer(
+            name=str(stream.name),
+            id=stream.id,
+            sql=stream.sql,
+            sources=[str(source) for source in stream.sources],
+            options=dict(stream.options),
+            state=stream.wanted.value,
+            role=stream.role,
+            created_ms=stream.created_ms,
+            progress=None if told is None else _told(told),
+            denied=self._denied(stream),
+        )
+
+    def _denied(self, stream: SqlStream) -> str:
+        """The runner may read and write everything: what its role may not do any more, it does not do for it."""
+        authoriser, role = self._context.authoriser, stream.role
+        if not authoriser.may_administer(role, stream.name):
+            return f"role {role!r}, which defined the stream, does not administer {stream.name.namespace} any more"
+        for source in stream.sources:
+            if not authoriser.may(role, Action.CONSUME, source):
+                return f"role {role!r}, which defined the stream, may not consume {source} any more"
+        return ""
 
 
 def _told(told: StreamProgress) -> ProgressAnswer:

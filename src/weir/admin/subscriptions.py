@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from weir.admin.bodies import Properties, ResetCursorData
 from weir.admin.context import AdminContext
+from weir.admin.dead_letters import check_dead_letters
 from weir.admin.names import ABOUT_ONE_TOPIC, ABOUT_TOPIC, CONFLICT, subscription_of, topic_of, topic_path
 from weir.admin.positions import offset_at
 from weir.admin.properties import bounded
@@ -14,6 +15,7 @@ from weir.admin.routing import Call, Query, RefusedError, Route
 from weir.broker.api import StartAt, StoredTopic, SubscriptionControl
 from weir.model.errors import SubscriptionExistsError, SubscriptionNotFoundError
 from weir.model.registry import Action
+from weir.model.retry import retry_of
 from weir.model.topics import Domain, TopicName
 
 _TOPIC = topic_path(Domain.PERSISTENT)
@@ -172,6 +174,7 @@ class Subscriptions:
     async def _create(self, call: Call) -> None:
         name, wanted, body = self._topic(call), subscription_of(call.path), call.body or ResetCursorData()
         properties = bounded(body.properties)
+        check_dead_letters(self._context, call.role, name, retry_of(properties))
         await self._context.registry.ensure_topic(name)  # as a consumer would make it
         if await self._context.on_partitions(call, name, fine=_THERE) is not None:
             return
@@ -195,6 +198,7 @@ class Subscriptions:
 
     async def _put_properties(self, call: Call) -> None:
         properties = bounded(call.body)
+        check_dead_letters(self._context, call.role, topic_of(call.path), retry_of(properties))
         if not await self._on_partitions(call):
             _, subscription = await self._here(call)
             subscription.set_properties(properties)

@@ -12,11 +12,14 @@ from weir.admin.routing import Call, Int, Query, RefusedError, Route
 from weir.admin.stats_map import StatsWanted, internal_stats, partitioned_stats, topic_stats
 from weir.admin.topic_deletion import delete_topic
 from weir.admin.topic_pages import PAGE_QUERY, after_of, names_answer
-from weir.broker.api import BundleName, Topic
+from weir.broker.api import BundleName
 from weir.model.errors import NotAllowedError
+from weir.model.functions import ID_NOTE, INPUT_NOTE, PREFIX
 from weir.model.topics import Domain, NamespaceName, TopicName
 
 _FORCE = Query("force", bool, "also while it has producers or consumers", False)
+#: The property by which Pulsar's admin client names the source of a new shadow topic.
+_SHADOW_SOURCE = "PULSAR.SHADOW_SOURCE"
 _MAX_PARTITIONS = 10_000
 _COUNT = {406: "not a possible number of partitions", **ABOUT_TOPIC, **CONFLICT}
 _FIXED = {422: "it has more partitions than that", **_COUNT}
@@ -235,11 +238,15 @@ class Topics:
     # --- life and death -----------------------------------------------------------------------------------------
 
     async def _create(self, call: Call) -> None:
-        await self._context.registry.topics.create(self._administered(call), properties=given(call.body))
+        await self._context.registry.topics.create(
+            self._administered(call), properties=self._given(call, call.body)
+        )
 
     async def _create_partitioned(self, call: Call) -> None:
         name, (count, properties) = self._administered(call), _count(call)
-        await self._context.registry.topics.create(name, partitions=count, properties=given(properties))
+        await self._context.registry.topics.create(
+            name, partitions=count, properties=self._given(call, properties)
+        )
 
     async def _grow(self, call: Call) -> None:
         name, (count, _) = self._administered(call), _count(call)
@@ -279,7 +286,10 @@ class Topics:
     # --- stats --------------------------------------------------------------------------------------------------
 
     async def _get_stats(self, call: Call) -> stats.TopicStatsBody:
-        return self._stats_of(call, await self._context.load(self._found(call)))
+        name = self._found(call)
+        if call.query["getEarliestTimeInBacklog"]:  # only a topic that is loaded knows
+            await self._context.load(name)
+        return await self._stats_of(call, name)
 
     async def _get_partitioned_stats(self, call: Call) -> stats.PartitionedStatsBody:
         found = await self._context.on_topics(call, await self._parts(call), route=self._stats_route)
@@ -301,12 +311,13 @@ class Topics:
             raise RefusedError(404, f"{name} is not a partitioned topic")
         return await self._context.names(name)
 
-    def _stats_of(self, call: Call, topic: Topic) -> stats.TopicStatsBody:
-        asked = call.query
+    async def _stats_of(self, call: Call, name: TopicName) -> stats.TopicStatsBody:
+        asked, context = call.query, self._context
+        policies = await context.registry.look_policies(name)
         return topic_stats(
-            topic.stats(),
-            self._context.clock.wall_ms(),
-            deduplication=topic.stored is not None and topic.stored.deduplicates,
+            await context.broker.stats(name),
+            context.clock.wall_ms(),
+            deduplication=name.persistent and bool(policies.deduplication),
             owner=self._context.urls.url("pulsar", "pulsar_tls"),
             wanted=StatsWanted(
                 publishers=not asked["excludePublishers"],
@@ -322,10 +333,18 @@ class Topics:
         return users_own((await self._context.registry.topics.get(self._found(call))).properties)
 
     async def _put_properties(self, call: Call) -> None:
-        said = given(call.body)
+        said = self._given(call, call.body)
         await self._context.registry.change_properties(
             self._administered(call), lambda now: bounded({**now, **said})
         )
+
+    def _given(self, call: Call, properties: Properties | None) -> Properties:
+        """What a role may say. The notes of a function are for superusers: its runner removes the subscriptions
+        that they name, with a superuser's rights."""
+        said, name = _given(properties), topic_of(call.path, self._domain)
+        if name.local.startswith(PREFIX) and any(key.startswith((INPUT_NOTE, ID_NOTE)) for key in said):
+            self._context.authoriser.check_superuser(call.role)
+        return said
 
     async def _drop_property(self, call: Call) -> None:
         name, key = self._administered(call), call.query["key"]
@@ -335,6 +354,17 @@ class Topics:
         await self._context.registry.change_properties(
             name, lambda now: {known: value for known, value in now.items() if known != key}
         )
+
+
+def _given(properties: Properties | None) -> dict[str, str]:
+    """Properties as a user gives them. NotAllowedError for one that would make the topic a shadow topic, which
+    would stay empty."""
+    if _SHADOW_SOURCE in (properties or {}):
+        raise NotAllowedError(
+            "shadow topics are not supported",
+            hint="subscribe to the source topic, which any number of readers may",
+        )
+    return given(properties)
 
 
 def _count(call: Call) -> tuple[int, Properties | None]:

@@ -197,7 +197,9 @@ class Bookie:
             if not self._journal.takes(batch.size):
                 raise BookieBusyError(f"{self._journal.queued_bytes} bytes wait for the journal")
         except BookieError as refusal:
-            future.set_exception(refusal)
+            # Its traceback has this frame and those of the callers: with the future it would be a cycle that keeps
+            # the entries until the next garbage collection.
+            future.set_exception(refusal.with_traceback(None))
             future.exception()  # whoever asked may have gone; the loop need not complain
             return future
         if batch.entries:

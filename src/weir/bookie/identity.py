@@ -9,6 +9,10 @@ from weir.runtime.interfaces import Runtime
 from weir.wire.checkpoint import Checkpoint, Position
 from weir.wire.metadata import Cookie, decode_cookie, encode_cookie
 
+_MEND = (
+    "of a folder of weir up, weir verify says how to mend it; else bring the cookie back from a copy, or wipe the"
+    " folder and start the bookie under a new id"
+)
 _EMPTY = Checkpoint(number=1, position=Position(sequence=1, offset=0, nonce=0), next_log=1)
 
 
@@ -17,7 +21,7 @@ async def read_cookie(runtime: Runtime, layout: Layout) -> Cookie:
     try:
         return await read_small(runtime.disk, layout.cookie, decode_cookie)
     except WireError as bad:
-        raise BookieCookieError(f"{layout.cookie} is damaged: {bad}") from bad
+        raise BookieCookieError(f"{layout.cookie} is damaged: {bad.what}", hint=_MEND) from bad
 
 
 async def claim_folder(runtime: Runtime, layout: Layout, bookie_id: BookieId) -> Cookie:
@@ -27,7 +31,9 @@ async def claim_folder(runtime: Runtime, layout: Layout, bookie_id: BookieId) ->
     except FileMissingError:
         cookie = await _format(runtime, layout, bookie_id)
     if cookie.bookie_id != bookie_id:
-        raise BookieCookieError(f"{layout.root} belongs to bookie {cookie.bookie_id!r}, not to {bookie_id!r}")
+        raise BookieCookieError(
+            f"{layout.root} belongs to bookie {cookie.bookie_id!r}, not to {bookie_id!r}", hint=_MEND
+        )
     return cookie
 
 
@@ -37,7 +43,7 @@ async def _format(runtime: Runtime, layout: Layout, bookie_id: BookieId) -> Cook
         if await runtime.disk.list(folder):
             raise BookieCookieError(
                 f"{folder} holds files, but {layout.cookie} is gone",
-                hint="bring the cookie back from a copy, or wipe the folder and start the bookie under a new id",
+                hint=_MEND,
             )
     await save_checkpoint(runtime.disk, layout, _EMPTY)
     cookie = Cookie(bookie_id, f"{runtime.rng.getrandbits(128):032x}")

@@ -104,6 +104,8 @@ class OpenFile:
     #: Of what is committed.
     end: int = 0
     synced: int = 0
+    #: Whether a write failed for want of space: behind `end` lies some of it, or nothing.
+    torn: bool = False
 
     def encoded(self, records: list[FormingRecord]) -> tuple[list[Buffer], int]:
         """The records as they go behind the end, and the end after them. The first write of a file begins with
@@ -319,9 +321,12 @@ class Journal:
         self._done_with(records, lambda: BookieReadOnlyError(f"the journal has no room: {full.what}"))
 
     async def _write(self, records: list[FormingRecord], *, sync: bool) -> None:
-        """Behind the current end. DiskFullError before anything was written if there is no room for it; any
-        failure after that is final: nobody knows what the disk holds after a failed write or sync."""
+        """Behind the current end. After a DiskFullError nothing of it counts: either nothing was written, or the
+        next file's first record says that this one ends before it. Any other failure is final: nobody knows what
+        the disk holds after a failed write or sync."""
         current = self._file()
+        if current.torn:
+            current = await self._leave_torn(current)
         size = 0
         for record in records:
             size += record_bytes(record.length)
@@ -331,6 +336,9 @@ class Journal:
         check(current.end < end <= current.allocated, "the journal grows, within what is allocated")
         try:
             await current.file.write_at(current.end, buffers, sync=sync)
+        except DiskFullError:  # although the space is reserved: this file system copies on write
+            current.torn = True
+            raise
         except DiskError as failed:
             self._fail(failed)
             raise
@@ -339,6 +347,15 @@ class Journal:
         current.end = end
         if sync:
             self._synced(current, end)
+
+    async def _leave_torn(self, current: OpenFile) -> OpenFile:
+        """Continue where what a failed write may have left cannot be taken for records."""
+        if current.end > 0:
+            await self._switch(current.sequence + 1, Start(current.sequence, current.end))
+            return self._file()
+        current.nonce = self._runtime.rng.getrandbits(64)
+        current.torn = False
+        return current
 
     async def _file_with_room(self, size: int) -> OpenFile:
         current = self._file()

@@ -4,7 +4,7 @@ import asyncio
 
 from weir.bookie.layout import Layout, free_sequences, journal_sequences
 from weir.bookie.settings import JournalSettings
-from weir.model.errors import DiskError
+from weir.model.errors import DiskError, DiskFullError
 from weir.runtime.interfaces import Disk, File
 from weir.runtime.tasks import TaskScope
 
@@ -100,8 +100,13 @@ class JournalFiles:
             await self._disk.rename(self._layout.free_file(self._free.pop(0)), path)
         file = await self._disk.open(path, create=True)
         try:
-            await file.preallocate(self._settings.file_bytes)
-            await file.sync()
+            before = await file.size()
+            try:
+                await file.preallocate(self._settings.file_bytes)
+                await file.sync()
+            except DiskFullError:
+                await file.truncate(before)  # what was reserved of it takes the space that is missing
+                raise
             await self._disk.sync_dir(self._layout.journal)
         except BaseException:
             await file.close()

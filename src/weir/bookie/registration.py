@@ -29,7 +29,9 @@ async def check_cookie(meta: MetaStore, cookie: Cookie, *, holds_ledgers: bool) 
         stored = await meta.get(key)
         if stored is not None:
             if decode_cookie(stored.value) != cookie:
-                raise BookieCookieError(f"bookie id {cookie.bookie_id} was given to another disk")
+                what = f"bookie id {cookie.bookie_id} was given to another disk, or this disk's cookie is damaged"
+                hint = f"of a folder of weir up, weir verify says how to mend it; {BookieCookieError.hint}"
+                raise BookieCookieError(what, hint=hint)
             return
         if holds_ledgers:
             raise BookieCookieError(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from weir.bookie import log_scan
 from weir.bookie.checkpoints import load_checkpoint
+from weir.bookie.doubts import Doubts
 from weir.bookie.identity import read_cookie
 from weir.bookie.journal_scan import JournalReplay
 from weir.bookie.layout import Layout, index_ids, journal_sequences, log_ids
@@ -75,22 +76,31 @@ class BookieSurvey:
 
 
 async def survey(
-    runtime: Runtime, directory: str, take: Take, progress: Progress = lambda _done, _all: None
+    runtime: Runtime,
+    directory: str,
+    take: Take,
+    progress: Progress = lambda _done, _all: None,
+    *,
+    entry_logs: bool = True,
 ) -> BookieSurvey:
     """Hand on every whole entry, and answer what is wrong. The caller has the folder's lock. UnknownVersionError
-    if a newer Weir wrote it."""
-    return await _Surveyor(runtime, Layout(directory.rstrip("/") or "/"), take, progress).run()
+    if a newer Weir wrote it. Without `entry_logs`, only what a start reads too: of entry logs their indexes."""
+    layout = Layout(directory.rstrip("/") or "/")
+    return await _Surveyor(runtime, layout, take, progress, entry_logs=entry_logs).run()
 
 
 class _Surveyor:
     """One pass over a folder."""
 
-    def __init__(self, runtime: Runtime, layout: Layout, take: Take, progress: Progress) -> None:
+    def __init__(
+        self, runtime: Runtime, layout: Layout, take: Take, progress: Progress, *, entry_logs: bool
+    ) -> None:
         self._runtime = runtime
         self._disk = runtime.disk
         self._layout = layout
         self._take = take
         self._progress = progress
+        self._entry_logs = entry_logs
         self._found = BookieSurvey()
         self._total = 0
         self._ledger = LedgerId(-1)
@@ -100,6 +110,7 @@ class _Surveyor:
     async def run(self) -> BookieSurvey:
         found = self._found
         await self._identity()
+        await self._doubts()
         await self._checkpoint()
         logs = await self._logs()
         sizes = {number: await _size(self._disk, self._layout.log_file(number)) for number in logs}
@@ -119,6 +130,12 @@ class _Surveyor:
             self._found.cookie = await read_cookie(self._runtime, self._layout)
         except (BookieCookieError, FileMissingError) as bad:
             self._damage(self._layout.cookie, 0, bad.what)
+
+    async def _doubts(self) -> None:
+        try:
+            await Doubts(self._disk, self._layout).load()
+        except JournalCorruptError as bad:
+            self._damage(self._layout.doubtful, 0, bad.what)
 
     async def _checkpoint(self) -> None:
         for path in self._layout.checkpoints:
@@ -170,8 +187,9 @@ class _Surveyor:
             self._lost_rows(path, rows, 0, "the file is missing")
             return
         try:
-            async with _opened(self._disk, path) as file:
-                await self._entries(file, size, rows)
+            if self._entry_logs:
+                async with _opened(self._disk, path) as file:
+                    await self._entries(file, size, rows)
         except DiskError as failed:
             self._damage(path, 0, failed.what)
         self._lost_rows(path, rows, size, f"the file ends at {size}")

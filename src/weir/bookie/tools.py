@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from weir.bookie import log_scan
 from weir.bookie.checkpoints import load_checkpoint
+from weir.bookie.doubts import Doubts
 from weir.bookie.identity import read_cookie
 from weir.bookie.journal_scan import JournalReplay
 from weir.bookie.layout import Layout, free_sequences, journal_sequences
@@ -209,6 +210,10 @@ class _Verifier:
             await read_cookie(runtime, self._layout)
         except BookieCookieError as bad:
             self._damages.append(Damage(self._layout.cookie, 0, bad.what))
+        try:
+            await Doubts(self._disk, self._layout).load()
+        except JournalCorruptError as bad:
+            self._damages.append(Damage(self._layout.doubtful, 0, bad.what))
         for path in self._layout.checkpoints:
             await self._checkpoint_copy(path)
         logs: tuple[int, ...] = ()

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 
 from weir.broker.access.revoking import Revoking
-from weir.broker.api import BrokerFlows, Bundles, HalfCheckers, Identity, Owner
+from weir.broker.api import BrokerFlows, Bundles, HalfCheckers, Identity, Owner, TopicStats
 from weir.broker.bundles.sole import SoleBundles
 from weir.broker.context import BrokerContext
 from weir.broker.half.marks import HalfTopics, HasHalf
@@ -14,11 +14,13 @@ from weir.broker.ports import Authenticator, Claim, Ownership, Registry
 from weir.broker.registry.listing import check_size
 from weir.broker.topic.deletions import Deletions
 from weir.broker.topic.opening import AnyTopic, open_topic
+from weir.broker.topic.overviews import Overviews
 from weir.broker.topic.passing import LeftLedgers, PassOn
 from weir.broker.topic.topic import BrokerTopic, stream_name
 from weir.broker.upkeep.idle_topics import IdleTopics
 from weir.broker.upkeep.leftovers import Leftovers
 from weir.broker.upkeep.maintenance import Maintenance
+from weir.broker.upkeep.unused_topics import UnusedTopics
 from weir.meta import keys
 from weir.model.errors import (
     NamespaceNotFoundError,
@@ -29,10 +31,11 @@ from weir.model.errors import (
     WeirError,
 )
 from weir.model.ids import LedgerId
-from weir.model.registry import SYSTEM_NAMESPACE, BrokerInfo
+from weir.model.registry import SYSTEM_NAMESPACE, BrokerInfo, TopicRecord
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.log_context import log_about
 from weir.runtime.tasks import TaskScope
+from weir.runtime.turns import Turns
 from weir.stream.left import Left
 from weir.stream.taking import take_ahead
 
@@ -42,6 +45,8 @@ log = logging.getLogger(__name__)
 _CLOSED_AT_ONCE = 64
 #: Topics that are swept before everyone else gets a turn.
 _SWEPT_AT_ONCE = 256
+#: Units of a step of loading a topic: a turn has sixteen of them.
+_LOAD_UNITS = 16
 
 
 class _HalfDeletedError(WeirError):
@@ -70,17 +75,21 @@ class Broker:
         self.deletions = Deletions(context, registry, ownership, self)
         self._left_ledgers = LeftLedgers()
         self._tasks = TaskScope("broker")
+        #: Of all loads together.
+        self._turns = Turns(context.runtime.clock)
         self._closing = False
         self._authenticator = authenticator
         self._maintenance = Maintenance(context, lambda: self.loaded)
         clock = context.runtime.clock
         self._revoking = Revoking(context.guard, clock, lambda: self.loaded)
+        self._unused = UnusedTopics(clock, context.settings.unload_s, lambda: self.loaded, self.unload)
+        self._overviews = Overviews(context.streams)
         self._idle = IdleTopics(
             context,
             registry,
-            lambda name: name in self._topics,
-            lambda name: self.load(name, create=False),
-            self.unload,
+            self._overviews,
+            lambda name: name not in self._topics and self.owner_now(name).here,
+            self._borrowed,
         )
         self._half_topics = HalfTopics(
             context.streams.meta, clock, lambda name: name in self._topics, self._load_half
@@ -95,6 +104,7 @@ class Broker:
         self._tasks.spawn(self._leftovers.run(), "leftovers")
         self._tasks.spawn(self._half_topics.run(), "topics with half messages")
         self._tasks.spawn(self._idle.run(), "idle topics")
+        self._tasks.spawn(self._unused.run(), "unused topics")
 
     @property
     def bundles(self) -> Bundles:
@@ -151,6 +161,46 @@ class Broker:
     async def load(self, name: TopicName, *, create: bool = True, written: bool = False) -> AnyTopic:
         """The topic, whoever asks; callers at the same time share one load. `written`: with a ledger, so that the
         first message does not wait for one, if it is not loaded yet."""
+        self._unused.used(name)
+        return await self._loaded_topic(name, create=create, written=written)
+
+    async def stats(self, name: TopicName) -> TopicStats:
+        """The stats of a topic. One that no broker has loaded stays so if the metadata have its overview; else
+        this broker loads it, and unloads it again unless a client uses it meanwhile. NotOwnerError if another
+        broker has it."""
+        topic, claim = self.served_now(name), self._claims.get(name)
+        if topic is not None and topic.alive and (claim is None or claim.held):
+            return topic.stats()
+        if name.persistent:
+            await self._check_stored(name)
+            overview = await self._overviews.look(name)
+            if overview is not None:
+                return overview
+        async with self._borrowed(name) as topic:
+            return topic.stats()
+
+    @asynccontextmanager
+    async def _borrowed(self, name: TopicName) -> AsyncIterator[AnyTopic]:
+        """A topic that the broker loads for itself; afterwards it is unloaded, unless a client asked for it
+        meanwhile or the topic is needed."""
+        uses = self._unused.used(name)
+        topic = await self._loaded_topic(name, create=False, written=False)
+        yield topic
+        await self._unused.release(topic, uses)
+
+    async def _check_stored(self, name: TopicName) -> None:
+        """TopicNotFoundError unless there is a topic of this name that holds messages."""
+        record = await self._registry.ensure_topic(name, create=False)
+        if record.deleting:
+            raise TopicNotFoundError(f"{name} is being deleted")
+        self._check_holds(record, name)
+
+    @staticmethod
+    def _check_holds(record: TopicRecord, name: TopicName) -> None:
+        if not record.holds(name) or (record.partitions and name.partition is None):
+            raise TopicNotFoundError(f"{name} holds no messages: {record.name} has {record.partitions} partitions")
+
+    async def _loaded_topic(self, name: TopicName, *, create: bool, written: bool) -> AnyTopic:
         while True:
             await self._free(name)
             if self._closing:
@@ -221,14 +271,16 @@ class Broker:
         record = await self._registry.ensure_topic(name, create=create)
         if record.deleting:
             raise _HalfDeletedError(f"the deletion of {record.name} was cut short")
-        if not record.holds(name) or (record.partitions and name.partition is None):
-            raise TopicNotFoundError(f"{name} holds no messages: {record.name} has {record.partitions} partitions")
+        self._check_holds(record, name)
+        await self._turns.pause(_LOAD_UNITS)  # a client may ask for thousands of topics at once
         claim = self._claims[name] = await self._ownership.own(name)
         self._registry.hold_topic(name)
         try:
+            await self._turns.pause(_LOAD_UNITS)
             # One that was taken over from its last broker is not deleted: that takes whoever has it.
             if not await self._context.streams.coming.is_taken(stream_name(name)):
                 await self._confirm(name)
+            await self._turns.pause(_LOAD_UNITS)
             policies = self._registry.policies(name)
             return await open_topic(self._context, name, policies, claim.epoch, written=written)
         except BaseException:
@@ -254,6 +306,7 @@ class Broker:
             if self._topics.get(name) is done:
                 del self._topics[name]
                 self._claims.pop(name, None)
+                self._unused.forget(name)
         else:
             done.result().on_death(lambda: self._died(name, done))
 
@@ -269,17 +322,22 @@ class Broker:
         clock, applied = self._context.runtime.clock, (-1, -1)
         while True:
             await clock.sleep(self._context.settings.sweep_s)
-            revision, changed = self._registry.policies_revision, True
-            for number, topic in enumerate(self.served, 1):
-                claim = self._claims.get(topic.name)
-                if claim is not None and not claim.held:
-                    await self.unload(topic.name, "this broker lost the topic")
-                elif revision != applied:
-                    changed &= await self._apply_policies(topic)
-                if not number % _SWEPT_AT_ONCE:
-                    await clock.sleep(0)
-            if changed:
+            revision = self._registry.policies_revision
+            if await self._sweep_once(changed=revision != applied):
                 applied = revision
+
+    async def _sweep_once(self, *, changed: bool) -> bool:
+        """`changed`: whether there may be new policies; answers whether all topics have them now."""
+        applied = True
+        for number, topic in enumerate(self.served, 1):
+            claim = self._claims.get(topic.name)
+            if claim is not None and not claim.held:
+                await self.unload(topic.name, "this broker lost the topic")
+            elif changed:
+                applied &= await self._apply_policies(topic)
+            if not number % _SWEPT_AT_ONCE:
+                await self._context.runtime.clock.sleep(0)
+        return applied
 
     async def _apply_policies(self, topic: AnyTopic) -> bool:
         """Whether they hold now."""
@@ -319,12 +377,15 @@ class Broker:
             if isinstance(topic, BrokerTopic):
                 await topic.close(reason, pass_on)
                 self._left_ledgers.add(topic.left_open)
+                if pass_on is None and topic.name.namespace != SYSTEM_NAMESPACE:
+                    await self._overviews.note(topic)
             else:
                 await topic.close(reason)
         except WeirError as failed:
             log.warning("%s did not close cleanly: %s", topic.name, failed)
         finally:
             self._claims.pop(topic.name, None)
+            self._unused.forget(topic.name)
             self._registry.let_go_of_topic(topic.name)
             ending.set_result(None)
             if self._ending.get(topic.name) is ending:

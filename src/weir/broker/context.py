@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from weir.broker.api import BrokerFlows, Guard
 from weir.broker.dead_letters.routes import LetterGate
+from weir.broker.dispatch.consumer_limit import ConsumerLimit
 from weir.broker.groups.assigned import GroupMembers
 from weir.broker.half.checkers import LiveCheckers
 from weir.broker.ports import (
@@ -83,6 +84,8 @@ class BrokerContext:
     #: Who can be asked what became of half messages.
     half_checkers: LiveCheckers = field(default_factory=LiveCheckers)
     transactions: TransactionGate = field(default_factory=TransactionGate)
+    #: How many consumers a subscription may have.
+    consumer_limit: ConsumerLimit = field(default_factory=ConsumerLimit)
     #: What passes through all topics together.
     flows: BrokerFlows = field(default_factory=BrokerFlows)
 

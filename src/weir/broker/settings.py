@@ -35,8 +35,12 @@ class BrokerSettings:
     maintenance_s: float = 5.0
     #: How often topics that nobody has loaded are checked for messages that are retained no longer.
     idle_s: float = 600.0
+    #: A topic that was not used for so long, and has nothing to do by itself, is unloaded; 0: never.
+    unload_s: float = 300.0
     #: How often topics are checked for new policies and lost leases.
     sweep_s: float = 1.0
+    #: Consumers per subscription, or queue; 0: any number.
+    subscription_consumers: int = 10_000
     #: A subscription's dispatch rate may be used ahead by so many seconds.
     rate_burst_s: float = 1.0
     #: Messages of queues in memory, over all of them: above it publishers wait that use more than an equal share.

@@ -87,7 +87,6 @@ def _asked(ctx: click.Context, ask: Callable[[Any], Coroutine[Any, Any, list[str
 
 
 def _ask(ctx: click.Context, ask: Callable[[Any], Coroutine[Any, Any, list[str]]]) -> list[str]:
-    from weir.cli.found import find_url
     from weir.cli.remote import VARIABLES, Remote, choose_token
     from weir.client.admin import AdminClient
     from weir.runtime.interfaces import Runtime
@@ -98,10 +97,12 @@ def _ask(ctx: click.Context, ask: Callable[[Any], Coroutine[Any, Any, list[str]]
         return ctx.params.get(name) or os.environ.get(VARIABLES[name])
 
     token = choose_token(given("token"), given("token_file"))
-    remote = Remote(find_url(given("url")), token, given("ca"), given("certificate"), given("cert_key"))
+    remote = Remote(given("url"), token, given("ca"), given("certificate"), given("cert_key"))
 
     async def main(runtime: Runtime) -> list[str]:
-        async with asyncio.timeout(_PATIENCE_S), AdminClient(runtime, remote.url, remote.settings()) as admin:
-            return await ask(admin)
+        async with asyncio.timeout(_PATIENCE_S):
+            url = await remote.find_at_once(runtime)
+            async with AdminClient(runtime, url, remote.settings()) as admin:
+                return await ask(admin)
 
     return run(main)

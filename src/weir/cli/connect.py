@@ -22,7 +22,9 @@ from weir.model.errors import ConfigError, ConnectorNotFoundError, NetworkError,
 if TYPE_CHECKING:
     from weir.client.blocking import Access
     from weir.client.connectors import DefinedConnector
+    from weir.connect.definitions import Definition
     from weir.connect.runner import Runner
+    from weir.model.topics import TopicName
 
 _PATIENCE_S = 5.0
 #: A service may be started before its broker is.
@@ -38,6 +40,7 @@ _SHORTEST_LEASE_MS, _LONGEST_LEASE_MS = 1_000, 600_000
 \b
 Examples:
   weir connect add orders.toml        define a connector, as a file in TOML says it
+  weir connect update orders.toml     change it; it goes on from where it is
   weir connect run                    run all connectors, until Ctrl-C
   weir connect list                   what they do, how far they are, and what is wrong
   weir connect status orders
@@ -56,26 +59,52 @@ def connect() -> None:
 )
 @click.argument("file", metavar="FILE.toml", type=click.Path(dir_okay=False, allow_dash=True))
 @click.option("--check", is_flag=True, help="Only say whether the file is right.")
-@remote_options
+@remote_options(changes=True)
 def add(*, file: str, check: bool, remote: Remote, as_json: bool) -> None:
     """Define a connector. `weir connect run`, or weir up --connect, runs it."""
-    from weir.client.connectors import add_connector, all_connectors, runner
-    from weir.connect.definitions import check_alone, parse, read_file, short_name
+    from weir.client.connectors import add_connector, runner
+    from weir.connect.definitions import parse, short_name
 
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as failure:
-        raise ConfigError(f"{file} cannot be read: {failure}") from None
-    name, config = read_file(text, file, None if file == "-" else Path(file).stem)
+    name, config = _read(file)
     if check:
         done(f"connector {short_name(name)} is right", as_json=as_json, connector=short_name(name))
         return
     access = _access(remote)
-    check_alone(parse(name, config), (one.connector for one in all_connectors(access)))
+    _check_alone(access, parse(name, config))
     add_connector(access, name, config)
     runs = runner(access).where is not None
     rest = "" if runs else "; it runs as soon as weir connect run does"
     done(f"connector {short_name(name)} is defined{rest}", as_json=as_json, connector=short_name(name))
+
+
+@connect.command(
+    epilog=examples(
+        "weir connect update orders.toml",
+        "weir connect update orders.toml --check",
+        "weir connect update - < orders.toml",
+    )
+)
+@click.argument("file", metavar="FILE.toml", type=click.Path(dir_okay=False, allow_dash=True))
+@click.option("--check", is_flag=True, help="Only say whether the update is possible.")
+@remote_options(changes=True)
+def update(*, file: str, check: bool, remote: Remote, as_json: bool) -> None:
+    """Change a connector's definition to FILE.toml. It goes on from the positions that it has."""
+    from weir.client.connectors import update_connector
+    from weir.connect.definitions import check_update, parse, short_name
+
+    name, config = _read(file)
+    access = _access(remote)
+    (known,) = _found(access, (short_name(name),))
+    before, after = known.connector, parse(name, config)
+    check_update(parse(name, before.config), after)
+    shown = short_name(name)
+    if check:
+        done(f"connector {shown} can be updated", as_json=as_json, connector=shown)
+        return
+    _check_alone(access, after)
+    update_connector(access, name, config)
+    what = "is as it was" if before.config == config else "is updated; it keeps its positions"
+    done(f"connector {shown} {what}", as_json=as_json, connector=shown)
 
 
 @connect.command(
@@ -146,7 +175,7 @@ def _changing(word: str, wanted: ConnectorWanted, what: str, about: str) -> clic
         name=word, help=about, epilog=examples(f"weir connect {word} orders", f"weir connect {word} orders stock")
     )
     @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-    @remote_options
+    @remote_options(changes=True)
     def change(*, names: tuple[str, ...], remote: Remote, as_json: bool) -> None:
         from weir.client.connectors import want
         from weir.connect.definitions import short_name
@@ -175,7 +204,7 @@ _changing(
 @connect.command(epilog=examples("weir connect remove orders", "weir connect remove orders --if-exists"))
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--if-exists", is_flag=True, help="One that is not there is no error.")
-@remote_options
+@remote_options(changes=True)
 def remove(*, names: tuple[str, ...], if_exists: bool, remote: Remote, as_json: bool) -> None:
     """End connectors for good, with their positions; what they carried stays."""
     from weir.client.connectors import remove_connector
@@ -227,7 +256,7 @@ def types(*, wanted: str | None, remote: Remote, out: Output) -> None:
     help="For how long another one waits for this one, if it dies.",
 )
 @click.option("--debug", is_flag=True, help="Log all that is known of a connector that fails.")
-@remote_options
+@remote_options(changes=True)
 def run(
     *,
     kafka: str | None,
@@ -294,6 +323,24 @@ def _asked(ask: Callable[[], Any]) -> Any:
 
 def _access(remote: Remote, patience_s: float = _PATIENCE_S) -> "Access":
     return remote.access(patience_s)
+
+
+def _read(file: str) -> "tuple[TopicName, str]":
+    """The name and the definition of a connector, by its file; - for standard input."""
+    from weir.connect.definitions import read_file
+
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as failure:
+        raise ConfigError(f"{file} cannot be read: {failure}") from None
+    return read_file(text, file, None if file == "-" else Path(file).stem)
+
+
+def _check_alone(access: "Access", wanted: "Definition") -> None:
+    from weir.client.connectors import all_connectors
+    from weir.connect.definitions import check_alone
+
+    check_alone(wanted, (one.connector for one in all_connectors(access)))
 
 
 def _found(access: "Access", names: Sequence[str], *, missing_ok: bool = False) -> "list[DefinedConnector]":

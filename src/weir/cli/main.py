@@ -7,7 +7,7 @@ import click
 
 from weir import __version__
 from weir.cli.lazy import Lazy, LazyGroup
-from weir.model.errors import ConfigError, WeirError
+from weir.model.errors import ConfigError, SparkJvmError, WeirError
 
 #: Exit codes: what was asked could not be done; it could not be understood.
 FAILED, MISUSED = 1, 2
@@ -99,7 +99,7 @@ def cli(verbose: int, quiet: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The program; exits with 0, 1 (it failed) or 2 (it was not understood)."""
+    """The program; exits with 0, 1 (it failed), 2 (it was not understood) or 75 (Spark must be started again)."""
     try:
         result = cli.main(arguments, prog_name="weir", standalone_mode=False)
     except click.ClickException as wrong:
@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(MISUSED)
     except WeirError as failure:
         _complain(failure)
-        sys.exit(FAILED)
+        sys.exit(failure.exit_code if isinstance(failure, SparkJvmError) else FAILED)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     sys.exit(result if isinstance(result, int) else 0)

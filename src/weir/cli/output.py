@@ -288,6 +288,17 @@ def fitted(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[
     return found
 
 
+def cut_middle(text: str, width: int) -> str:
+    """In so many cells: both ends of a name tell it from others, so an ellipsis replaces its middle."""
+    if cell_len(text) <= width:
+        return text
+    head = set_cell_size(text, max(0, width - 1) // 2).rstrip()
+    tail = text
+    while tail and cell_len(tail) > max(0, width - 1 - cell_len(head)):
+        tail = tail[1:]
+    return f"{head}…{tail}"
+
+
 def _cut(text: str, width: int, side: str) -> str:
     """In so many cells, with an ellipsis where something is missing."""
     if cell_len(text) <= width:

@@ -5,18 +5,31 @@ The clients are imported when they are made: `weir sql`, which talks to a server
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 import click
 from click.core import ParameterSource
 
-from weir.cli.found import DEFAULT_URL, find_url
+from weir.cli.found import DEFAULT_URL, LISTENING_FILE, NoFolderServerError, Server, find_server
 from weir.cli.output import Format, Output
-from weir.model.errors import ConfigError, ConnectFailedError
+from weir.cli.values import short_topic
+from weir.model.check import check
+from weir.model.errors import (
+    ConfigError,
+    ConnectFailedError,
+    ConnectionLostError,
+    NetworkError,
+    TlsFailedError,
+    TlsRefusedError,
+    TopicNotFoundError,
+    WeirError,
+    WireError,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -30,25 +43,72 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: How long a server is waited for.
+_PATIENCE_S = 10.0
+_PAUSE_S = 0.1
+_MISSING_TOPIC = re.compile(r"there is no topic (\S+)")
+#: A server that listens has so long to answer, also at the end of the patience.
+_LEAST_ANSWER_S = 5.0
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Remote:
-    """A server, and how to come in."""
+    """A server, and how to come in. Which server it is, is decided when it is first needed: a command that needs
+    none looks for none."""
 
-    url: str
+    #: The URL that was named; None: that of the data folder at hand, or the default.
+    given: str | None
     token: str | None
     ca: str | None
     certificate: str | None
     key: str | None
+    #: Whether the command changes something: then it prints the address of a server that is not the folder's own.
+    changes: bool = False
+    #: Whether the command waits for a server that does not answer yet.
+    patient: bool = False
+    _server: Server | None = None
+    _announced: bool = False
 
-    def admin(self, work: "Callable[[AdminClient], Coroutine[Any, Any, T]]") -> T:
-        """Run `work` with a client of the admin REST."""
+    @property
+    def url(self) -> str:
+        """The server's URL. Not within an event loop: it may wait for the server of the data folder at hand."""
+        return self.server().url
+
+    def server(self) -> Server:
+        """The server, once the one of a data folder has confirmed that it serves it."""
+        if self._server is None:
+            self._server = self._located()
+        if self.changes:
+            self.announce()
+        return self._server
+
+    def announce(self) -> None:
+        """Print the server's address, once, unless it is the server of the data folder at hand."""
+        if self._announced or self.server_known().folder is not None:
+            return
+        self._announced = True
+        context = click.get_current_context(silent=True)
+        if context is None or not context.find_root().params.get("quiet"):
+            click.echo(f"server: {self.server_known().url}", err=True)
+
+    def server_known(self) -> Server:
+        check(self._server is not None, "the server is located before it is used")
+        return cast(Server, self._server)
+
+    def admin(self, work: "Callable[[AdminClient], Coroutine[Any, Any, T]]", *, reads: bool = False) -> T:
+        """Run `work` with a client of the admin REST. A request that is not a GET is taken for a change, whose
+        server is printed, unless `reads` says that it changes nothing."""
 
         from weir.client.addresses import parse_url
         from weir.client.admin import AdminClient
 
+        url = self.url
+        settings = self.settings(parse_url(url))
+        if not reads:
+            settings = replace(settings, before_change=self.announce)
+
         async def main(runtime: "Runtime") -> T:
-            async with AdminClient(runtime, self.url, self.settings(parse_url(self.url))) as client:
+            async with AdminClient(runtime, url, settings) as client:
                 return await work(client)
 
         return self._run(main)
@@ -61,12 +121,14 @@ class Remote:
         from weir.client.pulsar import PulsarClient
         from weir.model.topics import TopicName
 
+        server = self.url
+
         async def main(runtime: "Runtime") -> T:
-            url = parse_url(self.url)
+            url = parse_url(server)
             settings = self.settings(url)
             where = str(url)
             if url.http:
-                async with AdminClient(runtime, self.url, settings) as admin:
+                async with AdminClient(runtime, server, settings) as admin:
                     where = await admin.broker_url(TopicName.parse(topic), secure=url.secure)
             async with PulsarClient(runtime, where, settings) as client:
                 return await work(runtime, client)
@@ -77,8 +139,9 @@ class Remote:
         """ConnectFailedError if nothing listens there: said before something slow is started for it."""
         from weir.client.addresses import parse_url
 
+        url = parse_url(self.url)
+
         async def main(runtime: "Runtime") -> None:
-            url = parse_url(self.url)
             (await runtime.net.connect(url.host, url.port)).close()
 
         self._run(main)
@@ -90,19 +153,97 @@ class Remote:
         try:
             return run(main)
         except ConnectFailedError as failure:
-            if failure.hint != ConnectFailedError.hint:
+            raise self._unreached(failure) from None
+        except TopicNotFoundError as missing:
+            raise _with_remedy(missing) from None
+
+    def _unreached(self, failure: ConnectFailedError) -> ConnectFailedError:
+        if failure.hint != ConnectFailedError.hint:
+            return failure
+        url = self.given or DEFAULT_URL if self._server is None else self._server.url
+        return ConnectFailedError(
+            f"nothing answers at {url}: {failure.what}",
+            hint="start it with `weir up`, or name another server with --url or WEIR_URL",
+        )
+
+    # --- which server -------------------------------------------------------------------------------------------
+
+    def _located(self) -> Server:
+        try:
+            server = find_server(self.given)
+        except NoFolderServerError:
+            server = None
+        if server is not None and server.folder is None and not self.patient:
+            return server
+        return self._run(self._locate)
+
+    async def find_at_once(self, runtime: "Runtime") -> str:
+        """The server's URL, without waiting for a server: NoFolderServerError if the folder's does not run."""
+        self._server = find_server(self.given)
+        if self._server.folder is not None:
+            await self._answers(runtime, self._server, _LEAST_ANSWER_S)
+        return self._server.url
+
+    async def _locate(self, runtime: "Runtime") -> Server:
+        """Wait for the server of the data folder; where the command is patient, for any other server, too. Which
+        one it is, is asked anew each time: `weir up` may just make the folder."""
+        deadline = runtime.clock.monotonic() + _PATIENCE_S
+        told = False
+        while True:
+            left_s = max(deadline - runtime.clock.monotonic(), _LEAST_ANSWER_S)
+            try:
+                server = find_server(self.given)
+                await self._answers(runtime, server, left_s)
+                return server
+            except (TlsFailedError, TlsRefusedError):
                 raise
-            raise ConnectFailedError(
-                f"nothing answers at {self.url}: {failure.what}",
-                hint="start it with `weir up`, or name another server with --url or WEIR_URL",
+            except (ConnectFailedError, ConnectionLostError) as failure:
+                if runtime.clock.monotonic() >= deadline:
+                    raise
+                if not told:
+                    told = True
+                    click.echo(f"{failure.what}; waiting for the server, at most {_PATIENCE_S:g} s", err=True)
+            await runtime.clock.sleep(_PAUSE_S)
+
+    async def _answers(self, runtime: "Runtime", server: Server, timeout_s: float) -> None:
+        """Returns if the server answers, and is that of the folder where there is one. The token is not sent."""
+        from weir.client.addresses import parse_url
+        from weir.client.admin import AdminClient
+
+        url = parse_url(server.url)
+        if not url.http:
+            (await runtime.net.connect(url.host, url.port, timeout_s=timeout_s)).close()
+            return
+        settings = replace(
+            self.settings(url), token=None, request_timeout_s=timeout_s, connect_timeout_s=timeout_s
+        )
+        try:
+            async with AdminClient(runtime, server.url, settings) as admin:
+                found = await admin.own("GET", "instance")
+        except NetworkError as failure:
+            if server.folder is None or isinstance(failure, TlsFailedError | TlsRefusedError):
+                raise
+            raise NoFolderServerError(
+                f"the server of the data folder {server.folder} does not answer at {server.url}: {failure.what}"
             ) from None
+        except WeirError as refused:
+            if server.folder is None:
+                if isinstance(refused, WireError):  # no HTTP
+                    raise
+                return  # of another version; it answers
+            found = None
+        if server.folder is not None and not _is(found, server.instance):
+            raise NoFolderServerError(
+                f"no server runs on the data folder {server.folder}: another server has the port of"
+                f" {server.url}, which {LISTENING_FILE} names"
+            )
 
     def settings(self, url: "ServerUrl | None" = None) -> "ClientSettings":
         """How to come in to this server, or to the one that it names."""
         from weir.client.addresses import parse_url
         from weir.client.settings import ClientSettings
 
-        url = parse_url(self.url) if url is None else url
+        url = parse_url(self.server_known().url) if url is None else url
         return ClientSettings(offsets=True, token=self._token(), tls=self._tls() if url.secure else None)
 
     def access(self, patience_s: float = 60.0) -> "Access":
@@ -152,6 +293,16 @@ class Remote:
         return context
 
 
+def _with_remedy(missing: TopicNotFoundError) -> TopicNotFoundError:
+    """The same error with the command that creates the topic."""
+    what = missing.what.partition(" (create it")[0]
+    found = _MISSING_TOPIC.fullmatch(what)
+    if found is None:
+        return missing
+    name = short_topic(found[1])
+    return TopicNotFoundError(f"there is no topic {name}", hint=f"create it with: weir topics create {name}")
+
+
 #: The environment's word for each option.
 VARIABLES = {
     "url": "WEIR_URL",
@@ -167,7 +318,8 @@ _OPTIONS = (
         "--url",
         envvar="WEIR_URL",
         metavar="URL",
-        help=f"The server; by default the one that runs in ./weir-data, else {DEFAULT_URL}. [env: WEIR_URL]",
+        help="The server; by default the one that runs in ./weir-data or ./weir-cluster, else"
+        f" {DEFAULT_URL}. [env: WEIR_URL]",
     ),
     click.option(
         "--token",
@@ -228,9 +380,28 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return options
 
 
-def remote_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a server, folded into one `remote` argument, and those of its answer."""
+Command = Callable[..., Any]
 
+
+@overload
+def remote_options(command: Command, /) -> Command: ...
+
+
+@overload
+def remote_options(*, changes: bool = False, patient: bool = False) -> Callable[[Command], Command]: ...
+
+
+def remote_options(
+    command: Command | None = None, /, *, changes: bool = False, patient: bool = False
+) -> Command | Callable[[Command], Command]:
+    """Give a command the options of a server, folded into one `remote` argument, and those of its answer.
+    `changes`, `patient`: see Remote; changes that are made by Remote.admin are noticed without being declared."""
+    if command is None:
+        return lambda inner: _with_remote(inner, changes=changes, patient=patient)
+    return _with_remote(command, changes=changes, patient=patient)
+
+
+def _with_remote(command: Command, *, changes: bool, patient: bool) -> Command:
     @wraps(command)
     def folded(
         *args: Any,
@@ -243,9 +414,11 @@ def remote_options(command: Callable[..., Any]) -> Callable[..., Any]:
         **rest: Any,
     ) -> Any:
         chosen = choose_token(token, token_file)
-        return command(*args, remote=Remote(find_url(url), chosen, ca, certificate, cert_key), **rest)
+        remote = Remote(url, chosen, ca, certificate, cert_key, changes=changes, patient=patient)
+        return command(*args, remote=remote, **rest)
 
-    options: Callable[..., Any] = output_options(folded)
+    folded.changes = changes  # type: ignore[attr-defined]
+    options: Command = output_options(folded)
     for option in reversed(_OPTIONS):
         options = option(options)
     return options
@@ -265,3 +438,8 @@ def choose_token(token: str | None, token_file: str | None) -> str | None:
 def _from_command_line(name: str) -> bool:
     context = click.get_current_context(silent=True)
     return context is not None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _is(found: Any, instance: str) -> bool:
+    """Whether the server's answer confirms the instance. A file of an older Weir names none."""
+    return bool(instance) and isinstance(found, dict) and found.get("instance") == instance

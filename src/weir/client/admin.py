@@ -70,6 +70,8 @@ class _Rest:
         except ConnectionLostError as lost:
             if self._url.secure:
                 raise unanswered(lost) from None
+            if not lost.hint:
+                raise ConnectionLostError(lost.what, hint="if the port serves TLS, use https://") from None
             raise
         except TimeoutError:
             raise ConnectionLostError(
@@ -123,9 +125,9 @@ class AdminClient:
         """The answer as it came, for those that are not JSON."""
         return await self._ask(method, f"/admin/v2/{path}{_query(query)}", body)
 
-    async def own(self, method: str, path: str, body: Any = None) -> Any:
+    async def own(self, method: str, path: str, body: Any = None, query: Query | None = None) -> Any:
         """The same for what Pulsar has no path for, below `/admin/weir/v1/`."""
-        return _decoded(await self._ask(method, f"/admin/weir/v1/{path}", body))
+        return _decoded(await self._ask(method, f"/admin/weir/v1/{path}{_query(query)}", body))
 
     async def metrics(self) -> str:
         """What `/metrics` says, in Prometheus' text format."""
@@ -146,6 +148,8 @@ class AdminClient:
         self._http.close()
 
     async def _ask(self, method: str, target: str, body: Any) -> HttpAnswer:
+        if method != "GET" and self._settings.before_change is not None:
+            self._settings.before_change()
         data = None if body is None else json.dumps(body).encode()
         answer = await self._http.request(method, target, data)
         for _ in range(_MAX_REDIRECTS):

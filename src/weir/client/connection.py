@@ -12,12 +12,27 @@ from typing import Protocol, TypeVar, cast
 from weir.client.addresses import ServerUrl
 from weir.client.refusals import error_of
 from weir.client.settings import ClientSettings
-from weir.model.errors import ConnectFailedError, ConnectionLostError, NetworkError, WeirError, WireError
+from weir.model.errors import (
+    ConnectFailedError,
+    ConnectionLostError,
+    NetworkError,
+    WeirError,
+    WireError,
+    WrongPortError,
+)
 from weir.model.ids import Buffer
 from weir.runtime.interfaces import Connection, Runtime, Timer
 from weir.runtime.tasks import TaskScope
+from weir.wire.first_bytes import HTTP, PULSAR, TLS, protocol_of, reason_in
 from weir.wire.pulsar.commands import Type
-from weir.wire.pulsar.frames import PROTOCOL_VERSION, Frame, decode_frame, encode_command, splitter
+from weir.wire.pulsar.frames import (
+    FRAME_PADDING_BYTES,
+    PROTOCOL_VERSION,
+    Frame,
+    decode_frame,
+    encode_command,
+    splitter,
+)
 from weir.wire.pulsar.hot import PING, PONG
 from weir.wire.pulsar.proto import Message, api
 from weir.wire.pulsar.refusals import NO_REQUEST
@@ -44,6 +59,7 @@ class BrokerConnection:
     def __init__(self, runtime: Runtime, url: ServerUrl, settings: ClientSettings, raw: Connection) -> None:
         self.url = url
         self.max_message_bytes = 0
+        self._split = splitter()
         self._clock = runtime.clock
         self._settings = settings
         self._raw = raw
@@ -154,15 +170,31 @@ class BrokerConnection:
         self._schedule_keep_alive()
 
     async def _receive(self) -> None:
-        split = splitter()
+        split = self._split
+        first = True
         try:
             while data := await self._raw.receive():
                 self._heard = True
+                if first:
+                    first = False
+                    self._check_protocol(data)
                 for body in split.feed(data):
                     self._take(decode_frame(body))
             self._end(ConnectionLostError(f"{self.url} closed the connection"))
         except (NetworkError, WireError) as failure:
             self._end(failure)
+
+    def _check_protocol(self, first: Buffer) -> None:
+        """WrongPortError if the first answer is of another protocol."""
+        found = protocol_of(first)
+        if found is None or found == PULSAR:
+            return
+        hint = reason_in(first) if found == HTTP else ""
+        protocol = found if found in (HTTP, TLS) else f"the {found} protocol"
+        raise WrongPortError(
+            f"{self.url} answered with {protocol}, not with the Pulsar protocol",
+            hint=hint or "name the Pulsar port of the server, or the HTTP port (http://host:8080)",
+        )
 
     def _take(self, frame: Frame) -> None:
         act = _FRAMES.get(frame.type)
@@ -182,6 +214,7 @@ class BrokerConnection:
 
     def _on_connected(self, frame: Frame) -> None:
         self.max_message_bytes = cast(api.CommandConnected, frame.command).max_message_size
+        self._split.limit = max(self._split.limit, self.max_message_bytes + FRAME_PADDING_BYTES)
         if not self._connected.done():
             self._connected.set_result(None)
 

@@ -8,7 +8,13 @@ from weir.client.admin import join
 from weir.client.blocking import Access, ask
 from weir.client.runners import RunnerLease
 from weir.model.connectors import Connector, ConnectorProgress, ConnectorWanted
-from weir.model.errors import ConnectorExistsError, NotAllowedError, WireError
+from weir.model.errors import (
+    ConnectorExistsError,
+    ConnectorNotFoundError,
+    NotAllowedError,
+    NotFoundError,
+    WireError,
+)
 from weir.model.topics import TopicName
 
 _RUNNER = RunnerLease("connector-runner")
@@ -36,6 +42,14 @@ def add_connector(access: Access, name: TopicName, config: str) -> DefinedConnec
         return _defined(ask(access, "PUT", _path(name), {"config": config}))
     except NotAllowedError as refused:
         raise ConnectorExistsError(refused.what, hint="") from None  # the server has said what to do
+
+
+def update_connector(access: Access, name: TopicName, config: str) -> DefinedConnector:
+    """Change its definition; its positions are kept. ConnectorNotFoundError."""
+    try:
+        return _defined(ask(access, "POST", _path(name), {"config": config}))
+    except NotFoundError as missing:
+        raise ConnectorNotFoundError(missing.what, hint="define it with: weir connect add") from None
 
 
 def want(access: Access, name: TopicName, wanted: ConnectorWanted) -> None:

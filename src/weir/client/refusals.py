@@ -26,6 +26,7 @@ _BY_CODE: dict[int, type[errors.WeirError]] = {
 _BY_STATUS: dict[int, type[errors.WeirError]] = {
     401: errors.NotAuthenticatedError,
     403: errors.NotAuthorisedError,
+    404: errors.NotFoundError,
     405: errors.NotAllowedError,
     409: errors.NotAllowedError,
     412: errors.NotAllowedError,
@@ -48,6 +49,8 @@ def error_of(code: int, message: str) -> errors.WeirError:
 def error_of_status(status: int, reason: str) -> errors.WeirError:
     """The error that an HTTP answer stands for."""
     kind = _BY_STATUS.get(status, errors.BrokerError)
+    if status == 404 and reason.startswith("there is no topic "):
+        kind = errors.TopicNotFoundError
     if kind is errors.NotAuthenticatedError:
         return kind(reason, hint=_CREDENTIALS)
     return kind(reason, hint="")

@@ -35,6 +35,8 @@ def begin_replay(access: Access, wanted: Replay) -> Replay:
         "untilMs": wanted.until_ms,
         "rate": wanted.rate,
         "batch": wanted.batch,
+        "topicId": wanted.topic_id,
+        "targetId": wanted.target_id,
     }
     return _replay(ask(access, "PUT", _path(wanted.topic, wanted.id), body))
 
@@ -87,6 +89,8 @@ def _replay(told: Any) -> Replay:
             producer_epoch=told["producerEpoch"],
             batch=told["batch"],
             updated_ms=told["updatedMs"],
+            topic_id=told.get("topicId", ""),
+            target_id=told.get("targetId", ""),
         )
     except (KeyError, TypeError, ValueError) as bad:
         raise WireError(f"the server does not tell replays as expected: {bad!r}") from None

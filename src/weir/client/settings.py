@@ -1,5 +1,6 @@
 """What can be set about a client."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from ssl import SSLContext
 
@@ -16,6 +17,8 @@ class ClientSettings:
     offsets: bool = False
     #: A server that was silent for so long is asked whether it lives, and has as long to answer.
     keep_alive_s: float = 30.0
+    #: Called before a request of the admin REST that may change something.
+    before_change: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from weir.client.blocking import Access
 from weir.client.streams import Defined
 from weir.model.sql_streams import StreamProgress, Wanted
 from weir.model.topics import TopicName
-from weir.runtime.real import RealClock
 
 #: What is told of each stream.
 COLUMNS = (
@@ -18,8 +17,8 @@ COLUMNS = (
 )
 #: What is told of one.
 FIELDS = ("what", "value")
-#: A runner that said nothing for so long is not there.
-_STALE_MS = 30_000
+#: The state of a stream that shall run while no process runs the streams.
+NO_WORKER = "no worker"
 
 #: What a topic is called.
 Named = Callable[[TopicName], str]
@@ -27,15 +26,18 @@ Named = Callable[[TopicName], str]
 
 def listed(access: Access, named: Named) -> list[Sequence[Any]]:
     """All streams, as lines under `COLUMNS`."""
-    return [_line(one, state_of(access, one), named) for one in rest.all_streams(access)]
+    streams = rest.all_streams(access)
+    has_worker = bool(streams) and rest.runner(access).where is not None
+    return [_line(one, state_of(one, has_worker=has_worker), named) for one in streams]
 
 
 def described(access: Access, found: Defined, named: Named) -> list[tuple[str, Any]]:
     """All about one stream."""
-    stream, progress = found.stream, found.progress or StreamProgress("", "")
+    stream, progress, where = found.stream, found.progress or StreamProgress("", ""), rest.runner(access).where
     return [
         ("stream", named(stream.name)),
-        ("state", state_of(access, found)),
+        ("state", state_of(found, has_worker=where is not None)),
+        ("worker", where or ""),
         ("query", stream.sql),
         ("reads", ", ".join(named(source) for source in stream.sources)),
         ("options", ", ".join(f"{name}={value}" for name, value in stream.options.items())),
@@ -54,14 +56,13 @@ def described(access: Access, found: Defined, named: Named) -> list[tuple[str, A
     ]
 
 
-def state_of(access: Access, found: Defined) -> str:
-    """What it does, as far as is known."""
+def state_of(found: Defined, *, has_worker: bool) -> str:
+    """What it does, as far as is known. `has_worker`: whether a process runs the streams."""
+    if found.stream.wanted is Wanted.RUNNING and not has_worker:
+        return NO_WORKER
     if found.progress is None:
         return f"{found.stream.wanted.value} (not started)"
-    stale = RealClock().wall_ms() - found.progress.reported_ms > _STALE_MS
-    if stale and rest.runner(access).where is None:
-        return "paused" if found.stream.wanted is Wanted.PAUSED else "no runner"
-    return found.progress.state
+    return found.progress.state if has_worker else found.stream.wanted.value
 
 
 def _line(found: Defined, state: str, named: Named) -> tuple[Any, ...]:

@@ -24,6 +24,8 @@ class Defined:
 
     stream: SqlStream
     progress: StreamProgress | None
+    #: Why the role that defined it may not have it run any more; empty if it may.
+    denied: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ def _defined(found: Any) -> Defined:
             found["role"],
             found["createdMs"],
         )
-        return Defined(stream, None if told is None else _progress(told))
+        return Defined(stream, None if told is None else _progress(told), found.get("denied", ""))
     except (KeyError, TypeError, ValueError, AttributeError) as bad:
         raise WireError(f"the server does not tell streams as expected: {bad!r}") from None
 

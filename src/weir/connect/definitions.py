@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
 
-from weir.connect.options import TYPES, Option
+from weir.connect.options import PLACES, TYPES, Option
 from weir.connect.rules import check
 from weir.model.connectors import Connector
 from weir.model.errors import ConfigError, InvalidNameError
@@ -22,6 +22,7 @@ _TOP = ("name", "topic", "topics", "description", "partitions", "source", "sink"
 #: A password within a connection string of PostgreSQL's.
 _CONNINFO_PASSWORD = re.compile(r"\bpassword\s*=", re.IGNORECASE)
 _MAX_TOPICS = 100
+_ANEW = "remove the connector and add it again; it then begins at its start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,29 @@ def check_alone(wanted: Definition, others: Iterable[Connector]) -> None:
                 f"the connector {short_name(other.name)} reads {shared[0]} by the same subscription",
                 hint="give this one another name",
             )
+
+
+def check_update(before: Definition, after: Definition) -> None:
+    """ConfigError if the positions of the one would not be right for the other."""
+    about = f"connector {short_name(after.name)}"
+    if (before.side, before.type) != (after.side, after.type):
+        raise ConfigError(
+            f"{about} is a {before.type} {before.side}, and no {after.type} {after.side}", hint=_ANEW
+        )
+    for name in PLACES[after.side, after.type]:
+        if before.options[name] != after.options[name]:
+            raise ConfigError(
+                f"{about}: an update cannot change {name}, which its positions belong to", hint=_ANEW
+            )
+    if before.side == "source" and before.topics != after.topics:
+        raise ConfigError(f"{about}: an update cannot change the topic that it writes", hint=_ANEW)
+    gone = [str(one) for one in before.topics if one not in after.topics]
+    gone += [one for one in before.options.get("topics") or () if one not in (after.options.get("topics") or ())]
+    if gone:
+        raise ConfigError(
+            f"{about}: an update cannot take {gone[0]} away, whose subscription would keep its messages",
+            hint=_ANEW,
+        )
 
 
 def parse_name(text: str) -> TopicName:

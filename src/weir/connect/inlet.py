@@ -1,18 +1,21 @@
 """Messages of a partition, read from an offset on: those that are committed, and nothing that was aborted."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.fetching import Fetched, Fetcher
 from weir.client.kafka.offsets import EARLIEST, LATEST, list_offsets
-from weir.client.kafka.positions import commit, committed
+from weir.client.kafka.positions import commit, committed, described, is_of
 from weir.client.registry import kafka_name
 from weir.connect.task import Job, Message
 from weir.model.errors import ConnectorError, OffsetTrimmedError, TopicNotFoundError, WeirError
 from weir.wire.kafka.records import parse_header, split_batches
 from weir.wire.kafka.records_read import iter_records
+
+log = logging.getLogger(__name__)
 
 _FETCH_BYTES = 4 << 20
 _AGAIN = "remove the connector and add it again, to begin at the start; a sink of files with another path"
@@ -44,9 +47,12 @@ def committed_batches(fetched: Fetched) -> Iterator[tuple[int, int, memoryview |
         yield header.base_offset, after, batch if counts else None
 
 
-def read_piece(cluster: Cluster, partition: Partition, offset: int, max_bytes: int = _FETCH_BYTES) -> Piece:
-    """What the partition has from this offset on, now or in half a second. OffsetTrimmedError if it is gone."""
-    fetcher = Fetcher(cluster, partition)
+def read_piece(
+    cluster: Cluster, partition: Partition, offset: int, max_bytes: int = _FETCH_BYTES, *, topic_id: str = ""
+) -> Piece:
+    """What the partition has from this offset on, now or in half a second. OffsetTrimmedError if it is gone;
+    TopicNotFoundError if the topic with this id is."""
+    fetcher = Fetcher(cluster, partition, topic_id=topic_id)
     fetcher.ask(offset, max_bytes)
     fetched = fetcher.take()
     messages: list[tuple[int, Message]] = []
@@ -68,8 +74,10 @@ class Pieces:
     """Pieces of as many messages as are wanted. A fetch gives more: the rest waits, of one partition at a time, so
     that nothing is fetched and taken apart again for each of them."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, id_of: Callable[[str], str] = lambda topic: "") -> None:
+        """`id_of`: which topic of its name is read."""
         self._cluster = cluster
+        self._id_of = id_of
         self._rest: Piece | None = None
         self._rest_at = 0
 
@@ -82,7 +90,7 @@ class Pieces:
         """From this offset on, up to so many messages."""
         found, self._rest = self._rest, None
         if found is None or (found.partition, self._rest_at) != (partition, offset):
-            found = read_piece(self._cluster, partition, offset)
+            found = read_piece(self._cluster, partition, offset, topic_id=self._id_of(partition.topic))
         if most is None or len(found.messages) <= most:
             return found
         taken, self._rest_at = found.messages[:most], found.messages[most - 1][0] + 1
@@ -121,33 +129,54 @@ class Inlet:
         #: Where each partition ended when it was last looked at.
         self.ends: dict[Partition, int] = {}
         self._turn = 0
-        self._pieces = Pieces(self.cluster)
+        self._pieces = Pieces(self.cluster, lambda topic: self.ids.get(topic, ""))
         #: What the group was last told.
         self._told: dict[Partition, int] = {}
         #: Which topics these are: of others of the same names the positions would say nothing.
         self.ids: dict[str, str] = {}
+        #: Topics whose positions are of a deleted topic of the same name.
+        self._stale: set[str] = set()
 
-    def open(self, kept: "dict[Partition, int] | None" = None, ids: "Mapping[str, str] | None" = None) -> None:
+    def open(
+        self,
+        kept: "dict[Partition, int] | None" = None,
+        ids: "Mapping[str, str] | None" = None,
+        begun: "Mapping[str, str] | None" = None,
+    ) -> None:
         """Begin where the group is, or beyond it where what was written says so; else at the start. `ids`: of the
-        topics that `kept` is about, as far as it is known."""
+        topics that `kept` is about, as far as it is known. `begun`: topics, with their ids, that the sink has
+        begun to read; one that was created again is read from its first message, whatever `start` says."""
         partitions = self.cluster.partitions(self._topics)
         self.ids = dict(self.cluster.topic_ids)
         check_same(ids or {}, self.ids)
-        group = committed(self.cluster, self._job.group, partitions)
+        group = self._committed(partitions)
         known = {one: max(group.get(one, -1), (kept or {}).get(one, -1)) for one in partitions}
-        start = EARLIEST if self._job.option("start") == "earliest" else LATEST
+        topics = {one.topic for one, offset in known.items() if offset >= 0} | (begun or {}).keys() | self._stale
+        first = EARLIEST if self._job.option("start") == "earliest" else LATEST
         new = [one for one, offset in known.items() if offset < 0]
-        began = list_offsets(self.cluster, dict.fromkeys(new, start))
+        starts = {one: EARLIEST if one.topic in topics else first for one in new}
+        for topic in sorted({one.topic for one in new} & (self._stale | (begun or {}).keys())):
+            if topic in self._stale or (begun or {}).get(topic) != self.ids.get(topic):
+                log.warning("%s was deleted and created again; the sink reads it from its start", topic)
+        began = list_offsets(self.cluster, starts)
         self.positions = {one: began.get(one, offset) for one, offset in known.items()}
         # The group holds back what was not read yet, from its first commit on.
         self.commit(self.positions)
+
+    def _committed(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Positions of the group, without those in a deleted topic whose name another one has now."""
+        told = described(self.cluster, self._job.group, partitions)
+        self._stale = {
+            one.topic for one, (_, said) in told.items() if not is_of(said, self.ids.get(one.topic, ""))
+        }
+        return {one: offset for one, (offset, _) in told.items() if one.topic not in self._stale}
 
     def close(self) -> None:
         self.cluster.close()
 
     def commit(self, positions: "dict[Partition, int]") -> None:
         """Everything before these offsets is done, for good."""
-        commit(self.cluster, self._job.group, positions)
+        commit(self.cluster, self._job.group, positions, ids=self.ids)
         self._told |= positions
 
     def check_alone(self, partition: Partition) -> None:

@@ -117,6 +117,21 @@ _HTTP = {
 }
 _VALUES = _text("how values are written", "json", choices=("json", "avro"))
 
+#: Options that say which system and data positions are of. Positions of others would be taken for theirs, so an
+#: update cannot change these. (The positions of a Kafka source name the topics' ids, which tell another cluster.)
+PLACES: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("source", "postgresql"): ("dsn", "table", "query", "column"),
+    ("source", "files"): ("path", "endpoint", "format", "engine"),
+    ("source", "http"): ("url", "records", "cursor", "cursor_field", "parameter"),
+    ("source", "kafka"): ("start",),
+    ("source", "pulsar"): ("service_url", "start"),
+    ("sink", "postgresql"): ("dsn", "table", "start"),
+    ("sink", "files"): ("path", "endpoint", "format", "engine", "start"),
+    ("sink", "http"): ("start",),
+    ("sink", "kafka"): ("bootstrap_servers", "start"),
+    ("sink", "pulsar"): ("service_url", "start"),
+}
+
 TYPES: Mapping[str, Mapping[str, Mapping[str, Option]]] = {
     "source": {
         "postgresql": {

@@ -18,9 +18,10 @@ from weir.client.kafka.settings import KafkaSettings
 from weir.client.kafka.transactions import ProducerId, add_partitions, end, init_producer
 from weir.connect.inlet import read_piece
 from weir.connect.partitioning import partition_of
-from weir.connect.task import Message
+from weir.connect.task import Job, Message
 from weir.model.batch import Stamp
 from weir.model.errors import ConnectorError, TopicNotFoundError
+from weir.model.topics import TopicName
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.records import TRANSACTIONAL
 from weir.wire.kafka.records_build import Record, build_batch
@@ -33,6 +34,11 @@ _TOPIC_EXISTS, _UNKNOWN_TOPIC, _ENOUGH_PARTITIONS = 36, 3, 37
 _BATCH_BYTES = 900_000
 _TRANSACTION_MS = 60_000
 _CREATE_TIMEOUT_MS = 30_000
+
+
+def positions_topic(job: Job) -> TopicName:
+    """The topic that keeps positions of a source, and which topics a sink has begun to read."""
+    return TopicName.parse(f"{job.definition.name.namespace}/connect-{job.definition.name.local}-positions")
 
 
 def ensure_topic(cluster: Cluster, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> int:

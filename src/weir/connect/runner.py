@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from weir.client import connectors as rest
 from weir.client.connectors import DefinedConnector
-from weir.connect.definitions import parse, short_name
+from weir.connect.definitions import Definition, check_update, parse, short_name
 from weir.connect.place import Place
 from weir.connect.task import Job, Status, Task
 from weir.connect.tasks import clean_up, make_task
@@ -141,6 +141,10 @@ class Running:
 
     connector: Connector
     worker: Worker | None = None
+    #: The definition that the worker has; None before the first.
+    definition: Definition | None = None
+    #: Whether the worker has a definition that was updated since, and is to end.
+    stale: bool = False
     #: What is wrong with the definition.
     refused: str = ""
     #: How many records, at which moment, when it was last reported.
@@ -216,9 +220,10 @@ class Runner:
             self._sweep()
         for key, connector in wanted.items():
             one = self._running.setdefault(key, Running(connector))
-            one.connector = connector
-            if connector.wanted is ConnectorWanted.STOPPED:
-                self._end(one)
+            updated = one.connector.config != connector.config
+            one.connector, one.stale = connector, one.stale or updated
+            if connector.wanted is ConnectorWanted.STOPPED or one.stale:
+                one.stale = not self._end(one) and one.stale
             elif one.worker is None:
                 self._start(one)
             if one.worker is not None:
@@ -226,10 +231,14 @@ class Runner:
 
     def _start(self, one: Running) -> None:
         try:
-            job = Job(self._place, parse(one.connector.name, one.connector.config), one.connector.id)
+            definition = parse(one.connector.name, one.connector.config)
+            if one.definition is not None:
+                check_update(one.definition, definition)
         except WeirError as wrong:
             one.refused = str(wrong)
             return
+        one.definition = definition
+        job = Job(self._place, definition, one.connector.id)
         one.refused, one.before = "", (0, self._now())
         one.worker = Worker(job)
         log.info("%s runs", short_name(one.connector.name))

@@ -8,8 +8,7 @@ from weir.client.kafka.cluster import Cluster
 from weir.client.registry import kafka_name
 from weir.client.sinks import forget
 from weir.connect.inlet import forget_group
-from weir.connect.outlet import delete_topic
-from weir.connect.sources.base import positions_topic
+from weir.connect.outlet import delete_topic, positions_topic
 from weir.connect.task import Job, Task
 from weir.model.errors import WeirError
 
@@ -32,10 +31,11 @@ def clean_up(job: Job) -> None:
         forget_group(job)
         if job.definition.type == "kafka":
             _forget_there(job)
-        return
+        if job.option("start") != "latest":
+            return
     with Cluster(job.place.kafka) as cluster:
         delete_topic(cluster, kafka_name(positions_topic(job)))
-    if job.definition.options.get("engine") == "spark":
+    if job.definition.side == "source" and job.definition.options.get("engine") == "spark":
         from weir.connect.sources.spark_files import sink_id
 
         with suppress(WeirError):

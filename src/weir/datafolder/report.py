@@ -21,6 +21,7 @@ def report_fields(report: FolderSurvey) -> dict[str, Any]:
             "bytes": report.bookie.bytes_read,
         },
         "damages": [{"file": each.path, "offset": each.offset, "what": each.what} for each in report.damages],
+        "remedies": list(report.remedies),
         "lost": [_lost_fields(lost) for lost in report.losses],
         "knownLost": [_lost_fields(lost) for lost in report.known],
         "lostMessages": lost_messages(report),

@@ -3,18 +3,25 @@ offsets."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from shlex import quote
 
+from weir.bookie.layout import Layout
 from weir.bookie.survey import Batch, BookieSurvey, FileDamage, Progress, survey
 from weir.datafolder.chart import Chart, LedgerUse, Role, topic_of_stream
 from weir.datafolder.folder import DataFolder
+from weir.datafolder.format import format_path, read_format
 from weir.datafolder.found import UNKNOWN, Found, Hole
 from weir.ledger.losses import decode_runs
 from weir.meta import keys
 from weir.meta.survey import MetaSurvey
-from weir.model.errors import WireError
+from weir.model.errors import FileMissingError, WireError
 from weir.model.ids import LedgerId
 from weir.model.ledger import LedgerState
 from weir.runtime.interfaces import Runtime
+from weir.wire.metadata import Cookie, decode_cookie
+
+#: A cookie without a checksum that differs in so few characters is damaged, not another.
+_DAMAGED_CHARS = 4
 
 #: Takes whole entries of one ledger.
 Take = Callable[[LedgerId, Batch], Awaitable[None]]
@@ -54,6 +61,10 @@ class FolderSurvey:
     losses: list[LostRange] = field(default_factory=list)
     #: What was given up before: by `weir salvage`, or left out by readers.
     known: list[LostRange] = field(default_factory=list)
+    #: Places where the metadata and the bookie's files contradict each other.
+    contradictions: list[FileDamage] = field(default_factory=list)
+    #: How to mend files without a copy of the folder.
+    remedies: list[str] = field(default_factory=list)
     #: Topics that `weir salvage` had to give a new name, or of which it had to guess what they were.
     adopted: list[str] = field(default_factory=list)
 
@@ -62,7 +73,7 @@ class FolderSurvey:
         """Every damaged place of every file."""
         of_meta = [FileDamage(damage.path, damage.offset, damage.what) for damage in self.meta.damages]
         malformed = [FileDamage(key, 0, what) for key, what in self.chart.malformed.items()]
-        return [*of_meta, *malformed, *self.bookie.damages]
+        return [*of_meta, *malformed, *self.bookie.damages, *self.contradictions]
 
     @property
     def is_whole(self) -> bool:
@@ -87,6 +98,7 @@ async def survey_folder(
     *,
     take: Take = nothing,
     progress: Progress = lambda _done, _all: None,
+    entry_logs: bool = True,
 ) -> FolderSurvey:
     """Read all of a folder that nobody else uses, and whose metadata is this. Hands on the entries of ledgers that
     something uses, and of others if what uses them may have been lost with a part of the metadata."""
@@ -104,11 +116,59 @@ async def survey_folder(
         found.take(ledger_id, batch, messages=not is_known)
         await take(ledger_id, batch)
 
-    bookie = await survey(runtime, folder.bookie, note, progress)
+    bookie = await survey(runtime, folder.bookie, note, progress, entry_logs=entry_logs)
     found.settle()
     report = FolderSurvey(folder.path, meta, bookie, chart, found)
-    _list_losses(report)
+    await _check_format(runtime, report)
+    _compare_cookies(report, Layout(folder.bookie).cookie)
+    if entry_logs:
+        _list_losses(report)
     return report
+
+
+async def _check_format(runtime: Runtime, report: FolderSurvey) -> None:
+    try:
+        await read_format(runtime.disk, report.folder)
+    except FileMissingError:
+        return
+    except WireError as bad:
+        what = f"{bad.what}; the next start writes the file anew"
+        report.contradictions.append(FileDamage(format_path(report.folder), 0, what))
+
+
+def _compare_cookies(report: FolderSurvey, path: str) -> None:
+    """A start refuses a bookie that the metadata does not know: its disk may be another's."""
+    known = {item.value: _cookie(item.value) for item in report.meta.under(keys.COOKIES)}
+    found = report.bookie.cookie
+    if found is not None and found in known.values():
+        return
+    if found is not None and not known:
+        if report.bookie.last and not report.meta.damages:
+            what = "the metadata does not know this bookie, which holds ledgers"
+            report.contradictions.append(FileDamage(path, 0, what))
+        return
+    damaged = [value for value, cookie in known.items() if cookie is not None and _is_damaged(found, cookie)]
+    if found is not None:
+        what = "damaged" if damaged else "of another disk"
+        what = f"it is not the cookie that the metadata has: it is {what}"
+        report.contradictions.append(FileDamage(path, 0, what))
+    if len(damaged) == 1 and report.bookie.checkpoint is not None:
+        report.remedies.append(f"printf %s {quote(damaged[0].decode())} > {quote(path)}")
+
+
+def _is_damaged(found: Cookie | None, known: Cookie) -> bool:
+    """Whether this is what damage left of the known cookie. Another disk's differs in nearly all characters."""
+    if found is None:
+        return True
+    texts = [f"{cookie.bookie_id}/{cookie.instance}" for cookie in (found, known)]
+    return len(texts[0]) == len(texts[1]) and sum(a != b for a, b in zip(*texts, strict=True)) <= _DAMAGED_CHARS
+
+
+def _cookie(value: bytes) -> Cookie | None:
+    try:
+        return decode_cookie(value)
+    except WireError:
+        return None
 
 
 def _list_losses(report: FolderSurvey) -> None:

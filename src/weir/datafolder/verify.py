@@ -8,9 +8,10 @@ from weir.runtime.interfaces import Runtime
 
 
 async def verify_folder(
-    runtime: Runtime, path: str, progress: Progress = lambda _done, _all: None
+    runtime: Runtime, path: str, progress: Progress = lambda _done, _all: None, *, entry_logs: bool = True
 ) -> FolderSurvey:
-    """FileLockedError while a Weir runs on it; ConfigError if it is no data folder. Nothing is written."""
+    """FileLockedError while a Weir runs on it; ConfigError if it is no data folder. Nothing is written. Without
+    `entry_logs` only what a start reads too, and no losses are listed."""
     async with stopped(runtime, path) as folder:
         meta = await survey_meta(runtime.disk, folder.meta)
-        return await survey_folder(runtime, folder, meta, progress=progress)
+        return await survey_folder(runtime, folder, meta, progress=progress, entry_logs=entry_logs)

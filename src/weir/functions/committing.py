@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.connection import KafkaConnection
+from weir.client.kafka.positions import of_topic
 from weir.client.kafka.producing import Sender
 from weir.client.kafka.refusals import RETRIABLE, check
 from weir.client.kafka.transactions import ProducerId, end_epoch, init_producer
@@ -35,6 +36,8 @@ class Committer:
         self._cluster = cluster
         self._id = transactional_id
         self._group = group
+        #: Which topics positions are of.
+        self.topic_ids: dict[str, str] = {}
         self._producer = ProducerId(-1, -1)
         self._sequences: dict[Partition, int] = {}
         self._sender = Sender(cluster, transactional_id=transactional_id)
@@ -74,7 +77,7 @@ class Committer:
                     partition_index=partition.index,
                     committed_offset=offset,
                     committed_leader_epoch=-1,
-                    committed_metadata="",
+                    committed_metadata=of_topic(self.topic_ids.get(partition.topic, "")),
                 )
             )
         request = m.TxnOffsetCommitRequest(

@@ -26,6 +26,7 @@ _MAX_WAIT_MS = 2_000
 _PARTITION_BYTES, _FETCH_BYTES = 1 << 20, 8 << 20
 #: Answers that wait to be worked on, of each broker; as they came, which is less than what is in them.
 _QUEUED = 4
+_NO_ID = bytes(16)
 _CONTROL = struct.Struct(">hh")
 _ABORT = 0
 
@@ -85,7 +86,12 @@ def committed_records(
 class Reader:
     """`get` what has come, from these positions on; `close` it."""
 
-    def __init__(self, settings: KafkaSettings, positions: Mapping[Partition, int]) -> None:
+    def __init__(
+        self, settings: KafkaSettings, positions: Mapping[Partition, int], ids: Mapping[str, str] | None = None
+    ) -> None:
+        """`ids`: which topics the positions are of. `get` raises TopicNotFoundError if another topic has the name
+        of one of them."""
+        self._ids = ids or {}
         self._settings = replace(settings, retry_for_s=min(settings.retry_for_s, 5.0))
         self._stopped = threading.Event()
         self._failure: WeirError | None = None
@@ -127,10 +133,18 @@ class Reader:
                 connection = cluster.connection(address)
                 self._connections.append(connection)
                 while not self._stopped.is_set():
-                    answer = connection.ask(_request(positions), m.FetchResponse)
+                    # A fetch names all topics in one way.
+                    by_id = connection.fetches_by_id and all(self._ids.get(one.topic) for one in positions)
+                    ids = {one.topic: bytes.fromhex(self._ids[one.topic]) for one in positions} if by_id else {}
+                    names = {topic_id: name for name, topic_id in ids.items()}
+                    answer = connection.ask(_request(positions, ids), m.FetchResponse)
                     check(answer.error_code, str(address))
                     found = [
-                        _answered(Partition(topic.topic, part.partition_index), part, positions)
+                        _answered(
+                            Partition(names.get(topic.topic_id, topic.topic), part.partition_index),
+                            part,
+                            positions,
+                        )
                         for topic in answer.responses
                         for part in topic.partitions
                     ]
@@ -167,7 +181,7 @@ def _answered(
     return _Answer(partition, data, offset, next_offset, aborted, part.last_stable_offset)
 
 
-def _request(positions: Mapping[Partition, int]) -> m.FetchRequest:
+def _request(positions: Mapping[Partition, int], ids: Mapping[str, bytes]) -> m.FetchRequest:
     topics: dict[str, list[m.FetchRequest.FetchPartition]] = {}
     for partition, offset in positions.items():
         topics.setdefault(partition.topic, []).append(
@@ -184,7 +198,10 @@ def _request(positions: Mapping[Partition, int]) -> m.FetchRequest:
         min_bytes=1,
         max_bytes=_FETCH_BYTES,
         isolation_level=1,
-        topics=[m.FetchRequest.FetchTopic(topic=name, partitions=parts) for name, parts in topics.items()],
+        topics=[
+            m.FetchRequest.FetchTopic(topic=name, topic_id=ids.get(name, _NO_ID), partitions=parts)
+            for name, parts in topics.items()
+        ],
     )
 
 

@@ -50,6 +50,8 @@ class WorkerOptions:
     kafka: str | None = None
     checkpoints: Path = field(default_factory=lambda: Path.home() / ".local" / "state" / "weir" / "functions")
     verbose: bool = False
+    #: Whose functions are run; empty: everybody's.
+    deployers: tuple[str, ...] = ()
 
 
 class _Worker:
@@ -223,6 +225,11 @@ class Runner:
 
     def _start(self, function: Function) -> None:
         self._told.pop(function.id, None)
+        if self._options.deployers and function.role not in self._options.deployers:
+            self._fail(
+                function, f"role {function.role!r} has deployed it, and this runner runs code of other roles"
+            )
+            return
         try:
             on = from_text(function.options).on
         except WeirError as wrong:

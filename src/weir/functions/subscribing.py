@@ -12,17 +12,22 @@ from urllib.parse import urlencode
 from weir.client import functions as rest
 from weir.client.admin import join, topic_path
 from weir.client.blocking import Access, ask_v2
+from weir.client.kafka.cluster import Cluster
 from weir.functions.options import from_text
-from weir.functions.place import ensure_subscription
-from weir.model.errors import BrokerError, WeirError
-from weir.model.functions import Function
+from weir.functions.place import Place, ensure_subscription, kafka_name
+from weir.model.errors import BrokerError, ConfigError, TopicNotFoundError, WeirError
+from weir.model.functions import ID_NOTE, INPUT_NOTE, Function
 from weir.model.topics import TopicName
 
 log = logging.getLogger(__name__)
 
 #: Before the names of inputs, in properties whose values are ids: a function that is deployed anew under an old
 #: name does not take for its own what the one before has left.
-_INPUT = "input "
+_INPUT = INPUT_NOTE
+#: The same, with the id of the input that it is about.
+_ID = ID_NOTE
+#: How often an input may be created again while the function subscribes to it.
+_MOST_RECREATED = 10
 
 
 def note(access: Access, function: Function) -> None:
@@ -32,12 +37,58 @@ def note(access: Access, function: Function) -> None:
     ask_v2(access, "PUT", topic_path(function.retry_topic, "properties"), said)
 
 
-def subscribe(access: Access, function: Function) -> None:
-    """From now on, whoever runs it: what comes is kept for it."""
+def subscribe(access: Access, function: Function) -> dict[TopicName, str]:
+    """From now on, whoever runs it: what comes is kept for it. An input that was deleted and created again is
+    subscribed to from its start: the ids of the inputs are properties of the function's own topic, too. Answers
+    those ids."""
     note(access, function)
     earliest = from_text(function.options).start == "earliest"
+    known = _noted_ids(access, function)
+    try:
+        place = Place.find(access)
+    except ConfigError:  # as who runs it will say
+        place = None
     for topic in function.inputs:
-        ensure_subscription(access, topic, function.subscription, earliest=earliest)
+        before = known.get(topic, "")
+        for _ in range(_MOST_RECREATED):
+            now = "" if place is None else _id_of(place, topic)
+            again = bool(before) and now != before
+            if again:
+                log.warning(
+                    "%s was deleted and created again: %s reads it from its start", topic, function.name.local
+                )
+            ensure_subscription(access, topic, function.subscription, earliest=earliest or again)
+            after = "" if place is None else _id_of(place, topic)
+            if after != before and after:
+                said = {f"{_ID}{topic}": f"{function.id} {after}"}
+                ask_v2(access, "PUT", topic_path(function.retry_topic, "properties"), said)
+                known[topic] = after
+            if now in ("", after):  # it was there, or was made here
+                break
+            before = now
+            with suppress(BrokerError):  # of the topic that was created meanwhile
+                ask_v2(
+                    access,
+                    "DELETE",
+                    f"{topic_path(topic)}/{join('subscription', function.subscription)}?force=true",
+                )
+    return {topic: known[topic] for topic in function.inputs if topic in known}
+
+
+def _noted_ids(access: Access, function: Function) -> dict[TopicName, str]:
+    """Which topics the inputs were, as it last subscribed to them."""
+    said = ask_v2(access, "GET", topic_path(function.retry_topic, "properties")) or {}
+    found = {name.removeprefix(_ID): value.split() for name, value in said.items() if name.startswith(_ID)}
+    return {TopicName.parse(name): words[1] for name, words in found.items() if words[:1] == [function.id]}
+
+
+def _id_of(place: Place, topic: TopicName) -> str:
+    """Empty if there is no such topic."""
+    with Cluster(place.kafka) as cluster:
+        try:
+            return cluster.topic_id(kafka_name(topic))
+        except TopicNotFoundError:
+            return ""
 
 
 def noted(access: Access, function: Function) -> list[TopicName]:
@@ -72,5 +123,8 @@ def leave(access: Access, function: Function, topic: TopicName) -> None:
     subscription, noted_as = join("subscription", function.subscription), urlencode({"key": f"{_INPUT}{topic}"})
     with suppress(BrokerError):
         ask_v2(access, "DELETE", f"{topic_path(topic)}/{subscription}?force=true")
+    with suppress(BrokerError):
+        ask_v2(access, "DELETE", f"{topic_path(function.retry_topic, 'properties')}?{noted_as}")
+    noted_as = urlencode({"key": f"{_ID}{topic}"})
     with suppress(BrokerError):
         ask_v2(access, "DELETE", f"{topic_path(function.retry_topic, 'properties')}?{noted_as}")

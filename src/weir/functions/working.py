@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import ends, starts
 from weir.client.kafka.positions import commit as commit_positions
-from weir.client.kafka.positions import committed
+from weir.client.kafka.positions import described, is_of
 from weir.client.kafka.refusals import RETRIABLE
 from weir.functions import failing
 from weir.functions.committing import Committer
@@ -27,6 +27,7 @@ from weir.functions.subscribing import leave_dropped, subscribe
 from weir.functions.values import LaterVersions, Values
 from weir.model.errors import (
     BrokerError,
+    FunctionError,
     InvalidNameError,
     InvalidRecordError,
     MessageTooLargeError,
@@ -105,7 +106,8 @@ class Work:
         self._logs.say(self._executors.logs)
         self._executors.logs = []
         function = self._function
-        subscribe(self._place.access, function)
+        inputs = subscribe(self._place.access, function)
+        self._committer.topic_ids |= {kafka_name(topic): found for topic, found in inputs.items()}
         for topic in (*function.inputs, function.retry_topic):
             self._names[kafka_name(topic)] = topic
             if self._place.partitioned(topic):
@@ -129,26 +131,43 @@ class Work:
         self._looked = time.monotonic()
         self._routes.look_anew()
         found = self._cluster.partitions(list(self._names))
+        self._check_same_topics()
         new = [partition for partition in found if partition not in self._positions]
         if not new:
             return
-        known = committed(self._cluster, self._function.subscription, new, stable=True)
+        group, ids = self._function.subscription, self._committer.topic_ids
+        told = described(self._cluster, group, new, stable=True)
+        late = {one.topic for one, (_, said) in told.items() if not is_of(said, ids[one.topic])}
+        for topic in sorted(late):
+            log.warning("%s was deleted and created again; the function reads it from its start", topic)
+        known = {one: offset for one, (offset, _) in told.items() if one.topic not in late}
         fresh = [partition for partition in new if partition not in known]
         if fresh:
             # Partitions that came later are read from their beginning, whatever the function began with.
             first = not self._positions and self._options.start == "latest"
-            begin = ends(self._cluster, fresh) if first else starts(self._cluster, fresh)
-            commit_positions(self._cluster, self._function.subscription, begin)
+            at_end = ends(self._cluster, [one for one in fresh if one.topic not in late]) if first else {}
+            begin = starts(self._cluster, [one for one in fresh if one not in at_end]) | at_end
+            commit_positions(self._cluster, group, begin, ids=ids)
             known |= begin
         self._positions |= known
         self._read_on()
+
+    def _check_same_topics(self) -> None:
+        """FunctionError if an input was deleted and created again. The next worker reads the new topic."""
+        known, now = self._committer.topic_ids, self._cluster.topic_ids
+        for topic in self._names:
+            if known.setdefault(topic, now[topic]) != now[topic]:
+                raise FunctionError(
+                    f"the input {topic} was deleted and created again: the function starts again, and reads the "
+                    "new topic from its start"
+                )
 
     def _read_on(self) -> None:
         """From where it is committed."""
         if self._reader is not None:
             self._reader.close()
         self._waiting.clear()
-        self._reader = Reader(self._place.kafka, self._positions)
+        self._reader = Reader(self._place.kafka, self._positions, self._committer.topic_ids)
 
     def close(self) -> None:
         if self._reader is not None:

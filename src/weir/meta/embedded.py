@@ -5,6 +5,7 @@ sync. A leased key's holder lives in this same process, so every leased key foun
 and is deleted before anyone can look.
 """
 
+import math
 from typing import cast
 
 from weir.meta.embedded_files import LOCK_NAME, contents, end_path, remove_quietly
@@ -16,6 +17,7 @@ from weir.meta.local import LocalCore, LocalMeta
 from weir.meta.recovery import Losses, Recovered, recover
 from weir.meta.state import KeySpace
 from weir.model.check import check
+from weir.model.errors import MetaFullError
 from weir.runtime import FileLock, Runtime
 from weir.runtime.end_file import EndFile, load_end_record
 from weir.wire.end_record import EndRecord
@@ -71,6 +73,9 @@ async def _start(
         core.drop_all_leases()
         await log.settled(core.state.revision)
         await remove_quietly(runtime.disk, recovered.obsolete)
+    except MetaFullError as full:
+        await log.close()
+        raise MetaFullError(full.what, hint="free some space on that disk, then start again") from None
     except BaseException:
         await log.close()
         raise
@@ -91,10 +96,19 @@ class EmbeddedMeta(LocalMeta):
         self._held: list[HeldLease] = []
 
     async def lease(self, ttl_s: float) -> Lease:
-        lease = await super().lease(ttl_s)
-        if isinstance(lease, HeldLease):
-            self._held = [*(held for held in self._held if held.alive), lease]
+        """It ends when it is revoked or the store is closed, and not before, whatever `ttl_s`: its holder is in
+        this process and dies with the store, so a clock could only mistake a busy event loop for a dead holder."""
+        lease = self._grant(math.inf)
+        self._held = [*(held for held in self._held if held.alive), lease]
         return lease
+
+    def check_writable(self) -> None:
+        """Raise MetaFullError while the disk is full, MetaUnavailableError once it has failed."""
+        self._log.check_writable()
+
+    async def failed(self) -> None:
+        """Wait until the disk failed for good."""
+        await self._log.failed()
 
     async def close(self) -> None:
         # The next open may delete the leased keys at once, so no holder may trust its lease beyond here.

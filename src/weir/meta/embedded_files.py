@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
-from weir.model.errors import FileMissingError
+from weir.model.errors import DiskFullError, FileMissingError
 from weir.runtime import Disk
 
 LOCK_NAME = "lock"
@@ -65,8 +65,14 @@ async def write_whole(disk: Disk, path: str, parts: AsyncIterator[Sequence[bytes
             await file.write_at(size, buffers)
             size += sum(len(buffer) for buffer in buffers)
         await file.sync()
-    finally:
+    except DiskFullError:
         await file.close()
+        await remove_quietly(disk, [unfinished])  # what was written of it takes the space that is missing
+        raise
+    except BaseException:
+        await file.close()
+        raise
+    await file.close()
     await disk.rename(unfinished, path)
     await disk.sync_dir(path.rpartition("/")[0])
     return size

@@ -12,7 +12,7 @@ from weir.meta.embedded_files import contents, log_path, remove_quietly, snapsho
 from weir.meta.interfaces import Change
 from weir.meta.local import LocalCore
 from weir.meta.recovery import Recovered
-from weir.model.errors import DiskError, MetaUnavailableError
+from weir.model.errors import DiskError, DiskFullError, MetaFullError, MetaUnavailableError
 from weir.runtime import File, Runtime
 from weir.runtime.end_file import EndFile
 from weir.runtime.tasks import TaskScope
@@ -32,11 +32,18 @@ class EmbeddedSettings:
     queue_bytes: int = 16 * 1024 * 1024
     #: Blocks of keys that a snapshot encodes between two turns of the loop.
     snapshot_slice: int = 16
+    #: How long the log waits between two attempts to write to a full disk, and to begin its next file.
+    full_retry_s: float = 1.0
 
 
 class EmbeddedLog:
-    """Fills `ChangeLog` on a folder. The first failure of the disk is final: what a failed sync left on the disk
-    is unknown, so only a new recovery may go on."""
+    """Fills `ChangeLog` on a folder.
+
+    A full disk is waited for: the same bytes are written to the same place again until they are durable, and
+    meanwhile new changes are refused with MetaFullError. Everything before that place was synced, so a write or
+    sync that failed there took nothing with it. Any other failure of the disk is final: what a failed sync left on
+    the disk is unknown, so only a new recovery may continue.
+    """
 
     def __init__(
         self,
@@ -68,6 +75,11 @@ class EmbeddedLog:
         self._roomy = asyncio.Event()
         self._roomy.set()
         self._failure: MetaUnavailableError | None = None
+        #: Why nothing is written now, while the disk is full.
+        self._full: MetaFullError | None = None
+        self._failed = asyncio.Event()
+        #: When the next file may be begun, after an attempt that found the disk full.
+        self._rotate_at = 0.0
         self._snapshotting = False
         self._tasks = TaskScope("meta-log", on_failure=self._fail)
 
@@ -92,10 +104,19 @@ class EmbeddedLog:
         return self._durable
 
     async def wait_capacity(self) -> None:
-        while not self._roomy.is_set() and self._failure is None:
+        self.check_writable()
+        while not self._roomy.is_set():
             await self._roomy.wait()
-        if self._failure is not None:
+            self.check_writable()
+
+    def check_writable(self) -> None:
+        """Raise MetaFullError while the disk is full, MetaUnavailableError once it has failed."""
+        if self._failure is not None or self._full is not None:
             raise self._unavailable()
+
+    async def failed(self) -> None:
+        """Wait until the disk failed for good."""
+        await self._failed.wait()
 
     def append(self, change: Change, *, leased: bool) -> None:
         self._queue.append((change, leased))
@@ -108,6 +129,7 @@ class EmbeddedLog:
         if self._failure is not None:
             raise self._unavailable()
         if revision > self._durable:
+            self.check_writable()
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((revision, done))
             await done
@@ -124,7 +146,7 @@ class EmbeddedLog:
                 self._roomy.set()
                 await self._commit(batch)
                 if self._end > self._log_limit and not self._snapshotting:
-                    await self._rotate()
+                    await self._rotate_if_room()
 
     @property
     def _log_limit(self) -> int:
@@ -150,7 +172,7 @@ class EmbeddedLog:
                 )
             )
             end += len(buffers[-1])
-        await self._file.write_at(self._end, buffers, sync=True)
+        await self._write_durably(self._file, buffers)
         self._end = end
         self._durable = batch[-1][0].version
         self._end_file.advance(self._first, self._file_id, self._end, self._durable)
@@ -160,7 +182,42 @@ class EmbeddedLog:
                 done.set_result(None)
         self._core.published()
 
+    async def _write_durably(self, file: File, buffers: Sequence[bytes]) -> None:
+        """At the end of the log; a full disk is waited for."""
+        while True:
+            try:
+                await file.write_at(self._end, buffers, sync=True)
+            except DiskFullError as full:
+                self._became_full(full)
+                await self._runtime.clock.sleep(self._settings.full_retry_s)
+            else:
+                break
+        if self._full is not None:
+            log.warning("metadata in %s: the disk has space again, changes are stored", self._folder)
+            self._full = None
+
+    def _became_full(self, cause: DiskFullError) -> None:
+        """Callers do not wait for space: whether their changes are made is unknown, as after a lost connection."""
+        if self._full is None:
+            log.error("metadata in %s: no space left on the disk, no changes are stored: %s", self._folder, cause)
+            self._full = MetaFullError(f"no space left on the disk of the metadata folder {self._folder}")
+        self._fail_waiting()
+        self._roomy.set()
+
     # --- snapshots --------------------------------------------------------------------------------------------
+
+    async def _rotate_if_room(self) -> None:
+        """The log grows beyond its limit while there is no space for the next file."""
+        now = self._runtime.clock.monotonic()
+        if now < self._rotate_at:
+            return
+        try:
+            await self._rotate()
+        except DiskFullError as full:
+            if await self._disk.exists(log_path(self._folder, self._durable + 1)):
+                raise  # both logs would be continued
+            log.warning("metadata in %s: no space left for the next log file: %s", self._folder, full)
+            self._rotate_at = now + self._settings.full_retry_s
 
     async def _rotate(self) -> None:
         """Go on in a new log, and have a snapshot written that makes the old ones needless."""
@@ -206,22 +263,30 @@ class EmbeddedLog:
         if self._failure is not None:
             return
         self._failure = MetaUnavailableError(
-            f"the metadata folder {self._folder} failed: {cause}", hint="mend the disk, then restart"
+            f"the metadata folder {self._folder} failed: {cause}", hint="repair the disk, then restart"
         )
+        self._failed.set()
+        self._fail_waiting()
+        self._roomy.set()
+
+    def _fail_waiting(self) -> None:
         while self._waiting:
             done = self._waiting.popleft()[1]
             if not done.done():
                 done.set_exception(self._unavailable())
-        self._roomy.set()
 
     def _unavailable(self) -> MetaUnavailableError:
         failure = self._failure
-        return MetaUnavailableError(failure.what, hint=failure.hint) if failure else MetaUnavailableError("closed")
+        if failure is not None:
+            return MetaUnavailableError(failure.what, hint=failure.hint)
+        if self._full is not None:
+            return MetaFullError(self._full.what)
+        return MetaUnavailableError("closed")
 
     async def close(self) -> None:
         """Stop writing. Changes that nobody waits for any more may be lost, as in a crash."""
         await self._tasks.close()
-        failed = self._failure is not None
+        failed = self._failure is not None or self._full is not None
         self._fail(MetaUnavailableError("it was closed"))
         await self._end_file.close(final=not failed)
         if self._file is not None:

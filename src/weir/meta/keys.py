@@ -12,10 +12,14 @@ LEDGER_COUNTER = "/weir/ledger-id"
 PRODUCER_COUNTER = "/weir/producer-id"
 #: How many shards coordinators have, as decimal text: said once, for good.
 COORDINATOR_SHARDS = "/weir/coordinator-shards"
+#: What Kafka's clients know the installation by, as text: made at the first start, for good.
+CLUSTER_ID = "/weir/cluster-id"
 #: The key that seals sessions of the console, the same for all brokers.
 CONSOLE_KEY = "/weir/console-key"
 #: What access keys are made of, the same for all brokers.
 ACCESS_KEYS = "/weir/access-keys"
+#: Certificate and key, as PEM, of brokers without a data folder, where none are configured.
+OWN_CERTIFICATE = "/weir/own-certificate"
 LEDGERS = "/weir/ledgers/"
 #: Bookies that take entries, each under its lease; value: `weir.wire.metadata` BookieInfo.
 BOOKIES_WRITABLE = "/weir/bookies/writable/"
@@ -39,6 +43,8 @@ BACKUP_REQUEST = f"{BACKUP}request"
 BACKUP_ANSWERS = f"{BACKUP}answers/"
 #: Chains of ledgers, one per stream.
 STREAMS = "/weir/streams/"
+#: What lists show of topics that no broker has loaded, by the names of their streams.
+TOPIC_OVERVIEWS = "/weir/topic-overviews/"
 
 
 def ledger(ledger_id: LedgerId) -> str:
@@ -92,6 +98,10 @@ def stream(name: str) -> str:
     return STREAMS + name
 
 
+def topic_overview(stream_name: str) -> str:
+    return TOPIC_OVERVIEWS + stream_name
+
+
 # --- broker -------------------------------------------------------------------------------------------------
 # Names of tenants, namespaces and topics hold no slash, so every path below is unambiguous.
 
@@ -113,6 +123,8 @@ GRANTS = "/weir/grants/"
 ROLE_TENANTS = "/weir/role-tenants/"
 #: Users with passwords.
 USERS = "/weir/users/"
+#: Catalogs of the lake, which superusers define.
+LAKE_CATALOGS = "/weir/lake-catalogs/"
 #: Versions of schemas, per topic.
 SCHEMAS = "/weir/schemas/"
 #: Durable exchanges and bindings, per namespace.
@@ -223,6 +235,10 @@ def topic_grants(name: TopicName) -> str:
 
 def user(name: str) -> str:
     return USERS + _quoted(name)
+
+
+def lake_catalog(name: str) -> str:
+    return LAKE_CATALOGS + _quoted(name)
 
 
 def exchanges_of(namespace: NamespaceName) -> str:

@@ -1,6 +1,7 @@
 """A lease as its holder sees it: renewed in the background, trusted a little less long than the store does."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 
 from weir.meta.interfaces import Lease
@@ -29,7 +30,7 @@ class HeldLease:
         renew: Callable[[], Awaitable[bool]],
         revoke: Callable[[], Awaitable[None]],
     ) -> None:
-        """`asked_at`: the clock's `monotonic()` just before the lease was asked for."""
+        """`asked_at`: the clock's `monotonic()` just before the lease was asked for. `ttl_s` may be infinite."""
         self.lease_id = lease_id
         self.ttl_s = ttl_s
         # Both are attributes so that the test kit can put faults between the lease and its store.
@@ -40,7 +41,7 @@ class HeldLease:
         self._clock = clock
         self._ended = asyncio.Event()
         self._trusted_until = asked_at + ttl_s * TRUSTED
-        self._timer = self._at_the_end()
+        self._timer: Timer | None = None if math.isinf(ttl_s) else self._at_the_end()
 
     @property
     def alive(self) -> bool:
@@ -55,7 +56,7 @@ class HeldLease:
 
     def end(self) -> None:
         """Never trust it again. Not undone by a late renewal, since the holder may have acted on the loss."""
-        self._timer.cancel()
+        self._cancel_timer()
         self._ended.set()
 
     async def keep(self) -> None:
@@ -76,10 +77,14 @@ class HeldLease:
         if not kept:
             self.end()
         elif self.alive:
-            self._timer.cancel()
+            self._cancel_timer()
             self._trusted_until = asked_at + self.ttl_s * TRUSTED
             self._timer = self._at_the_end()
         return True
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _at_the_end(self) -> Timer:
         return self._clock.call_later(max(0.0, self._trusted_until - self._clock.monotonic()), self.end)

@@ -6,6 +6,7 @@ watches wait for it too.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -199,8 +200,8 @@ class LocalCore:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._terms:
-            earliest = min(term.ends_at for term in self._terms.values())
+        earliest = min((term.ends_at for term in self._terms.values()), default=math.inf)
+        if earliest < math.inf:
             # A moment late rather than early, or rounding would make it spin.
             delay_s = max(0.0, earliest - self._clock.monotonic()) + 0.001
             self._timer = self._clock.call_later(delay_s, self._on_timer)
@@ -361,6 +362,9 @@ class LocalMeta:
             self._feeds.pop(feed, None)
 
     async def lease(self, ttl_s: float) -> Lease:
+        return self._grant(ttl_s)
+
+    def _grant(self, ttl_s: float) -> HeldLease:
         self._check_open()
         asked_at = self._clock.monotonic()
         lease_id = self._core.grant(ttl_s)
@@ -372,7 +376,8 @@ class LocalMeta:
             await self._core.revoke_durably(lease_id)
 
         lease = HeldLease(self._clock, lease_id, ttl_s=ttl_s, asked_at=asked_at, renew=renew, revoke=revoke)
-        self._tasks.spawn(lease.keep(), f"lease-{lease_id}")
+        if ttl_s < math.inf:
+            self._tasks.spawn(lease.keep(), f"lease-{lease_id}")
         return lease
 
     async def close(self) -> None:

@@ -4,9 +4,11 @@ A whole store is read as it is opened. Of a damaged one each record counts for i
 head can be read, without the blocks that cannot, then every record of every log, each key's latest. Nothing is
 written."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from weir.meta.embedded_files import contents, end_path, log_path, read_whole, snapshot_path
+from weir.meta.file_ids import find_file_id
 from weir.meta.interfaces import Versioned
 from weir.meta.recovery import Recovered, recover
 from weir.meta.state import NO_LEASE
@@ -84,13 +86,13 @@ async def _piecemeal(disk: Disk, folder: str, found: MetaSurvey, acknowledged: i
     begun = 0
     for revision in reversed(names.snapshots):
         path = snapshot_path(folder, revision)
-        if keys.snapshot(path, await read_whole(disk, path)):
+        if keys.snapshot(path, await read_whole(disk, path), revision):
             begun = revision
             break
     expected = begun + 1
     for first in names.logs:
         path = log_path(folder, first)
-        expected = max(expected, keys.log(path, await read_whole(disk, path), expected))
+        expected = max(expected, keys.log(path, await read_whole(disk, path), first, expected))
     if acknowledged >= expected:
         missing = acknowledged - expected + 1
         found.lost_changes += missing
@@ -115,11 +117,11 @@ class _Keys:
             if value is not None and not leased
         }
 
-    def snapshot(self, path: str, data: bytes) -> bool:
+    def snapshot(self, path: str, data: bytes, revision: int) -> bool:
         """Whether it could be read at all."""
-        of_keys = data[: len(SNAPSHOT_OF_KEYS_MAGIC)] == SNAPSHOT_OF_KEYS_MAGIC
-        magic = SNAPSHOT_OF_KEYS_MAGIC if of_keys else SNAPSHOT_MAGIC
-        header = self._header(magic, path, data)
+        magic = _magic(data)
+        of_keys = magic == SNAPSHOT_OF_KEYS_MAGIC
+        header = self._header(magic, path, data, revision)
         if header is None:
             return False
         before, records, offset = "", 0, HEADER_BYTES
@@ -130,8 +132,8 @@ class _Keys:
             before = self._block(path, record[0], record[1], of_keys=of_keys) or before
             records, offset = records + 1, record[1].end
         if offset < len(data) or records < header.records:
-            gone = header.records - records
-            what = f"{gone} of {header.records} blocks of keys are gone, from {before or 'the first'} on"
+            known = f"{header.records - records} of {header.records}" if header.records else "the last"
+            what = f"{known} blocks of keys are gone, from {before or 'the first'} on"
             self._found.damages.append(MetaDamage(path, offset, what))
         return True
 
@@ -150,9 +152,9 @@ class _Keys:
             self._put(item.key, item.value, item.version, leased=item.key in held)
         return items[-1].key if items else record.key
 
-    def log(self, path: str, data: bytes, expected: int) -> int:
+    def log(self, path: str, data: bytes, first: int, expected: int) -> int:
         """Take over every record; the revision after the last."""
-        header = self._header(LOG_MAGIC, path, data)
+        header = self._header(LOG_MAGIC, path, data, first)
         if header is None:
             return expected
         if header.revision > expected:
@@ -190,31 +192,30 @@ class _Keys:
         begin = found.end - RECORD_HEAD_BYTES - len(found.value or b"") - len(found.key.encode())
         return begin, found
 
-    def _header(self, magic: bytes, path: str, data: bytes) -> FileHeader | None:
+    def _header(self, magic: bytes, path: str, data: bytes, revision: int) -> FileHeader | None:
+        """The header; of a damaged one what the file's name and its records show."""
         try:
             return decode_header(magic, data)
+        except UnknownVersionError:
+            raise
         except WireError as bad:
-            header = mended_header(magic, data)
-            if header is None and isinstance(bad, UnknownVersionError):
-                raise
+            file_id = find_file_id(data)
+            header = None if file_id is None else FileHeader(file_id, revision, 0)
             gone = "" if header is not None else "; without it nothing in the file can be told to be whole"
             self._found.damages.append(MetaDamage(path, 0, f"{bad.what}{gone}"))
             return header
 
 
-def mended_header(magic: bytes, data: bytes) -> FileHeader | None:
-    """The header, if one byte of it is wrong: found by its checksum, and believed only if the first record's,
-    which is seeded with what the header says, agrees."""
-    if len(data) < HEADER_BYTES:
-        return None
-    for place in range(HEADER_BYTES):
-        head = bytearray(data[:HEADER_BYTES])
-        for value in range(256):
-            head[place] = value
-            try:
-                header = decode_header(magic, head)
-                decode_record(data, HEADER_BYTES, header.file_id)
-            except WireError:
-                continue
-            return header
-    return None
+def _magic(data: bytes) -> bytes:
+    """Of a snapshot, also with a damaged header: the older kind has a record for each key, not for each block."""
+    for magic in (SNAPSHOT_MAGIC, SNAPSHOT_OF_KEYS_MAGIC):
+        with suppress(WireError):
+            decode_header(magic, data)
+            return magic
+    file_id = find_file_id(data)
+    first = None if file_id is None else find_record(data, HEADER_BYTES, file_id)
+    try:
+        unpack_block(b"" if first is None else first.value or b"", Versioned)
+    except WireError:
+        return SNAPSHOT_OF_KEYS_MAGIC if first is not None else SNAPSHOT_MAGIC
+    return SNAPSHOT_MAGIC

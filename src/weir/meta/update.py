@@ -15,6 +15,7 @@ from weir.meta.interfaces import ABSENT, MetaStore, Versioned
 from weir.model.errors import (
     MetaConflictError,
     MetaError,
+    MetaFullError,
     MetaKeyMissingError,
     MetaUnavailableError,
     WeirError,
@@ -161,6 +162,8 @@ class _Loop(Generic[T]):
                 await self._back_off(attempt)
             try:
                 item = await self._store.get(self._key)
+            except MetaFullError:
+                raise  # space does not come back within a few attempts
             except MetaUnavailableError as unavailable:
                 failure = unavailable
                 continue
@@ -172,6 +175,8 @@ class _Loop(Generic[T]):
                 return current
             try:
                 return await self._put(wanted, ABSENT if current is None else current.version)
+            except MetaFullError:
+                raise
             except (MetaConflictError, MetaUnavailableError) as again:
                 failure = again
         raise self._given_up(failure)

@@ -28,6 +28,11 @@ class Connector:
     role: str = ""
     created_ms: int = 0
 
+    @property
+    def subscription(self) -> str:
+        """By which a sink reads; what it has not read stays in the topic."""
+        return f"connect-{self.name.local}"
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectorProgress:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from weir.model.errors import InvalidNameError, NotAllowedError, WeirError
-from weir.model.retry import FixedDelays, RetryPolicy, RetrySchedule, parse_schedule
+from weir.model.retry import DEAD_LETTERS, FixedDelays, RetryPolicy, RetrySchedule, parse_schedule
 
 MESSAGE_TYPES = ("normal", "fifo", "delay", "transaction", "lite", "priority")
 TYPES_PROPERTY = "weir.message-types"
@@ -19,8 +19,6 @@ _MOST_ATTEMPTS = 1000
 #: RocketMQ's: 17 attempts, and what is waited after each of them that failed.
 _WAITS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 DEFAULT_SCHEDULE = FixedDelays(tuple(seconds * 1000 for seconds in _WAITS_S))
-#: What comes before a group's name in the name of its topic of dead letters.
-DEAD_LETTERS = "%DLQ%"
 
 
 @dataclass(frozen=True, slots=True)

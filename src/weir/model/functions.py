@@ -10,6 +10,9 @@ from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 
 #: Before the names of what a function has: its subscription, and the topics of its retries and its state.
 PREFIX = "fn-"
+#: Before the names of inputs in the properties of a function's own topic, by which its runner knows the
+#: subscriptions that it removes.
+INPUT_NOTE, ID_NOTE = "input ", "input-id "
 _NAMES = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 

@@ -87,14 +87,16 @@ class Cleanup(Enum):
     COMPACT = "compact"
     #: The latest of each key stays for as long as retention says.
     BOTH = "compact,delete"
+    #: All messages stay for ever.
+    NONE = ""
 
     @property
     def compacts(self) -> bool:
-        return self is not Cleanup.DELETE
+        return self in (Cleanup.COMPACT, Cleanup.BOTH)
 
     @property
     def deletes(self) -> bool:
-        return self is not Cleanup.COMPACT
+        return self in (Cleanup.DELETE, Cleanup.BOTH)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,13 @@ class QueueRules:
     retry_schedule: str | None = None
 
     @property
+    def acts_by_itself(self) -> bool:
+        """Whether something happens to its messages, or to itself, without a client."""
+        return (
+            self.message_ttl_ms is not None or self.expires_ms is not None or self.dead_letter_exchange is not None
+        )
+
+    @property
     def retry(self) -> RetryPolicy | None:
         """What its arguments and its policy say of retries; None for nothing."""
         return None if self.retry_schedule is None else RetryPolicy(parse_schedule(self.retry_schedule))

@@ -63,6 +63,10 @@ class Replay:
     #: Messages in one batch at the most. Part of what is kept: batches that are sent again must be the same.
     batch: int = 500
     updated_ms: int = 0
+    #: The ids of `topic` and `target` when the replay began: a topic that was deleted and created again has
+    #: another one. Empty: unknown, in replays of an older Weir.
+    topic_id: str = ""
+    target_id: str = ""
 
     @property
     def into(self) -> str:

@@ -17,6 +17,9 @@ SCHEDULE = "weir.retry.schedule"
 MAX_DELIVERIES = "weir.retry.max-deliveries"
 DEAD_LETTER_TOPIC = "weir.retry.dead-letter-topic"
 
+#: What comes before a RocketMQ group's name in the name of its topic of dead letters.
+DEAD_LETTERS = "%DLQ%"
+
 #: How often at the most a message may be delivered by a policy that has an end.
 MOST_DELIVERIES = 1000
 _MOST_WAITS = 64
@@ -131,6 +134,16 @@ class RetryPolicy:
         if said != topic.base:
             return said
         return TopicName(topic.namespace, f"{topic.local}-{subscription.replace('/', '_')}-DLQ", Domain.PERSISTENT)
+
+    def named_topic(self, topic: TopicName) -> TopicName | None:
+        """The topic that the policy names for dead letters of `topic`: a role that stores the policy must be
+        allowed to produce there, since the broker writes with more rights. None if it names none, or `%DLQ%GROUP`
+        in the same namespace, as the RocketMQ gateway does."""
+        if not self.dead_letter_topic:
+            return None
+        said = _parse_topic(self.dead_letter_topic, topic)
+        own = said.namespace == topic.namespace and said.local.startswith(DEAD_LETTERS)
+        return None if own or said == topic.base else said
 
 
 def _parse_topic(name: str, near: TopicName) -> TopicName:

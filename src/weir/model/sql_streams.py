@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from weir.model.topics import TopicName
+from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 
 
 class Wanted(Enum):
@@ -29,6 +29,11 @@ class SqlStream:
     #: Who defined it.
     role: str = ""
     created_ms: int = 0
+
+    @property
+    def subscription(self) -> str:
+        """Under which the sources show how far the stream is."""
+        return f"stream-{table_name(self.name)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +70,15 @@ class RunnerLease:
     runner: str
     where: str
     expires_ms: int
+
+
+def table_name(topic: TopicName) -> str:
+    """The shortest name by which SQL knows the topic."""
+    namespace = topic.namespace
+    if namespace == DEFAULT_NAMESPACE:
+        parts = [topic.local]
+    elif namespace.tenant == DEFAULT_NAMESPACE.tenant:
+        parts = [namespace.name, topic.local]
+    else:
+        parts = [namespace.tenant, namespace.name, topic.local]
+    return ".".join(part if part.isidentifier() else f"`{part}`" for part in parts)

@@ -15,7 +15,8 @@ class TieringRules:
 
     #: A ledger goes to the lake when its last message is so old.
     after_ms: int
-    #: Where copies of its ledgers lie.
-    folder: SegmentStore
+    #: Where copies of its ledgers lie. None: no more ledgers go, since the namespace selects no catalog that it
+    #: may; what was kept stays kept.
+    folder: SegmentStore | None
     #: What somebody has said for the topic, its namespace or the lake; without end if nobody has.
     retention: Retention

@@ -7,9 +7,10 @@ from ssl import SSLContext
 
 import h11
 
-from weir.model.errors import ConnectionLostError, FrameTooLargeError, WireError
+from weir.model.errors import ConnectionLostError, FrameTooLargeError, WireError, WrongPortError
 from weir.model.ids import Buffer
 from weir.runtime.interfaces import Connection, Network
+from weir.wire.first_bytes import HTTP, TLS, protocol_of
 
 #: Requests that may be sent again when nobody knows what became of the first.
 _REPEATABLE = ("GET", "HEAD")
@@ -96,6 +97,8 @@ class HttpConnection:
         self._raw = raw
         self._host = host
         self._http = h11.Connection(h11.CLIENT)
+        #: Of the first answer.
+        self._first = b""
         #: Whether it took a request before.
         self.used = False
         # While idle, someone must listen: or a server that has closed is only noticed after a request was sent,
@@ -158,18 +161,28 @@ class HttpConnection:
                 event = self._http.next_event()
                 if event is h11.NEED_DATA:
                     received = bytes(await self._receive())
+                    self._first = self._first or received[:64]
                     ended = not received
                     self._http.receive_data(received)
                     continue
             except h11.RemoteProtocolError as wrong:
                 if ended:  # an end amid an answer is not bad grammar
                     raise ConnectionLostError(f"{self._host} closed the connection") from wrong
-                raise WireError(f"{self._host} does not speak HTTP as we do: {wrong}") from wrong
+                raise self._no_http(wrong) from wrong
             if event is h11.PAUSED:
                 raise WireError(f"{self._host} sent more than was asked for")
             if isinstance(event, h11.ConnectionClosed):
                 raise ConnectionLostError(f"{self._host} closed the connection")
             return event
+
+    def _no_http(self, wrong: h11.RemoteProtocolError) -> WireError:
+        """The answer cannot be parsed: of another protocol, if its first bytes are known."""
+        found = protocol_of(self._first)
+        if found in (None, HTTP):
+            return WireError(f"the answer of {self._host} is not HTTP: {wrong}")
+        hint = "use https://" if found == TLS else "name the HTTP port of the server"
+        protocol = found if found == TLS else f"the {found} protocol"
+        return WrongPortError(f"{self._host} answered with {protocol}, not with HTTP", hint=hint)
 
     async def _receive(self) -> Buffer:
         if self._listening is None:

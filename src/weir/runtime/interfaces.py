@@ -105,10 +105,17 @@ class Network(Protocol):
         """Open a connection, or raise ConnectFailedError."""
 
     async def listen(
-        self, host: str, port: int, *, tls: SSLContext | None = None, reserve: bool = False
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: SSLContext | None = None,
+        reserve: bool = False,
+        clear_too: bool = False,
     ) -> Listener:
         """Bind an address (port 0: any free one), or raise AddressInUseError. `reserve`: one file descriptor is
-        kept for it, so that it accepts one connection at a time when the process has none left."""
+        kept for it, so that it accepts one connection at a time when the process has none left. `clear_too`: with
+        `tls`, connections in the clear are accepted as well; the client's first byte decides."""
 
 
 class File(Protocol):

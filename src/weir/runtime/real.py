@@ -1,6 +1,7 @@
 """The real world: asyncio (on uvloop where it is available), I/O threads, the operating system."""
 
 import asyncio
+import ctypes
 import gc
 import random
 import sys
@@ -18,6 +19,9 @@ T = TypeVar("T")
 #: An I/O thread that comes back from the kernel waits at most this long for the interpreter, not the default
 #: 5 ms: under load that wait would be added to every group commit.
 _SWITCH_INTERVAL_S = 0.0005
+#: An option of mallopt(3).
+_M_MMAP_THRESHOLD = -3
+_LARGE_BLOCK_BYTES = 4 * 1024 * 1024
 
 #: What is in flight is many small objects that live for milliseconds and are freed by their reference counts. With
 #: Python's own thresholds (700, 10, 10) the cycle collector looks at them again and again, and at all open ledgers
@@ -54,11 +58,21 @@ def real_runtime() -> Runtime:
 
 def run(main: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
     """Run a program's main function on the real runtime until it returns."""
+    _return_large_blocks()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_COLLECTOR_THRESHOLDS)
     gc.freeze()  # modules and classes stay for good; the collector need not look at them
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(main(real_runtime()))
+
+
+def _return_large_blocks() -> None:
+    """Let glibc return the memory of large messages to the system as soon as they are freed. By default it raises
+    its threshold for that to 32 MiB, keeps freed blocks in its heap, and fragments them."""
+    try:
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
+    except (OSError, AttributeError):  # another C library
+        return
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

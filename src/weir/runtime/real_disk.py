@@ -26,6 +26,7 @@ _HINTS = {
     errno.EACCES: "run Weir as the owner of the file, or give it to that user: chown",
     errno.EPERM: "run Weir as the owner of the file, or give it to that user: chown",
     errno.EROFS: "the file system is mounted read-only: see dmesg, or use another disk",
+    errno.ENOSPC: "free some space on this disk",
     errno.EDQUOT: "this user's quota is used up: free some space, or raise it",
     errno.EIO: "the disk fails: see dmesg; weir backup what can be read, then weir salvage",
 }

@@ -13,7 +13,7 @@ import resource
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from ssl import SSLContext
+from ssl import SSLContext, SSLError
 from typing import TYPE_CHECKING, Any
 
 from weir.model.errors import AddressInUseError, ConnectFailedError, ConnectionLostError
@@ -27,10 +27,17 @@ log = logging.getLogger(__name__)
 BACKLOG = 1024
 #: How long a client may take for the TLS handshake.
 _HANDSHAKE_S = 10.0
+#: Where TLS and clear text share a port: how long a client may take for its first byte, how many clients may be
+#: silent at a time (the one that is silent longest goes first), and the byte that begins a TLS handshake.
+_FIRST_BYTE_S = 10.0
+_MAX_SILENT = 512
+_TLS_HANDSHAKE_RECORD = 0x16
 _PER_TURN = 64
 _PAUSE_S = 0.1
 #: So long without trouble, and the limit is said again when it is reached.
 _CALM_S = 60.0
+#: Reasons of OpenSSL for a peer that does not use TLS.
+NOT_TLS = frozenset({"HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG"})
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -148,18 +155,24 @@ class RealListener:
     def __init__(
         self,
         sockets: list[socket.socket],
-        connection: "Callable[[RealListener, bool], RealConnection]",
+        connection: "Callable[[RealListener, bool, bool], RealConnection]",
         limit: DescriptorLimit,
         *,
         tls: SSLContext | None,
         reserve: bool,
+        clear_too: bool = False,
     ) -> None:
-        """`connection` makes one; told whether it has the descriptor in reserve. `reserve`: whether it may."""
+        """`connection` makes one; its arguments say whether it has the descriptor in reserve, and whether it is
+        one over TLS. `reserve`: whether one may have the descriptor in reserve. `clear_too`: with `tls`, the
+        client's first byte decides whether its connection is one over TLS."""
         self._sockets = sockets
         self._connection = connection
         self._limit = limit
         self._tls = tls
         self._reserve = reserve
+        self._clear_too = clear_too and tls is not None
+        #: Clients whose first byte has not come, in the order in which they connected.
+        self._silent: dict[socket.socket, asyncio.Future[bool]] = {}
         self._address = sockets[0].getsockname()[:2]
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
@@ -204,6 +217,8 @@ class RealListener:
             sock.close()
         if self._reserve:
             self._limit.forget_one()
+        for silent in self._silent.values():
+            _resolve(silent, said=False)
         while self._waiting:
             self._waiting.popleft().abort()
         self._arrived.set()
@@ -248,14 +263,63 @@ class RealListener:
 
     async def _open(self, sock: socket.socket, on_reserve: bool) -> None:
         try:
+            tls = await self._tls_of(sock) if self._clear_too else self._tls
             await self._loop.connect_accepted_socket(
-                lambda: self._connection(self, on_reserve),
+                lambda: self._connection(self, on_reserve, tls is not None),
                 sock,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else _HANDSHAKE_S,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else _HANDSHAKE_S,
             )
         except OSError as failed:  # TLS errors are such, too
+            if isinstance(failed, SSLError) and failed.reason in NOT_TLS:
+                used = "HTTP" if failed.reason == "HTTP_REQUEST" else "a protocol"
+                log.warning("a client uses %s without TLS on port %d, which serves TLS only", used, self.port)
             log.debug("a connection is not made: %r", failed)
             sock.close()
             if on_reserve:
                 self.gone()
+
+    async def _tls_of(self, sock: socket.socket) -> SSLContext | None:
+        """The context for TLS if the client begins with TLS; ConnectionAbortedError if it says nothing in time."""
+        try:
+            first = sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            if not await self._says_something(sock):
+                raise ConnectionAbortedError("the client sent nothing") from None
+            first = sock.recv(1, socket.MSG_PEEK)
+        if not first:
+            raise ConnectionAbortedError("the client closed the connection before it sent anything")
+        return self._tls if first[0] == _TLS_HANDSHAKE_RECORD else None
+
+    async def _says_something(self, sock: socket.socket) -> bool:
+        """Wait for a client's first byte, or its end; False if it came too late, or too many are silent."""
+        if self._closed:
+            return False
+        if len(self._silent) >= _MAX_SILENT:
+            for longest in self._silent.values():
+                if not longest.done():
+                    longest.set_result(False)
+                    break
+        came: asyncio.Future[bool] = self._loop.create_future()
+        self._silent[sock] = came
+        timer = self._loop.call_later(_FIRST_BYTE_S, _resolve_silent, came)
+        self._loop.add_reader(sock, _resolve_said, came)
+        try:
+            return await came
+        finally:
+            self._loop.remove_reader(sock)
+            timer.cancel()
+            del self._silent[sock]
+
+
+def _resolve(came: "asyncio.Future[bool]", *, said: bool) -> None:
+    if not came.done():
+        came.set_result(said)
+
+
+def _resolve_said(came: "asyncio.Future[bool]") -> None:
+    _resolve(came, said=True)
+
+
+def _resolve_silent(came: "asyncio.Future[bool]") -> None:
+    _resolve(came, said=False)

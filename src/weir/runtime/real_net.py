@@ -10,7 +10,7 @@ from typing import cast
 from weir.model.errors import ConnectFailedError, ConnectionLostError, TlsFailedError
 from weir.model.ids import Buffer
 from weir.runtime.real_buffers import BufferPool, Inbox
-from weir.runtime.real_listening import DescriptorLimit, RealListener, bind
+from weir.runtime.real_listening import NOT_TLS, DescriptorLimit, RealListener, bind
 from weir.runtime.real_sending import Sender
 
 #: Reading stops while this much waits to be received, writing pushes back above the other.
@@ -204,17 +204,26 @@ class RealNetwork:
             # Whoever was there may have gone just then.
             raise ConnectFailedError(f"{host}:{port} ended the handshake of TLS") from ended
         except SSLError as refused:
+            if refused.reason in NOT_TLS:
+                hint = "use the TLS port of the server, or connect without TLS (http://, pulsar://)"
+                raise TlsFailedError(f"{host}:{port} answered without TLS", hint=hint) from refused
             raise TlsFailedError(f"TLS with {host}:{port} failed: {refused.reason or refused}") from refused
         except (OSError, OverflowError) as refused:
             raise ConnectFailedError(f"cannot connect to {host}:{port}: {refused}") from refused
         return connection
 
     async def listen(
-        self, host: str, port: int, *, tls: SSLContext | None = None, reserve: bool = False
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: SSLContext | None = None,
+        reserve: bool = False,
+        clear_too: bool = False,
     ) -> RealListener:
         sockets = await bind(host, port)
 
-        def connection(listener: RealListener, on_reserve: bool) -> RealConnection:
-            return RealConnection(self._pool, half_close=tls is None, accepted=listener, on_reserve=on_reserve)
+        def connection(listener: RealListener, on_reserve: bool, secure: bool) -> RealConnection:
+            return RealConnection(self._pool, half_close=not secure, accepted=listener, on_reserve=on_reserve)
 
-        return RealListener(sockets, connection, self._descriptors, tls=tls, reserve=reserve)
+        return RealListener(sockets, connection, self._descriptors, tls=tls, reserve=reserve, clear_too=clear_too)

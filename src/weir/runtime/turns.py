@@ -10,7 +10,9 @@ more than its units say is noticed after it, and ends the turn as well.
 """
 
 import asyncio
-from typing import TypeVar
+from collections.abc import Coroutine, Iterable
+from itertools import islice
+from typing import Any, TypeVar
 
 from weir.model.steps import Steps
 from weir.runtime.interfaces import Clock
@@ -28,6 +30,8 @@ UNIT_BYTES = 4096
 UNIT_ELEMENTS = 8
 #: Units of looking something up by its name, and of answering that there is none such.
 LOOK_UP_UNITS = 4
+#: Units of opening a producer or consumer, or of letting go of one.
+OPEN_UNITS = 8
 #: No turn is longer, in seconds, once the command at hand is done.
 LONGEST_S = 0.005
 
@@ -60,7 +64,10 @@ class Turns:
     async def next(self) -> None:
         """Wait for the next turn: after every other task that is ready, and those of this connection that waited
         before."""
+        waits = self._next.locked()
         async with self._next:
+            if waits and not self.spend(0):  # it waited for others, who left something of the turn that they began
+                return
             await self._clock.sleep(0)
             self.begin()
 
@@ -74,6 +81,18 @@ class Turns:
                 return result
             if self.spend(units):
                 await self.next()
+
+    async def run_all(self, works: Iterable[Coroutine[Any, Any, object]], units: int) -> list[Exception]:
+        """Run all of these, `units` each, some at once in each turn; answers the errors of those that failed.
+        `works` makes each coroutine when its turn has come."""
+        failures: list[Exception] = []
+        size = max(1, self._units // units)
+        rest = iter(works)
+        while some := list(islice(rest, size)):
+            done = await asyncio.gather(*some, return_exceptions=True)
+            failures += [failure for failure in done if isinstance(failure, Exception)]
+            await self.pause(units * len(some))
+        return failures
 
     async def pause(self, units: int = 1) -> None:
         """So much was done, of something that is not `Work`; wait if the turn is over by that."""

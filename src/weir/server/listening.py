@@ -20,7 +20,10 @@ def naming_setting(listener: str) -> Iterator[None]:
     try:
         yield
     except AddressInUseError as refused:
-        hint = f"stop whoever listens there, or choose another port: --set {key}=127.0.0.1:0 takes a free one"
+        hint = (
+            "stop the process that listens there, or choose another port:"
+            f" --set {key}=127.0.0.1:0 takes a free one, and weir up --port-offset 100 moves all listeners"
+        )
         raise AddressInUseError(f"{key}: {refused.what}", hint=hint) from refused
     except ConnectFailedError as refused:
         raise ConnectFailedError(f"{key}: {refused.what}", hint=refused.hint) from refused
@@ -33,9 +36,18 @@ class BoundNetwork:
         self._net = net
         self._bound: dict[Address, Listener] = {}
 
-    async def bind(self, address: Address, *, tls: SSLContext | None = None, reserve: bool = False) -> Address:
+    async def bind(
+        self,
+        address: Address,
+        *,
+        tls: SSLContext | None = None,
+        reserve: bool = False,
+        clear_too: bool = False,
+    ) -> Address:
         """Take the address; the same with the real port, or AddressInUseError."""
-        listener = await self._net.listen(address.host, address.port, tls=tls, reserve=reserve)
+        listener = await self._net.listen(
+            address.host, address.port, tls=tls, reserve=reserve, clear_too=clear_too
+        )
         bound = Address(address.host, listener.port)
         self._bound[bound] = listener
         return bound
@@ -50,12 +62,18 @@ class BoundNetwork:
         return await self._net.connect(host, port, timeout_s=timeout_s, tls=tls)
 
     async def listen(
-        self, host: str, port: int, *, tls: SSLContext | None = None, reserve: bool = False
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: SSLContext | None = None,
+        reserve: bool = False,
+        clear_too: bool = False,
     ) -> Listener:
         bound = self._bound.pop(Address(host, port), None)
         if bound is not None:
             return bound
-        return await self._net.listen(host, port, tls=tls, reserve=reserve)
+        return await self._net.listen(host, port, tls=tls, reserve=reserve, clear_too=clear_too)
 
     def release(self) -> None:
         """Let go of the addresses that no server took."""

@@ -25,7 +25,7 @@ from weir.ledger.settings import LedgerSettings
 from weir.meta.embedded import EmbeddedMeta, open_embedded
 from weir.meta.interfaces import MetaStore
 from weir.model.check import present
-from weir.model.errors import BookieUnavailableError, FileLockedError, StorageFullError
+from weir.model.errors import BookieUnavailableError, DiskFullError, FileLockedError, StorageFullError
 from weir.model.ids import BookieId
 from weir.runtime.accepted_losses import record_accepted
 from weir.runtime.interfaces import FileLock, Runtime
@@ -35,6 +35,8 @@ from weir.server.node import Node
 from weir.wire.metadata import BookieInfo
 
 _ORPHAN_INTERVAL_S = 600.0
+#: What a start writes before messages come, with some to spare.
+_LEAST_FREE_BYTES = 1024 * 1024
 _NOT_STARTED = "storage is started before it is used"
 #: The one bookie is in this process; nobody will connect to it.
 _NOWHERE = Address("localhost", 1)
@@ -98,6 +100,7 @@ class StorageFolder(Node):
 
     def check_writable(self) -> None:
         """Raise if nothing can be stored now."""
+        self.meta.check_writable()
         bookie = self.bookie
         if bookie.state is BookieState.READ_ONLY and bookie.why_read_only:
             raise StorageFullError(f"the storage is read-only: {bookie.why_read_only}")
@@ -115,6 +118,7 @@ class StorageFolder(Node):
         if self._on_locked is not None:
             self._on_locked()
         await check_format(runtime.disk, folder)
+        await _check_space(runtime, folder)
         accept_loss = self._settings.accept_loss
         meta = await open_embedded(runtime, f"{folder}/meta", accept_loss=accept_loss)
         self._started.push_async_callback(meta.close)
@@ -123,6 +127,9 @@ class StorageFolder(Node):
         await self._know(meta, bookie)
         await write_format(runtime.disk, folder)
         self._meta, self._bookie = meta, bookie
+        tasks = TaskScope("storage folder")
+        self._started.push_async_callback(tasks.close)
+        tasks.spawn(self._follow_meta(meta), "metadata")
 
     async def _know(self, meta: EmbeddedMeta, bookie: Bookie) -> None:
         """Make sure that the metadata knows what this disk holds, or goes on without what it forgot."""
@@ -149,6 +156,10 @@ class StorageFolder(Node):
         freezer = Freezer(self._runtime, DataFolder(self._settings.folder), meta, bookie)
         tasks.spawn(freezer.run(), "copies")
         tasks.spawn(watch_for_orphans(bookie, meta, self._runtime.clock, interval_s=_ORPHAN_INTERVAL_S), "orphans")
+
+    async def _follow_meta(self, meta: EmbeddedMeta) -> None:
+        await meta.failed()
+        self._failed.set()
 
     async def _follow_state(self, bookie: Bookie, registration: Registration) -> None:
         state = bookie.state
@@ -251,6 +262,17 @@ async def open_ledgers(
     await ledgers.start()
     stack.push_async_callback(ledgers.close)
     return ledgers
+
+
+async def _check_space(runtime: Runtime, folder: str) -> None:
+    """DiskFullError if not even the start could be recorded: it would wait for space without an end."""
+    free = await runtime.disk.free_bytes(folder)
+    if free < _LEAST_FREE_BYTES:
+        raise DiskFullError(
+            f"No space left on device: the disk of {folder} has {size_text(free)} left, and Weir needs"
+            f" {size_text(_LEAST_FREE_BYTES)} to start",
+            hint="free some space on that disk, then start again",
+        )
 
 
 async def _lock(runtime: Runtime, folder: str) -> FileLock:

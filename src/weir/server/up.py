@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from weir.cli.found import folder_id
 from weir.model.errors import DiskError
 from weir.server.addresses import Address
 from weir.server.reloading import Reloading
@@ -33,11 +34,12 @@ async def serve_until_signal(
     on_ready: Callable[[], None],
     ready_content: Callable[[], Mapping[str, Any]] | None = None,
     listening_file: Path | None = None,
+    instance: str = "",
     reload: Callable[[], None] | None = None,
 ) -> None:
     """Start, say so (where it listens, or `ready_content`), and wait for SIGTERM, SIGINT or the disk's failure;
-    then end in order. `listening_file`: where commands that are given no address find it. `reload`: done at a
-    SIGHUP."""
+    then end in order. `listening_file`: where commands that are given no address find it, with the `instance`
+    that the admin REST confirms to them. `reload`: done at a SIGHUP."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -49,7 +51,9 @@ async def serve_until_signal(
         return
     try:
         where = {name: str(address) for name, address in node.addresses.items()}
-        say_ready(listening_file, {"pid": os.getpid(), **where})
+        if listening_file is not None:
+            known = {"pid": os.getpid(), "instance": instance, "folder": folder_id(listening_file.parent)}
+            say_ready(listening_file, {**known, **where})
         say_ready(ready_file, where if ready_content is None else ready_content())
         on_ready()
         await _finished_first(asyncio.create_task(node.failed()), stop)
@@ -58,9 +62,7 @@ async def serve_until_signal(
         say_gone(listening_file)
         await node.close()
     if not stopping.is_set():
-        raise DiskError(
-            "the journal failed, so nothing more can be stored", hint="see the log, then start it again"
-        )
+        raise DiskError("the disk failed, so nothing more can be stored", hint="see the log, then start it again")
 
 
 def _heed_hangups(loop: asyncio.AbstractEventLoop, reload: Callable[[], None], end: Callable[[], None]) -> None:

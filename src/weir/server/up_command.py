@@ -13,7 +13,7 @@ from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 from weir.runtime.real_watch import LoopWatch
 from weir.server.broker_node import BrokerNode
-from weir.server.config.options import config_options
+from weir.server.config.options import config_options, port_offset_option
 from weir.server.config.tree import Config
 from weir.server.node_commands import config_source, load_config, ready_path, settle
 from weir.server.open_listeners import warning
@@ -38,6 +38,8 @@ Examples:
   weir up --connect                           and connectors, which carry records to and from other systems
   weir up --functions                         and functions that are deployed, for latency in milliseconds
   weir up --workers 3                         the same folder, served by three broker processes
+  weir up --data second --port-offset 100     a second Weir on this machine; Pulsar 6750, Kafka 9192, AMQP 5772,
+                                              RocketMQ 8181, HTTP 8180
   weir up --set listeners.pulsar=127.0.0.1:0 --set listeners.kafka= --ready-file ready.json
   weir config show                            every setting; weir config explain KEY tells more
 
@@ -47,6 +49,7 @@ log says what came of it.
 """
 )
 @click.option("--data", metavar="DIR", help="The folder for everything that is kept; made when new.")
+@port_offset_option
 @config_options
 @click.option(
     "--accept-loss",
@@ -82,6 +85,7 @@ def up(
     ctx: click.Context,
     *,
     data: str | None,
+    port_offset: int | None,
     config_file: str | None,
     assignments: tuple[str, ...],
     accept_loss: bool,
@@ -92,16 +96,18 @@ def up(
     connect: bool,
 ) -> None:
     """Run a whole Weir on this machine: broker, storage and metadata in one process."""
-    config = load_config(ctx, config_file, assignments, {} if data is None else {"data": data})
+    given = {"data": data, "port-offset": None if port_offset is None else str(port_offset)}
+    named = {name: value for name, value in given.items() if value is not None}
+    config = load_config(ctx, config_file, assignments, named)
     _check(config)
-    source = config_source(ctx, config_file, assignments, {} if data is None else {"data": data})
+    source = config_source(ctx, config_file, assignments, named)
     ready = ready_path(ready_file)
     beside = Beside(streams, functions, connect)
     if workers is None:
         run(lambda runtime: _up(runtime, config, source, ready, accept_loss=accept_loss, beside=beside))
         return
-    given = (*assignments, f"data={config.data}")
-    options = WorkerOptions(config_file, given, workers, accept_loss=accept_loss)
+    of_workers = (*assignments, f"data={config.data}")
+    options = WorkerOptions(config_file, of_workers, workers, accept_loss=accept_loss)
     run(lambda runtime: _up_with_workers(runtime, config, source, ready, options, beside=beside))
 
 
@@ -140,13 +146,15 @@ async def _up_with_workers(
     beside: Beside,
 ) -> None:
     say_gone(ready_file)
-    workers = Workers(runtime, config, options)
+    listening = _listening_file(config.data)
+    workers = Workers(runtime, config, options, on_locked=lambda: say_gone(listening))
     node = beside.of(workers, runtime, config)
     await serve_until_signal(
         node,
         ready_file=ready_file,
         on_ready=lambda: _say_up(node, config),
-        listening_file=_listening_file(config.data),
+        listening_file=listening,
+        instance=workers.instance,
         reload=Reloading(source, pass_on=workers.supervisor.hang_up),
     )
 
@@ -187,8 +195,14 @@ async def _up(
     accept_loss: bool,
     beside: Beside,
 ) -> None:
-    # What a killed one left behind would mislead whoever waits for the file; that of a living one is not ours.
-    broker = BrokerNode(runtime, config, on_locked=lambda: say_gone(ready_file), accept_loss=accept_loss)
+    listening = _listening_file(config.data)
+
+    def on_locked() -> None:
+        """Files of a killed process would mislead their readers; those of a living one are not ours."""
+        say_gone(ready_file)
+        say_gone(listening)
+
+    broker = BrokerNode(runtime, config, on_locked=on_locked, accept_loss=accept_loss)
     node = beside.of(broker, runtime, config)
 
     def on_ready() -> None:
@@ -203,6 +217,7 @@ async def _up(
             node,
             ready_file=ready_file,
             on_ready=on_ready,
-            listening_file=_listening_file(config.data),
+            listening_file=listening,
+            instance=broker.instance,
             reload=Reloading(source),
         )

@@ -2,12 +2,15 @@
 
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from weir.model.errors import FileLockedError
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
+from weir.server.broker_node import INSTANCE, new_instance
+from weir.server.config.load import PORT_OFFSET
 from weir.server.config.tree import Config
 from weir.server.entrance import Entrance
 from weir.server.free_ports import HeldPorts
@@ -47,7 +50,18 @@ class Workers(Node):
     """Serves at the configured addresses, where newcomers come to any worker. At the end the workers go first, who
     hand over and answer what they took, then the storage."""
 
-    def __init__(self, runtime: Runtime, config: Config, options: WorkerOptions) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: Config,
+        options: WorkerOptions,
+        *,
+        on_locked: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_locked` is called when the data folder is known to be nobody else's."""
+        self._on_locked = on_locked
+        #: Every worker tells it as its own: newcomers come to any of them.
+        self.instance = new_instance(runtime.rng)
         self._runtime = runtime
         self._config = config
         self._options = options
@@ -92,6 +106,7 @@ class Workers(Node):
         except FileLockedError:
             raise FileLockedError(f"another `weir up` runs on {self._config.data}") from None
         self._started.push_async_callback(lock.release)
+        self._on_locked()
 
     async def _enter(self, name: str, address: Address) -> None:
         entrance = Entrance(self._runtime, address, lambda: self._alive(name))
@@ -127,6 +142,7 @@ class Workers(Node):
         name = _worker_name(number)
         values = {f"listeners.{listener}": str(own[number]) for listener, own in self._own.items()}
         values |= {
+            PORT_OFFSET: "0",  # these are the ports themselves
             "listeners.peer": f"{_LOOPBACK}:{peer}",
             "cluster.meta": meta_url,
             "cluster.name": name,
@@ -139,7 +155,7 @@ class Workers(Node):
         given = [] if self._options.config_file is None else ["--config", self._options.config_file]
         given += [part for assignment in self._options.assignments for part in ("--set", assignment)]
         arguments = [*command, *given, *own, "--ready-file", str(ready)]
-        return ChildSpec(name, role, weir_command(*arguments), ready)
+        return ChildSpec(name, role, weir_command(*arguments), ready, environment={INSTANCE: self.instance})
 
 
 def _worker_name(number: int) -> str:

@@ -7,7 +7,7 @@ Nothing here loads PySpark: commands that only ask for a word of the lake would 
 import importlib.abc
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -17,16 +17,25 @@ from weir.model.errors import SparkSetupError
 
 _NAME = "weir"
 #: What is hooked: modules, their classes, and the method of each that has Spark look for the format.
-_MODULES = {
+_FINDING = {
     "pyspark.sql.readwriter": {"DataFrameReader": "load", "DataFrameWriter": "save"},
     "pyspark.sql.streaming.readwriter": {"DataStreamReader": "load", "DataStreamWriter": "start"},
 }
+#: Methods that give a stream, and methods that start a query: before it starts, Spark's map of the source's
+#: environment must be complete (weir.spark.source_environment).
+_STREAMING = {
+    "pyspark.sql.streaming.readwriter": ("load", "table", "start", "toTable"),
+    "pyspark.sql.connect.streaming.readwriter": ("start", "toTable"),
+}
+_MODULES = {*_FINDING, *_STREAMING}
 #: What Spark says where it does not know the format; and where it does, and its Python does not know Weir.
 _UNKNOWN, _NOT_THERE = "DATA_SOURCE_NOT_FOUND", "No module named 'weir"
 _KNOWN = "DATA_SOURCE_ALREADY_EXISTS"
 _WITH_WEIR = "build the session after `import weir.spark`, without PYSPARK_PYTHON, or install Weir there"
 #: What is kept of a reader, beside what it tells the JVM.
 _FORMAT, _GIVEN, _SCHEMA = "_weir_format", "_weir_given", "_weir_schema"
+#: The mark of a method that is hooked for the environment.
+_SETTLES = "_weir_settles"
 
 
 def hook_readers() -> None:
@@ -40,10 +49,15 @@ def hook_readers() -> None:
 
 
 def _hook(module: ModuleType) -> None:
-    for name, method in _MODULES[module.__name__].items():
+    for name, method in _FINDING.get(module.__name__, {}).items():
         _find_format(getattr(module, name), method)
     if hasattr(module, "DataFrameReader"):
         _install(module.DataFrameReader)
+    for name, hook in (("DataStreamReader", _settle_after), ("DataStreamWriter", _settle_before)):
+        for method in _STREAMING.get(module.__name__, ()):
+            kind = getattr(module, name)
+            if method in vars(kind):
+                _replace(kind, method, hook)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -107,6 +121,38 @@ def _find_format(kind: Any, method: str) -> None:
 
     kind._weir_finds = True
     setattr(kind, method, found)
+
+
+def _replace(kind: Any, method: str, hook: Callable[[Any], Any]) -> None:
+    """Once."""
+    before = getattr(kind, method)
+    if not hasattr(before, _SETTLES):
+        after = wraps(before)(hook(before))
+        setattr(after, _SETTLES, True)
+        setattr(kind, method, after)
+
+
+def _settle_after(read: Any) -> Any:
+    def found(self: Any, *given: Any, **named: Any) -> Any:
+        from weir.spark.source_environment import settle_environment
+
+        frame = read(self, *given, **named)
+        settle_environment(frame.sparkSession)
+        return frame
+
+    return found
+
+
+def _settle_before(start: Any) -> Any:
+    def started(self: Any, *given: Any, **named: Any) -> Any:
+        from weir.spark.source_environment import settle_environment, start_in_turn
+
+        # A table of SQL, or a session of before this import, has not been seen by a reader.
+        if settle_environment(getattr(self, "_spark", None)):
+            return start(self, *given, **named)
+        return start_in_turn(lambda: start(self, *given, **named))
+
+    return started
 
 
 def _register(spark: Any) -> None:

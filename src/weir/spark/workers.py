@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pyspark import TaskContext
+
 from weir.client.kafka.cluster import Cluster
 from weir.client.kafka.settings import KafkaSettings
 
@@ -20,6 +22,9 @@ from weir.client.kafka.settings import KafkaSettings
 _USES = 3
 #: Connections that wait for the next task: so many of one query, for so long, and to so many clusters.
 _MOST_IDLE, _IDLE_S, _MOST_KINDS = 4, 60.0, 16
+
+#: As Spark gives it to the tasks of a stream.
+_QUERY_ID = "sql.streaming.queryId"
 
 _used = 0
 _idle: dict[KafkaSettings, list[tuple[float, Cluster]]] = {}
@@ -32,6 +37,12 @@ def settle() -> None:
     if _used < _USES and "SPARK_REUSE_WORKER" in os.environ:
         _used += 1
         gc.freeze()
+
+
+def query_id() -> str | None:
+    """In a task of a stream, the id that its checkpoint has."""
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(_QUERY_ID)
 
 
 @contextmanager

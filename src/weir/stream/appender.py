@@ -75,6 +75,7 @@ class Appender:
         self._waiting_bytes = 0  # queued or sent, and not acknowledged
         self._flush_due = False
         self._turnover = Turnover(name, self, self._clock, self._settings.retry_pause_s)
+        self._turnover_failure: WeirError | None = None
         self._failure: WeirError | None = None
         self._finished: WeirError | None = None  # why no more appends are taken, while the last ones end
         #: Counts the times that appends failed: a producer that was there before must not go on as if nothing
@@ -152,6 +153,11 @@ class Appender:
             self._turnover.start(self._open_ledger)
 
     @property
+    def in_flight(self) -> bool:
+        """Whether an append is neither acknowledged nor refused yet."""
+        return bool(self._queue or self._in_flight)
+
+    @property
     def has_capacity(self) -> bool:
         """Whether `wait_capacity` neither waits nor raises."""
         return self._failure is None and self._waiting_bytes <= self._settings.window_bytes
@@ -188,13 +194,18 @@ class Appender:
 
         self._on_stored = both
 
-    async def settled(self) -> None:
-        """Wait until it is known what a failed ledger left behind; raises once the stream is dead."""
+    async def settled(self, *, patient: bool = True) -> None:
+        """Wait until it is known what a failed ledger left behind; raises once the stream is dead and, unless
+        `patient`, when an attempt to find out fails."""
+        known = self._turnover_failure
         while self._failure is None and (
             self._turnover or (self._writer is not None and self._writer.failure is not None)
         ):
             self._kick()
             await self._growth.wait()
+            latest = self._turnover_failure
+            if not patient and latest is not None and latest is not known:
+                raise latest
         if self._failure is not None:
             raise self._failure
 
@@ -397,7 +408,9 @@ class Appender:
     # --- opening, rolling, recovering the ledger --------------------------------------------------------
 
     def turnover_failed(self, failure: WeirError) -> None:
+        self._turnover_failure = failure
         self._strand(failure)
+        self._growth.wake()
 
     def turned_over(self) -> None:
         self._kick()

@@ -6,6 +6,7 @@ lets go in order writes the batches down, into a ledger of their own that the st
 """
 
 import logging
+from collections.abc import Callable
 from contextlib import aclosing
 from struct import Struct
 
@@ -82,13 +83,16 @@ class Carried:
             log.warning("transient messages of %s are gone: %s", self._stream.name, failed)
         return found
 
-    async def save(self) -> None:
-        """Write down what is in memory, for the next holder."""
+    async def save(self, mark: Callable[[], None]) -> None:
+        """Write down what is in memory, for the next holder. `mark` has the cursor written with it: until then it
+        may have moved, over messages in memory, and nothing of that was written."""
         try:
             if self._stream.end_offset > self._stream.written_to:  # what is on its way is in memory then
                 await self._stream.write_gap()
             if self._stream.unwritten and not self._stream.unwritten.all_carried:
-                await self._replace(await self._write(self._stream.unwritten.carry()))
+                batches = self._stream.unwritten.carry()
+                mark()
+                await self._replace(await self._write(batches))
         except WeirError as failed:
             log.warning("transient messages of %s stay behind: %s", self._stream.name, failed)
 

@@ -116,6 +116,11 @@ class Stream:
         return self._chain.value
 
     @property
+    def chain_version(self) -> int:
+        """Of the chain, in the metadata."""
+        return self._chain.version
+
+    @property
     def start_offset(self) -> int:
         """The oldest offset that may still be read."""
         return self.chain.start_offset
@@ -230,6 +235,11 @@ class Stream:
         self._appender.prepare()
 
     @property
+    def in_flight(self) -> bool:
+        """Whether an append is neither acknowledged nor refused yet."""
+        return self._appender.in_flight
+
+    @property
     def has_capacity(self) -> bool:
         return self._appender.has_capacity
 
@@ -247,9 +257,10 @@ class Stream:
         """How often appends failed so far: one that was made after a failed one must not outlive it."""
         return self._appender.failures
 
-    async def settled(self) -> None:
-        """Wait until it is known what became of appends that failed."""
-        await self._appender.settled()
+    async def settled(self, *, patient: bool = True) -> None:
+        """Wait until it is known what became of appends that failed. Unless `patient`, an attempt to find out that
+        fails is raised, and not repeated."""
+        await self._appender.settled(patient=patient)
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call a plain function whenever the end has moved, appends have failed, or the stream has died."""

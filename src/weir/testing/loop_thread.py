@@ -1,7 +1,10 @@
 """An event loop on a thread of its own, for a whole node within a test; watched, so that nothing holds it."""
 
 import asyncio
+import gc
+import selectors
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -19,13 +22,47 @@ _STOP_S = 120.0
 _running: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
 
 
+class TurnMeter(selectors.DefaultSelector):
+    """Measures the turns of a loop: all that the loop runs between two looks at its sockets, in CPU time of its
+    thread. The time of the garbage collector is left out: it depends on all that the process has in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest_s = 0.0
+        self._began_s: float | None = None
+        self._collecting_s = 0.0
+        self._thread = 0
+        gc.callbacks.append(self._collects)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._began_s is not None:
+            self.longest_s = max(self.longest_s, time.thread_time() - self._began_s)
+        self._thread = threading.get_ident()
+        ready = super().select(timeout)
+        self._began_s = time.thread_time()
+        return ready
+
+    def close(self) -> None:
+        gc.callbacks.remove(self._collects)
+        super().close()
+
+    def _collects(self, phase: str, _info: dict[str, int]) -> None:
+        if threading.get_ident() != self._thread or self._began_s is None:
+            return
+        if phase == "start":
+            self._collecting_s = time.thread_time()
+        else:
+            self._began_s += time.thread_time() - self._collecting_s
+
+
 class LoopThread:
     """Runs from the start until `stop`, which raises if the loop was held."""
 
     def __init__(self, *, held_limit_s: float = HELD_LIMIT_S) -> None:
         self.holds = LoopHolds()
         self._held_limit_s = held_limit_s
-        self._loop = asyncio.new_event_loop()
+        self.turns = TurnMeter()
+        self._loop = asyncio.SelectorEventLoop(self.turns)
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._watch = LoopWatch(self.holds)

@@ -42,7 +42,7 @@ from weir.gateway.amqp.connection.settings import AmqpSettings
 from weir.gateway.kafka.connection.server import KafkaServer
 from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.pulsar.server import PulsarServer
-from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
+from weir.gateway.pulsar.settings import PulsarSettings
 from weir.gateway.rocketmq.connection.server import RocketmqServer
 from weir.gateway.rocketmq.connection.settings import RocketmqSettings
 from weir.ledger.client import LedgerClient
@@ -259,7 +259,6 @@ class ManyBrokers:
             advertise=listeners["pulsar"],
             close_grace_s=0.5,
             sweep_interval_s=0.05,
-            limits=SessionLimits(linger_s=0.1),
         )
 
         async def anybody(request: Request) -> str:

@@ -21,8 +21,11 @@ _KEY = Struct("<QQ")
 _CRC_BYTES = 4
 
 HEADER_BYTES = _HEADER.size
-#: No entry's payload may be larger: a frame, a journal record and a cache slot are bounded by it.
-MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
+#: The largest message that Weir can be configured to accept, as RabbitMQ 3.x does.
+MAX_MESSAGE_BYTES = 128 * 1024 * 1024
+#: No entry's payload may be larger: a frame, a journal record and a cache slot are bounded by it. It has space for
+#: the largest message with its properties.
+MAX_PAYLOAD_BYTES = MAX_MESSAGE_BYTES + 1024 * 1024
 
 
 class Entry(NamedTuple):

@@ -4,9 +4,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from weir.model.errors import InvariantError, UnknownVersionError, WireError
+from weir.model.errors import ChecksumError, InvariantError, UnknownVersionError, WireError
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata, LedgerState, Quorum
+from weir.wire.checksum import crc32c
 
 _VERSION = 1
 
@@ -88,15 +89,23 @@ def decode_bookie_info(data: bytes) -> BookieInfo:
 
 
 def encode_cookie(cookie: Cookie) -> bytes:
-    return dump_fields({"bookie": cookie.bookie_id, "instance": cookie.instance})
+    return dump_fields({"bookie": cookie.bookie_id, "instance": cookie.instance, "crc": _cookie_crc(cookie)})
 
 
 def decode_cookie(data: bytes) -> Cookie:
+    """Cookies of Weir 0.1 have no checksum."""
     fields = load_fields(data, "cookie")
     try:
-        return Cookie(BookieId(str(fields["bookie"])), str(fields["instance"]))
+        cookie = Cookie(BookieId(str(fields["bookie"])), str(fields["instance"]))
     except (KeyError, ValueError, TypeError) as bad:
         raise WireError(f"cookie is malformed: {bad!r}") from bad
+    if fields.get("crc", _cookie_crc(cookie)) != _cookie_crc(cookie):
+        raise ChecksumError("the cookie's checksum does not match")
+    return cookie
+
+
+def _cookie_crc(cookie: Cookie) -> int:
+    return crc32c(json.dumps([cookie.bookie_id, cookie.instance]).encode())
 
 
 def dump_fields(fields: dict[str, Any]) -> bytes:

@@ -4,6 +4,9 @@
     record: magic u32 | crc32c u32 | key length u32 | value length u32 | flags u32 | revision u64 | durable u64
             | key | value
 
+Every version of the format has this header: a header of an unknown version is believed only if its checksum, which
+covers the version, is right. Otherwise it is damaged.
+
 A log's header names the revision of its first record; a snapshot's the revision that it was taken at, and how
 many records it has. A record of a snapshot is a block of neighbouring keys (`wire.metablock`): its key is the
 first of them, its revision their number, and it is leased if one of them is.
@@ -14,6 +17,7 @@ this place is valid: not one that a value happens to contain, not one left from 
 recovery tell a torn tail from damage (docs/adr/0005).
 """
 
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -75,12 +79,12 @@ def decode_header(magic: bytes, data: Buffer) -> FileHeader:
     if len(data) < HEADER_BYTES:
         raise WireError(f"a file header needs {HEADER_BYTES} bytes, {len(data)} are there")
     found, crc, file_id, revision, records = _HEADER.unpack_from(data)
-    if found != magic:
-        if found[:_FAMILY_BYTES] == magic[:_FAMILY_BYTES]:
-            raise UnknownVersionError(f"file format {found!r}", hint="written by a newer Weir? upgrade this one")
+    if found[:_FAMILY_BYTES] != magic[:_FAMILY_BYTES]:
         raise WireError(f"not a metadata file: it begins with {found!r}")
-    if crc32c(memoryview(data)[_HEADER_COVERED_AT:HEADER_BYTES], crc32c(magic)) != crc:
+    if crc32c(memoryview(data)[_HEADER_COVERED_AT:HEADER_BYTES], crc32c(found)) != crc:
         raise ChecksumError("the file header's checksum does not match")
+    if found != magic:
+        raise UnknownVersionError(f"file format {found!r}", hint="written by a newer Weir: upgrade this one")
     return FileHeader(file_id, revision, records)
 
 
@@ -122,13 +126,31 @@ def decode_record(data: Buffer, offset: int, file_id: int) -> LogRecord:
     return LogRecord(key, value, revision, durable, bool(flags & _LEASED), end)
 
 
+def record_offsets(data: bytes, offset: int) -> Iterator[int]:
+    """Where records may begin, from `offset` on."""
+    while (offset := data.find(_RECORD_MAGIC, offset)) >= 0:
+        yield offset
+        offset += 1
+
+
+def record_checksums(data: bytes, offset: int, file_ids: Iterable[int]) -> list[int] | None:
+    """The checksum that the record at `offset` has, and those that it must have in files with these ids; None if
+    no record of plausible size begins there."""
+    if len(data) - offset < _RECORD.size:
+        return None
+    _, stored, key_length, value_length, *_ = _RECORD.unpack_from(data, offset)
+    end = offset + _RECORD.size + key_length + value_length
+    if key_length > MAX_KEY_BYTES or value_length > MAX_VALUE_BYTES or end > len(data):
+        return None
+    covered = memoryview(data)[offset + _RECORD_COVERED_AT : end]
+    return [stored, *(crc32c(covered, crc32c(_SEED.pack(file_id, offset))) for file_id in file_ids)]
+
+
 def find_record(data: bytes, offset: int, file_id: int) -> LogRecord | None:
     """The first whole record that begins at or after `offset`, wherever it lies."""
-    while True:
-        offset = data.find(_RECORD_MAGIC, offset)
-        if offset < 0:
-            return None
+    for begin in record_offsets(data, offset):
         try:
-            return decode_record(data, offset, file_id)
+            return decode_record(data, begin, file_id)
         except WireError:
-            offset += 1
+            continue
+    return None

@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from enum import Enum
 from typing import Any
 
+from weir.model.lake import LakeCatalog
 from weir.model.policies import (
     AutoTopicCreation,
     BacklogAction,
@@ -329,6 +330,35 @@ def decode_user(data: bytes) -> User:
         "a user",
         lambda f: User(
             text(f["name"]), text(f["password_hash"]), PasswordHashing(f["hashing"]), _texts(f["tags"])
+        ),
+    )
+
+
+# --- catalogs of the lake -------------------------------------------------------------------------------------
+
+
+def encode_lake_catalog(catalog: LakeCatalog) -> bytes:
+    return dump_fields(
+        {
+            "name": catalog.name,
+            "to": catalog.to,
+            "catalog": catalog.catalog,
+            "options": dict(catalog.options),
+            "tenants": None if catalog.tenants is None else list(catalog.tenants),
+        }
+    )
+
+
+def decode_lake_catalog(data: bytes) -> LakeCatalog:
+    return decode(
+        data,
+        "a catalog of the lake",
+        lambda f: LakeCatalog(
+            text(f["name"]),
+            text(f["to"]),
+            text(f["catalog"]),
+            _pairs(f["options"]),
+            None if f["tenants"] is None else _texts(f["tenants"]),
         ),
     )
 

@@ -26,6 +26,8 @@ def encode_replay(replay: Replay) -> bytes:
             "producer_epoch": replay.producer_epoch,
             "batch": replay.batch,
             "updated_ms": replay.updated_ms,
+            "topic_id": replay.topic_id,
+            "target_id": replay.target_id,
         }
     )
 
@@ -52,5 +54,7 @@ def decode_replay(data: bytes) -> Replay:
             producer_epoch=number(f["producer_epoch"]),
             batch=number(f["batch"]),
             updated_ms=number(f["updated_ms"]),
+            topic_id=text(f.get("topic_id", "")),
+            target_id=text(f.get("target_id", "")),
         ),
     )

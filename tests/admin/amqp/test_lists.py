@@ -88,3 +88,14 @@ def test_an_empty_list_has_a_first_page() -> None:
 def test_what_has_no_value_is_sorted_first() -> None:
     items = [{"a": "x"}, {"a": 2}, {}, {"a": 1}]
     assert Wanted({"sort": "a"}).ordered(items) == [{}, {"a": 1}, {"a": 2}, {"a": "x"}]
+
+
+@pytest.mark.parametrize("end", ["/", "//"])
+def test_slashes_at_the_end_of_a_path_mean_nothing(api, vhost: str, end: str) -> None:
+    api.do("PUT", f"queues/{vhost}/q{end}", {"durable": True})
+    assert [one["name"] for one in api.get(f"queues/{vhost}{end}")] == ["q"]
+    assert api.get(f"queues/{vhost}/q{end}")["name"] == "q"
+    assert isinstance(api.get(f"queues{end}"), list)
+    assert api.get(f"overview{end}")["management_version"]
+    assert api.ask("GET", f"queues/{vhost}/none{end}").status == 404
+    assert api.ask("PATCH", f"queues/{vhost}/q{end}").status == 405

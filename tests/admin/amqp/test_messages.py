@@ -42,6 +42,11 @@ def test_a_message_comes_back_as_it_was_published(api, vhost: str, queue: str) -
     assert api.take(vhost, queue) == []
 
 
+def test_a_message_without_properties_has_an_empty_list_of_them(api, vhost: str, queue: str) -> None:
+    api.publish(vhost, "amq.default", queue, "hello")
+    assert [one["properties"] for one in api.take(vhost, queue)] == [[]]
+
+
 def test_messages_are_given_back_acknowledged_or_rejected(api, vhost: str) -> None:
     api.do("PUT", f"queues/{vhost}/dead", {"durable": True})
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}

@@ -43,6 +43,7 @@ def test_rabbitmqadmin_declares_publishes_gets_and_deletes(admin, vhost: str) ->
     assert "NOT routed" in admin("publish", "exchange=e", "routing_key=b", "payload=hello")
     (got,) = admin("get", "queue=q", "count=5")
     assert (got["payload"], got["routing_key"], got["redelivered"]) == ("hello", "a.b", False)
+    assert "| properties |" in admin("-f", "table", "get", "queue=q")
     (queue,) = admin("list", "queues", "name", "messages", "policy", "arguments")
     assert queue == {"name": "q", "messages": 1, "policy": "p", "arguments": {"x-max-length": 10}}
     bound = [one for one in admin("list", "bindings") if one["source"] == "e"]

@@ -155,9 +155,9 @@ async def test_a_key_is_read_from_a_file_from_data_or_from_text(tmp_path: Path) 
     path.write_bytes(SECRET)
     encoded = base64.b64encode(SECRET).decode()
     for source in (f"file://{path}", str(path), f"file:{path}", f"data:;base64,{encoded}", encoded):
-        assert load_secret(await read_key(source, disk)) == SECRET
+        assert load_secret(await read_key(source, disk)).key == SECRET
     path.write_text(encoded + "\n")
-    assert load_secret(await read_key(f"file://{path}", disk)) == SECRET
+    assert load_secret(await read_key(f"file://{path}", disk)).key == SECRET
     assert await read_key(RSA_PEM[1].decode(), disk) == RSA_PEM[1]
     for wrong in (f"file://{tmp_path}/missing", "no key at all!", "data:;base64,***"):
         with pytest.raises(ConfigError):
@@ -173,10 +173,130 @@ async def test_a_secret_that_begins_with_a_slash_is_a_secret(tmp_path: Path) -> 
     encoded = base64.b64encode(secret).decode()
     assert encoded.startswith("/")
     for source in (encoded, f"base64:{encoded}", f"data:;base64,{encoded}"):
-        assert load_secret(await read_key(source, disk)) == secret
+        assert load_secret(await read_key(source, disk)).key == secret
     path = tmp_path / "secret"  # a file of that name is a file
     path.write_bytes(SECRET)
-    assert load_secret(await read_key(str(path), disk)) == SECRET
+    assert load_secret(await read_key(str(path), disk)).key == SECRET
+
+
+_URL_SAFE = base64.urlsafe_b64encode(b"\xfb\xff\xbe" * 20 + b"\xfb").decode()
+_PASSPHRASE = "a horse, a staple, a battery and a correct one"
+
+
+def former_reading(data: bytes) -> bytes:
+    """What releases before 2026-11-19 signed with."""
+    try:
+        decoded = base64.b64decode(data.decode("ascii").strip(), validate=True)
+    except ValueError:
+        return data
+    return decoded if len(decoded) >= 32 else data
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        base64.b64encode(SECRET).decode(),
+        _URL_SAFE,
+        _URL_SAFE.rstrip("="),
+        base64.encodebytes(SECRET).decode().rstrip(),
+        "secret-text_of-letters-that-may-be-base64-as",
+    ],
+    ids=["standard", "URL-safe", "no padding", "two lines", "text"],
+)
+async def test_a_secret_is_the_same_key_in_a_file_and_as_base64_with_any_line_end(
+    text: str, tmp_path: Path
+) -> None:
+    disk = real_runtime().disk
+    path = tmp_path / "secret.key"
+    keys = {load_secret(await read_key(f"base64:{text}", disk)).key}
+    for end in ("", "\n", "\r\n"):
+        path.write_bytes((text + end).encode())
+        keys.add(load_secret(await read_key(f"file:{path}", disk)).key)
+    assert len(keys) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        base64.b64encode(SECRET).decode(),
+        _URL_SAFE,
+        base64.encodebytes(SECRET).decode().rstrip(),
+        _PASSPHRASE,
+        "x" * 31,
+        "short-but_text" * 3,
+        "é" * 16,
+    ],
+)
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_no_token_becomes_invalid_when_a_line_end_comes_or_goes(text: str, end: str) -> None:
+    before = (text + end).encode()
+    signing = former_reading(before)
+    if len(signing) < 32:
+        return  # it was refused, and is: see below
+    token = create_token(signing, "ann")
+    # The very file; and, where it is long enough without its line end, what an editor made of it.
+    for after in [before] + [(text + other).encode() for other in ("", "\n", "\r\n") if len(text.encode()) >= 32]:
+        verifier = TokenVerifier(load_secret(after))
+        assert verifier.verify(token, now_ms=NOW_MS).role == "ann", after
+        new = create_token(load_secret(after).key, "ann")
+        assert verifier.verify(new, now_ms=NOW_MS).role == "ann"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        base64.b64encode(SECRET),
+        _URL_SAFE.encode(),
+        _PASSPHRASE.encode(),
+        b"x" * 32,
+        b"x" * 31 + b"\n",
+        SECRET,
+        b"\0" * 31 + b"\n",
+        b"A" * 43,
+    ],
+)
+def test_every_reading_has_all_of_the_secret_and_32_bytes(data: bytes) -> None:
+    found = load_secret(data)
+    texts = {data.rstrip(b"\r\n") + end for end in (b"", b"\n", b"\r\n")}
+    for key in (found.key, *found.former):
+        assert len(key) >= 32
+        joined = data.translate(bytes.maketrans(b"-_", b"+/")).strip()
+        assert key in {data, *texts} or base64.b64encode(key).rstrip(b"=")[:-1] == joined.rstrip(b"=")[:-1]
+
+
+@pytest.mark.parametrize("data", [b"x" * 31, b"x" * 31 + b"\r", b"A" * 31 + b"\n"])
+def test_a_text_of_fewer_than_32_bytes_is_no_secret_in_any_reading(data: bytes) -> None:
+    found = load_secret(data)
+    assert not found.former
+    if len(data) >= 32:
+        assert found.key == data  # as it was accepted before: with its line end
+    else:
+        with pytest.raises(ConfigError, match="fewer than 32"):
+            TokenVerifier(found)
+
+
+def test_what_the_spaces_of_a_passphrase_say_is_part_of_it() -> None:
+    words = "correct horse battery staple correct horse battery stapler"
+    assert load_secret(words.encode()).key == words.encode()
+
+
+def test_the_change_of_a_reading_is_known_and_a_new_secret_has_one_reading() -> None:
+    assert load_secret(_URL_SAFE.encode() + b"\n").changed
+    assert load_secret(_PASSPHRASE.encode() + b"\n").changed
+    assert not load_secret(_PASSPHRASE.encode()).changed
+    made = create_secret()
+    for text in (base64.b64encode(made), base64.urlsafe_b64encode(made)):
+        assert text.isalnum()
+        found = load_secret(text + b"\n")
+        assert (found.key, found.former, found.changed) == (made, (), False)
+        assert former_reading(text + b"\n") == made
+
+
+def test_a_public_key_as_base64_text_is_never_taken_for_a_secret() -> None:
+    for pem in (RSA_PEM[1], EC_PEM[1]):
+        for text in (base64.b64encode(der(pem)), base64.urlsafe_b64encode(der(pem)), base64.encodebytes(der(pem))):
+            with pytest.raises(ConfigError):
+                load_secret(text)
 
 
 @pytest.mark.parametrize(

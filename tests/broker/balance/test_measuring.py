@@ -165,6 +165,9 @@ def test_one_topic_with_all_the_load_is_parted_from_the_others() -> None:
     assert high.holds(by_hash[2].name)
 
 
-def test_a_bundle_without_load_is_split_in_the_middle() -> None:
-    stage = Stage("a", "b", boundaries=1)
-    assert stage.meter.split_point(WHOLE) is None
+def test_a_bundle_without_load_is_split_between_its_topics() -> None:
+    stage = Stage("a", "b", "c", "d", boundaries=1)
+    at = stage.meter.split_point(WHOLE)
+    assert at is not None
+    low, _ = WHOLE.halves(at)
+    assert sum(low.holds(topic.name) for topic in stage.topics) == 2

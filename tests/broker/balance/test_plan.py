@@ -2,6 +2,7 @@
 
 from collections.abc import Set
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,8 @@ from weir.broker.balance.plan import plan_moves
 from weir.broker.balance.pools import water_level
 from weir.model.load import BrokerLoad, BundleLoad
 
-LIMITS = BalanceLimits()
+#: By load alone: counts of topics have tests of their own.
+LIMITS = BalanceLimits(count_least=inf)
 
 
 def broker(name: str, *shares: float, namespace: str = "t/n", topics: int = 1, **facts: object) -> BrokerLoad:
@@ -90,7 +92,7 @@ def test_an_idle_cluster_is_left_alone_however_unlike_its_brokers_are() -> None:
 def test_a_broker_that_was_hot_is_relieved_until_it_is_within_the_inner_threshold() -> None:
     """The same loads move nothing if nobody was hot before."""
     warm = [broker("a", *[0.06] * 8), broker("b", *[0.05] * 8), broker("c", *[0.041] * 8)]
-    leader = Leader(BalanceLimits(broker_pause_s=0, moves_from_broker=1))
+    leader = Leader(replace(LIMITS, broker_pause_s=0, moves_from_broker=1))
     assert leader.round(*warm) == []
     hot = [broker("a", *[0.06] * 9), *warm[1:]]
     assert len(leader.round(*hot)) == 1
@@ -113,7 +115,7 @@ def test_a_bundle_that_was_moved_stays_for_its_pause() -> None:
 
 
 def test_a_broker_that_gave_or_got_is_measured_anew_first() -> None:
-    leader = Leader(BalanceLimits(moves_from_broker=1))
+    leader = Leader(replace(LIMITS, moves_from_broker=1))
     assert len(leader.round(broker("a", *[0.1] * 8), broker("b"), broker("c"), after_s=0)) == 1
     rest = [broker("a", *[0.1] * 7), broker("b"), broker("c")]
     assert leader.round(*rest, after_s=LIMITS.broker_pause_s - 1) == []
@@ -123,7 +125,7 @@ def test_a_broker_that_gave_or_got_is_measured_anew_first() -> None:
 def test_moves_that_gain_too_little_together_are_not_made() -> None:
     tiny = [broker("a", 0.5, *[0.002] * 40), broker("b", 0.4), broker("c", 0.3)]
     assert Leader().round(*tiny) == []
-    assert len(Leader(BalanceLimits(min_gain=0.008)).round(*tiny)) == LIMITS.moves_from_broker
+    assert len(Leader(replace(LIMITS, min_gain=0.008)).round(*tiny)) == LIMITS.moves_from_broker
 
 
 def test_many_small_bundles_that_gain_enough_together_are_moved() -> None:
@@ -132,14 +134,14 @@ def test_many_small_bundles_that_gain_enough_together_are_moved() -> None:
 
 def test_a_round_makes_no_more_moves_than_it_may() -> None:
     loads = [broker(f"hot{n}", *[0.1] * 8) for n in range(10)] + [broker(f"cold{n}") for n in range(10)]
-    assert len(Leader(BalanceLimits(moves_per_round=7, moves_share=0)).round(*loads)) == 7
-    assert len(Leader(BalanceLimits(moves_per_round=1, moves_share=0.5)).round(*loads)) == 10
+    assert len(Leader(replace(LIMITS, moves_per_round=7, moves_share=0)).round(*loads)) == 7
+    assert len(Leader(replace(LIMITS, moves_per_round=1, moves_share=0.5)).round(*loads)) == 10
 
 
 def test_a_round_makes_as_many_moves_as_brokers_are_uneven_up_to_a_share_of_all() -> None:
     even = [broker(f"even{n}", *[0.05] * 8) for n in range(40)]
     uneven = [broker(f"hot{n}", *[0.1] * 8) for n in range(4)] + [broker(f"cold{n}") for n in range(4)]
-    limits = BalanceLimits(moves_per_round=1)
+    limits = replace(LIMITS, moves_per_round=1)
     assert len(Leader(limits).round(*even, *uneven)) == 8
     assert len(Leader(replace(limits, moves_share=0.1)).round(*even, *uneven)) == 4
     assert Leader(limits).round(*even) == []
@@ -206,7 +208,7 @@ def test_an_empty_broker_gets_its_share_bit_by_bit_from_those_above_the_mean() -
 
 
 def test_a_drained_broker_gives_everything_and_gets_nothing() -> None:
-    leader = Leader(BalanceLimits(evictions_per_round=3))
+    leader = Leader(replace(LIMITS, evictions_per_round=3))
     loads = [broker("a", *[0.01] * 5, draining=True), broker("b", 0.3), broker("c", 0.3)]
     first = leader.round(*loads)
     assert [(type(action), action.bundle[:5]) for action in first] == [(Move, "t/n/a")] * 3
@@ -265,7 +267,7 @@ def test_a_bundle_that_is_too_much_of_its_broker_is_split_and_not_moved_in_the_s
 
 
 def test_a_namespace_has_no_more_bundles_than_it_may() -> None:
-    limits = BalanceLimits(bundles_per_namespace=4)
+    limits = replace(LIMITS, bundles_per_namespace=4)
     full = broker("a", 0.5, 0.01, topics=2)
     assert [type(action) for action in Leader(limits).round(full, broker("b", 0.5))] == [Split]
     assert Leader(limits).round(full, broker("b", 0.4, 0.1)) == []
@@ -292,7 +294,7 @@ def test_what_the_network_can_take_counts_like_cpu_where_the_operator_says_so() 
         broker("b", 0.1),
     ]
     assert Leader().round(*loads) == []
-    assert len(Leader(BalanceLimits(broker_bytes_per_s=1e9, split_bytes_per_s=1e9)).round(*loads)) == 1
+    assert len(Leader(replace(LIMITS, broker_bytes_per_s=1e9, split_bytes_per_s=1e9)).round(*loads)) == 1
 
 
 clusters = st.lists(

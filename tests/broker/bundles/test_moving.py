@@ -12,7 +12,7 @@ from weir.broker.topic.passing import PassOn
 from weir.meta import keys
 from weir.meta.interfaces import Versioned
 from weir.meta.leases import usable_lease
-from weir.model.bundles import BundleClaim
+from weir.model.bundles import BundleClaim, BundleName
 from weir.model.errors import MetaUnavailableError, NotAllowedError, NotOwnerError
 from weir.model.features import FEATURES, LEFT
 from weir.model.ids import LedgerId
@@ -171,6 +171,42 @@ def test_a_hand_over_does_not_go_on_with_a_bundle_that_was_lost_meanwhile(in_clu
         assert one.held == [BUNDLE]
         assert one.topics.names == [T, U]  # none was closed, or passed on in an epoch that does not come
         assert other.topics.left == []
+
+    in_cluster(scenario)
+
+
+def test_a_hand_over_that_is_stored_while_the_bundle_is_had_again_sends_no_client_elsewhere(
+    in_cluster: Callable,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one, other = await loaded(cluster)
+        read = asyncio.Event()
+        put, confirmed = one.meta.put, one.ownership.boundaries.confirmed
+
+        async def late_put(key: str, *args: Any, **options: Any) -> int:
+            if key == keys.claim(BUNDLE):
+                await read.wait()
+            return await put(key, *args, **options)
+
+        async def late_confirmed(bundle: BundleName) -> bool:
+            await cluster.settle()  # the claim is read
+            read.set()
+            await cluster.settle()  # the hand-over is stored
+            return await confirmed(bundle)
+
+        one.meta.put = late_put  # type: ignore[method-assign]
+        one.ownership.boundaries.confirmed = late_confirmed  # type: ignore[method-assign]
+        moving = asyncio.ensure_future(one.moves.hand_over(BUNDLE, other.name))
+        await cluster.settle()
+        one.ownership._lease_lost()
+        await one.ownership._taking.ended(one.ownership.take(BUNDLE))
+        with pytest.raises(NotOwnerError):
+            await moving
+        await cluster.settle()
+        assert (await one.ownership.own(T)).epoch == 1  # clients may know this epoch already
+        assert one.moves.info(BUNDLE).next == ""
+        for member in (one, other):
+            assert member.ownership.owner_now(T).broker_id == one.name
 
     in_cluster(scenario)
 

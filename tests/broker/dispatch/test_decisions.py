@@ -1,9 +1,13 @@
 """Dispatch of single-active and shared subscriptions, as pure decisions."""
 
+from types import SimpleNamespace
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.broker.dispatch.decisions import Seat, pick_active, share_out, take_whole
+from weir.broker.dispatch.decisions import Seat, share_out, take_whole
+from weir.broker.dispatch.single import Standing
 
 costs = st.lists(st.integers(1, 20), max_size=60)
 seat_lists = st.lists(
@@ -50,7 +54,15 @@ def test_turns_go_on_where_they_stopped() -> None:
 
 
 def test_the_active_consumer_is_the_first_name_of_the_best_priority_and_partitions_take_turns() -> None:
-    seats = [Seat("b", 1, 0), Seat("z", 0, 0), Seat("a", 0, 0)]
-    assert pick_active(seats, None) == 2
-    assert [pick_active(seats, partition) for partition in range(3)] == [2, 1, 2]
-    assert pick_active([], 0) is None
+    standing = Standing()
+    assert standing.active(0) is None
+    consumers: list[Any] = [
+        SimpleNamespace(priority=priority, name=name, number=number)
+        for number, (name, priority) in enumerate([("b", 1), ("z", 0), ("a", 0)])
+    ]
+    for consumer in consumers:
+        standing.add(consumer)
+    assert standing.active(None) == 2
+    assert [standing.active(partition) for partition in range(3)] == [2, 1, 2]
+    standing.discard(consumers[2])
+    assert [standing.active(partition) for partition in range(2)] == [1, 1]

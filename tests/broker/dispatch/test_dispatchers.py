@@ -5,16 +5,18 @@ comes and goes, nobody with credit left waiting while there is something for the
 """
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from weir.broker.api import Delivery, KeyShared, SubscribeRequest, SubscriptionType
+from weir.broker.dispatch import demand_ring, key_shared, per_message
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.queue_side import QueueSide
 from weir.broker.dispatch.subscription import Subscription
@@ -25,7 +27,7 @@ from weir.broker.topic.meters import Histogram
 from weir.broker.transactions.decided_log import DecidedLog
 from weir.broker.transactions.index import TransactionIndex
 from weir.model.batch import Batch, BatchFlags, BatchFormat
-from weir.model.errors import ConsumerClosedError
+from weir.model.errors import BrokerError, ConsumerClosedError
 from weir.model.policies import Rate
 from weir.model.priority import Priority
 from weir.runtime.tasks import TaskScope
@@ -51,6 +53,9 @@ class FakeClock:
 
 class FakeState:
     """Persists nothing."""
+
+    def get(self, key: str) -> bytes | None:
+        return None
 
     def mark(self, key: str, source: object) -> None: ...
 
@@ -154,7 +159,7 @@ class Model:
         request = SubscribeRequest(
             "r", self.name, self.kind, f"c{self.names}", self.dice.randrange(2), key_shared=mode
         )
-        with suppress(Exception):
+        with suppress(BrokerError):  # it does not fit to the others
             self.held[self.subscription.add(request)] = {}
 
     async def leave(self, consumer: BrokerConsumer) -> None:
@@ -294,6 +299,15 @@ class Model:
         assert not left, f"never delivered: {left}"
 
 
+@contextmanager
+def most_seats(count: int) -> Iterator[None]:
+    """So many consumers are looked at by one decision; there are more, then."""
+    with ExitStack() as stack:
+        for module in (demand_ring, key_shared, per_message):
+            stack.enter_context(patch.object(module, "MOST_SEATS", count))
+        yield
+
+
 #: Joining and leaving are rarer than the rest.
 ROLLS = [0, 1, 2, 2, 3, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9]
 seeds = st.integers(0, 1 << 30)
@@ -309,11 +323,11 @@ KINDS = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "sticky"), KINDS)
 @settings(max_examples=rounds(60), deadline=None)
-@given(st.integers(0, 150), seeds, st.sampled_from([1, 5, 1000]))
-@example(300, 1, 1000)
-@example(300, 2, 5)
+@given(st.integers(0, 150), seeds, st.sampled_from([1, 5, 1000]), st.sampled_from([1, 2, 64]))
+@example(300, 1, 1000, 64)
+@example(300, 2, 5, 1)
 def test_any_sequence_of_events_keeps_the_promises(
-    kind: SubscriptionType, sticky: bool, steps: int, seed: int, look_ahead: int
+    kind: SubscriptionType, sticky: bool, steps: int, seed: int, look_ahead: int, seats: int
 ) -> None:
     async def main() -> None:
         model = Model(kind, seed, look_ahead, sticky)
@@ -321,22 +335,118 @@ def test_any_sequence_of_events_keeps_the_promises(
             await model.step(model.dice.choice(ROLLS))
         await model.drain()
 
-    asyncio.run(main())
+    with most_seats(seats):
+        asyncio.run(main())
 
 
 @pytest.mark.parametrize("levels", [0, 3])
 @settings(max_examples=rounds(60), deadline=None)
-@given(st.integers(0, 150), seeds)
-@example(300, 1)
-@example(300, 2)
-def test_any_sequence_of_events_keeps_the_promises_of_a_queue(levels: int, steps: int, seed: int) -> None:
+@given(st.integers(0, 150), seeds, st.sampled_from([1, 2, 64]))
+@example(300, 1, 64)
+@example(300, 2, 1)
+def test_any_sequence_of_events_keeps_the_promises_of_a_queue(
+    levels: int, steps: int, seed: int, seats: int
+) -> None:
     async def main() -> None:
         model = Model(SubscriptionType.SHARED, seed, 1000, False, levels)
         for _ in range(steps):
             await model.step(model.dice.choice(ROLLS))
         await model.drain()
 
+    with most_seats(seats):
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("levels", [None, 0])
+def test_many_consumers_get_the_same_number_of_messages_in_turn(levels: int | None) -> None:
+    async def main() -> None:
+        model = Model(SubscriptionType.SHARED, 1, 1000, False, levels)
+        model.dice.randrange = lambda *_: 0  # type: ignore[method-assign, assignment]
+        for _ in range(200):
+            model.join()
+        waiting = [asyncio.ensure_future(consumer.next(10)) for consumer in model.held]
+        await asyncio.sleep(0)
+        for _ in range(200):
+            model.log.add([b"k"])
+        model.subscription.pump()
+        while not all(task.done() for task in waiting):
+            await asyncio.sleep(0)
+        assert [len(task.result()) for task in waiting] == [1] * 200
+
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("levels", [None, 0])
+def test_a_consumer_that_was_alone_takes_turns_with_others_and_is_served_alone_again(levels: int | None) -> None:
+    async def main() -> None:
+        model = Model(SubscriptionType.SHARED, 1, 1000, False, levels)
+        model.dice.randrange = lambda *_: 0  # type: ignore[method-assign, assignment]
+        model.subscription.limits.consumer = 1
+        model.join()
+        (first,) = model.held
+        alone = asyncio.ensure_future(first.next(10))
+        await asyncio.sleep(0)
+        model.join()
+        second = list(model.held)[1]
+        both = [alone, asyncio.ensure_future(second.next(10))]
+        await asyncio.sleep(0)
+        for _ in range(2):
+            model.log.add([b"k"])
+        model.subscription.pump()
+        for _ in range(6):
+            await asyncio.sleep(0)
+        assert [task.done() and len(task.result()) for task in both] == [1, 1]
+
+        waiting = asyncio.ensure_future(first.next(10))
+        await asyncio.sleep(0)
+        await second.close()
+        assert not first.inbox, "it has as many messages as it may"
+        offset = alone.result()[0].batch.base_offset
+        first.ack([(offset, offset + 1)])
+        for _ in range(6):
+            await asyncio.sleep(0)
+        assert waiting.done(), "it is not at its limit any more"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("kind", "levels"), [(SubscriptionType.SHARED, None), (SubscriptionType.SHARED, 0)])
+def test_one_that_leaves_costs_the_same_however_many_there_are(
+    kind: SubscriptionType, levels: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a message, and credit for more: what it had goes to one of the others."""
+    looks = 0
+    plain = BrokerConsumer.capacity.fget
+    assert plain is not None
+
+    def counted(consumer: BrokerConsumer) -> int:
+        nonlocal looks
+        looks += 1
+        return plain(consumer)
+
+    async def main(count: int) -> int:
+        nonlocal looks
+        model = Model(kind, 1, 1000, False, levels)
+        for _ in range(count):
+            model.join()
+            model.log.add([b"k"])
+        waiting = [asyncio.ensure_future(consumer.next(10)) for consumer in model.held]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        waiting += [asyncio.ensure_future(consumer.next(10)) for consumer in model.held]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        looks = 0
+        for consumer in list(model.held)[: count // 2]:
+            await consumer.close()
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return looks // (count // 2)
+
+    monkeypatch.setattr(BrokerConsumer, "capacity", property(counted))
+    few, many = asyncio.run(main(128)), asyncio.run(main(1024))
+    assert many < 4 * few  # of eight times as many consumers
 
 
 @settings(max_examples=rounds(50), deadline=None)

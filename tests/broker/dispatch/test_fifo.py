@@ -156,3 +156,110 @@ def test_consumers_agree_on_the_order(run: Callable) -> None:
         await topic.close()
 
     run(scenario)
+
+
+TURNS = {"per_message": True, "turns": True}
+
+
+async def turns(bench, topic, properties: dict[str, str] = AT_ONCE):
+    return await bench.consumer(topic, type=SubscriptionType.SHARED, subscription_properties=properties, **TURNS)
+
+
+def test_a_turn_brings_several_messages_of_a_group_and_the_next_when_all_are_acknowledged(
+    run: Callable,
+) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        producer, one = await bench.producer(topic), await turns(bench, topic)
+        await bench.publish(producer, "a:1", "a:2", "b:1", "a:3", "a:4", "plain")
+        got = await get(bench, one, 4)
+        assert list(got) == ["a:1", "a:2", "b:1", "a:3"]
+        assert list(await get(bench, one)) == ["plain"]
+        one.ack(got["a:3"])
+        one.ack(got["a:1"])
+        assert await bench.nothing(one)
+        one.ack(got["a:2"])
+        assert list(await get(bench, one)) == ["a:4"]
+        await topic.close()
+
+    run(scenario)
+
+
+def test_what_fails_of_a_turn_comes_with_all_that_is_not_acknowledged_in_order(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        producer, one = await bench.producer(topic), await turns(bench, topic)
+        await bench.publish(producer, "a:1", "a:2", "a:3", "a:4")
+        got = await get(bench, one, 3)
+        one.ack(got["a:2"])
+        one.redeliver(got["a:3"])
+        assert await bench.nothing(one)
+        one.redeliver(got["a:1"], delay_ms=60_000)
+        assert await bench.nothing(one)
+        await bench.runtime.clock.sleep(60)
+        deliveries = await one.next(100)
+        assert [(bytes(each.batch.payload), each.redelivered) for each in deliveries] == [
+            (b"a:1", 1),
+            (b"a:3", 1),
+            (b"a:4", 0),
+        ]
+        await topic.close()
+
+    run(scenario)
+
+
+def test_what_a_turn_has_is_given_back_without_an_attempt_and_in_its_place(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        producer, one = await bench.producer(topic), await turns(bench, topic)
+        await bench.publish(producer, "a:1", "a:2", "a:3")
+        first, *others = await one.next(3)
+        one.give_back(others)
+        assert await bench.nothing(one)
+        one.ack([(first.batch.base_offset, first.batch.end_offset)])
+        again = await one.next(3)
+        assert [(bytes(each.batch.payload), each.redelivered) for each in again] == [(b"a:2", 0), (b"a:3", 0)]
+        await one.close(failed=True)
+        one.give_back(again)
+        other = await turns(bench, topic)
+        again = await other.next(3)
+        assert [(bytes(each.batch.payload), each.redelivered) for each in again] == [(b"a:2", 1), (b"a:3", 1)]
+        await topic.close()
+
+    run(scenario)
+
+
+def test_order_holds_over_another_broker_for_what_of_a_turn_waits_to_be_tried_again(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        slow = {**FIFO, SCHEDULE: "1h", MAX_DELIVERIES: "0"}
+        producer, one = await bench.producer(topic), await turns(bench, topic, slow)
+        await bench.publish(producer, "a:1", "a:2", "a:3")
+        got = await get(bench, one, 3)
+        one.redeliver(got["a:2"])
+        await topic.close()
+        topic = await bench.topic()
+        one = await turns(bench, topic, slow)
+        got = await get(bench, one)
+        assert list(got) == ["a:1"]
+        one.ack(got["a:1"])
+        assert await bench.nothing(one)
+        await bench.runtime.clock.sleep(3600)
+        assert list(await get(bench, one)) == ["a:2", "a:3"]
+        await topic.close()
+
+    run(scenario)
+
+
+def test_two_consumers_never_share_a_turn(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        producer = await bench.producer(topic)
+        one, other = await turns(bench, topic), await turns(bench, topic)
+        await bench.publish(producer, "a:1", "a:2")
+        got = await get(bench, one)
+        assert list(got) == ["a:1"]
+        assert await bench.nothing(other)
+        await topic.close()
+
+    run(scenario)

@@ -1,10 +1,12 @@
 """Keys to consumers, as pure functions."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.broker.dispatch.key_ranges import HASHES, auto_split, hash_of, murmur3_32, split_by_hash, sticky
+from weir.broker.dispatch.key_ranges import HASHES, Ranges, Ring, hash_of, murmur3_32, split_by_hash
 from weir.broker.dispatch.pieces import Pieces, piece_at, union_of
 from weir.model.batch import Batch, BatchFormat
 from weir.model.bits import bits_at
@@ -25,37 +27,84 @@ def test_murmur3_gives_the_published_values(data: bytes, expected: int) -> None:
     assert murmur3_32(data) == expected
 
 
+def ring_of(consumers: dict[int, str]) -> Ring:
+    ring = Ring()
+    for number, name in consumers.items():
+        ring.add(number, name)
+    return ring
+
+
+def within(key_hash: int, ranges: list[tuple[int, int]]) -> bool:
+    return any(first <= key_hash <= last for first, last in ranges)
+
+
 @given(
     st.sets(st.text("abcdef0123", min_size=1, max_size=6), min_size=1, max_size=8),
     st.text("abcdef0123", max_size=6),
 )
 def test_one_that_comes_or_goes_moves_only_its_own_keys(names: set[str], newcomer: str) -> None:
     before = dict(enumerate(sorted(names - {newcomer}) or ["x"]))
-    ring = auto_split(list(before.items()))
-    wider = auto_split([*before.items(), (99, newcomer)])
-    for key_hash in range(0, HASHES, 97):
-        assert wider.owner(key_hash) in (ring.owner(key_hash), 99)
+    ring = ring_of(before)
+    some = range(0, HASHES, 97)
+    owners = {key_hash: ring.owner(key_hash) for key_hash in some}
+    moved = ring.add(99, newcomer)
+    assert {h for h in some if ring.owner(h) == 99} == {h for h in some if within(h, moved.ranges)}
+    for key_hash in some:
+        assert ring.owner(key_hash) in (owners[key_hash], 99)
+        assert ring.owner(key_hash) == owners[key_hash] or owners[key_hash] in moved.owners
+    assert sorted(ring.remove(99)) == sorted(moved.ranges)
+    assert {key_hash: ring.owner(key_hash) for key_hash in some} == owners
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.sampled_from("aab")), max_size=25))
+def test_the_ring_depends_on_its_consumers_alone_and_equal_names_have_points_of_their_own(steps: Any) -> None:
+    ring = Ring()
+    there: dict[int, str] = {}
+    for joins, number, name in steps:
+        if joins and number not in there:
+            ring.add(number, name)
+            there[number] = name
+        elif not joins and number in there:
+            ring.remove(number)
+            del there[number]
+    owners = {ring.owner(key_hash) for key_hash in range(0, HASHES, 7)}
+    assert owners == (set(there) or {None})
+
+
+def test_each_of_many_consumers_owns_some_keys() -> None:
+    ring = Ring()
+    for number in range(2000):
+        ring.add(number, "the same name")
+    owned = [0] * 2000
+    for key_hash in range(HASHES):
+        owned[ring.owner(key_hash) or 0] += 1
+    assert sum(1 for count in owned if not count) < 20
 
 
 def test_the_ring_divides_the_hashes_in_fair_shares() -> None:
-    ring = auto_split([(i, f"consumer-{i}") for i in range(4)])
+    ring = ring_of({i: f"consumer-{i}" for i in range(4)})
     shares = [0] * 4
     for key_hash in range(HASHES):
-        shares[ring.owner(key_hash)] += 1
+        shares[ring.owner(key_hash) or 0] += 1
     assert min(shares) > HASHES / 4 * 0.6
 
 
 def test_sticky_ranges_own_their_hashes_and_nobody_owns_the_rest() -> None:
-    ranges = sticky([(1, [(0, 9), (100, 199)]), (2, [(10, 10), (200, 65535)])])
+    ranges = Ranges()
+    ranges.add(1, "a", [(0, 9), (100, 199)])
+    assert ranges.add(2, "b", [(10, 10), (200, 65535)]).ranges == [(10, 10), (200, 65535)]
     assert [ranges.owner(h) for h in (0, 9, 10, 11, 99, 100, 199, 200, 65535)] == [1, 1, 2, None, None, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("ranges", [[(0, 5), (5, 9)], [(-1, 3)], [(7, 6)], [(0, 65536)], [(0, 9), (2, 3)]])
 def test_malformed_or_overlapping_ranges_are_refused(ranges: list[tuple[int, int]]) -> None:
+    of_one, of_several = Ranges(), Ranges()
     with pytest.raises(HashRangesError):
-        sticky([(1, ranges)])
+        of_one.add(1, "a", ranges)
+    assert {of_one.owner(key_hash) for key_hash in range(HASHES)} == {None}  # nothing has changed
     with pytest.raises(HashRangesError):
-        sticky([(i, [r]) for i, r in enumerate(ranges)])
+        for number, one in enumerate(ranges):
+            of_several.add(number, "a", [one])
 
 
 @given(

@@ -168,14 +168,30 @@ def test_any_text_is_a_filter_or_an_error_that_says_so(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("tags", "tag", "passes"),
-    [("a || b", b"b", True), ("a||b", b"c", False), ("*", None, True), ("a || *", b"z", True), ("a", None, False)],
+    [
+        ("a || b", b"b", True),
+        ("a||b", b"c", False),
+        ("*", None, True),
+        ("a || *", b"z", True),
+        ("a", None, False),
+        ("a||||b", b"b", True),
+        ("|| a || ", b"a", True),
+        ("a||||b", b"", False),
+        ("||".join(f"tag-{n}" for n in range(5000)), b"tag-4999", True),
+    ],
 )
 def test_tags_pass_by_any_of_those_that_are_named(tags: str, tag: bytes | None, passes: bool) -> None:
     found = compiled(MessageFilter(tags=tags))
     assert (found is None or found.takes({} if tag is None else {"TAGS": tag})) is passes
 
 
-@pytest.mark.parametrize(("tags", "position"), [("a || ", 5), ("|| a", 1), ("a | b", 1)])
+@pytest.mark.parametrize("tags", ["||", " || ", "||||", "a" * 65_537, "||".join(f"{n}" for n in range(8_193))])
+def test_filters_without_a_tag_or_with_too_many_are_wrong(tags: str) -> None:
+    with pytest.raises(FilterError, match=r"names no tag|allowed"):
+        compiled(MessageFilter(tags=tags))
+
+
+@pytest.mark.parametrize(("tags", "position"), [("a || b|c", 5), ("|| a | c", 3), ("a | b", 1)])
 def test_wrong_tags_say_where(tags: str, position: int) -> None:
     with pytest.raises(FilterError) as refused:
         compiled(MessageFilter(tags=tags))

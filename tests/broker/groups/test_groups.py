@@ -554,6 +554,112 @@ def test_a_group_goes_on_after_a_restart_without_dividing_anew(run: Callable) ->
     run(scenario)
 
 
+async def three(party: Party) -> tuple[Joined, Joined, Joined]:
+    """A stable group of three; the first leads."""
+    a, b, c = await asyncio.gather(party.join(), party.join(), party.join())
+    await party.share(a, {"a": a, "b": b, "c": c}, a=b"A", b=b"B", c=b"C")
+    return a, b, c
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_group_does_not_wait_for_a_member_that_left_before_its_coordinator_crashed(
+    run: Callable, gone: int
+) -> None:
+    async def scenario(bench: Any) -> None:
+        party = await party_of(bench)
+        members = list(await three(party))
+        left = members.pop(gone)
+        assert await party.groups.leave("g", [(left.member_id, None)]) == [None]
+        party.join()
+        await party.sleep(0.3)
+
+        after = await party_of(bench)  # the first is not closed: it crashed
+        with pytest.raises(UnknownMemberError):
+            await after.beat(left)
+        for member in members:
+            with pytest.raises(RebalanceInProgressError):  # they divide what the third had
+                await after.beat(member)
+        at = after.clock.monotonic()
+        joined = await asyncio.gather(after.join(), *(after.join(member_id=m.member_id) for m in members))
+        assert after.clock.monotonic() == at
+        assert {one.generation for one in joined} == {2}
+        leader = next(one for one in joined if one.members)
+        await after.share(leader, dict(zip("xyz", joined, strict=True)), x=b"X", y=b"Y", z=b"Z")
+
+        again = await party_of(bench)  # what was written with the shares counts, and nothing of before
+        for one in joined:
+            await again.beat(one)
+
+    run(scenario)
+
+
+def test_a_group_does_not_wait_for_a_silent_member_that_its_crashed_coordinator_had_given_up(
+    run: Callable,
+) -> None:
+    async def scenario(bench: Any) -> None:
+        party = await party_of(bench)
+        a, b, c = await three(party)
+        with pytest.raises(RebalanceInProgressError):
+            await party.beat_for(60, a, b)
+        await party.sleep(0.3)
+        after = await party_of(bench)
+        at = after.clock.monotonic()
+        again = await asyncio.gather(*(after.join(member_id=member.member_id) for member in (a, b)))
+        assert after.clock.monotonic() == at
+        assert {one.generation for one in again} == {2}
+        with pytest.raises(UnknownMemberError):
+            await after.beat(c)
+
+    run(scenario)
+
+
+def test_a_group_whose_members_all_left_is_empty_for_the_next_coordinator(run: Callable) -> None:
+    async def scenario(bench: Any) -> None:
+        party = await party_of(bench)
+        a, b = await party.two()
+        await party.groups.commit("g", {T: CommittedOffset(1)}, member_id=a.member_id, generation=1)
+        late = party.join()  # while it joins, the group is not empty
+        await party.sleep(0.1)
+        await party.groups.leave("g", [(a.member_id, None), (b.member_id, None)])
+        after = await party_of(bench)
+        assert (await after.groups.describe("g")).state in (GroupState.JOINING, GroupState.EMPTY)
+        await after.sleep(1)
+        assert (await after.groups.describe("g")).state is GroupState.EMPTY
+        at = after.clock.monotonic()
+        assert (await after.join()).generation > 1
+        assert after.clock.monotonic() - at <= GroupSettings().initial_delay_s
+        late.cancel()
+
+    run(scenario)
+
+
+def test_departures_of_one_moment_share_a_write_and_end_with_the_groups_next_record(run: Callable) -> None:
+    async def scenario(bench: Any) -> None:
+        party = await party_of(bench)
+        members = await asyncio.gather(*(party.join() for _ in range(50)))
+        await party.share(members[0], {str(at): one for at, one in enumerate(members)})
+        shard = await CoordinatorShards(party.broker).of("g")
+        writes = 0
+        write = shard.state._write
+
+        async def counted() -> None:
+            nonlocal writes
+            writes += 1
+            await write()
+
+        shard.state._write = counted
+        leaving = members[1:]
+        results = await asyncio.gather(*(party.groups.leave("g", [(m.member_id, None)]) for m in leaving))
+        assert results == [[None]] * len(leaving)
+        assert writes <= 2
+        assert len(shard.state.keys("departure/")) == len(leaving)
+        again = await party.join(member_id=members[0].member_id)
+        await party.share(again, {"a": again}, a=b"A")
+        assert shard.state.keys("departure/") == []
+
+    run(scenario)
+
+
 def test_an_empty_group_keeps_its_generation_over_a_restart(run: Callable) -> None:
     async def scenario(bench: Any) -> None:
         party = await party_of(bench)
@@ -772,3 +878,24 @@ def test_what_no_state_allows_is_a_bug() -> None:
 def test_a_damaged_record_is_named(bad: bytes) -> None:
     with pytest.raises(WireError):
         decode_group(bad)
+
+
+def test_members_whose_heartbeats_came_while_the_process_stood_still_stay(tell: Callable) -> None:
+    """A busy machine: the session's timer rings before the requests that wait in the sockets are read."""
+
+    async def story(party: Party) -> None:
+        joined = await party.join()
+        await party.share(joined, {"a": joined}, a=b"all")
+        await party.sleep(9.99)
+        hardware = party.bench.world.node("broker").clock
+        hardware.rate = 2e7
+        await asyncio.sleep(1e-6)  # 20 s pass between two turns of the loop
+        hardware.rate = 1.0
+        await asyncio.sleep(0.1)
+        await party.beat(joined)
+        await party.sleep(8)
+        assert await party.state() is GroupState.STABLE
+        await party.sleep(10)
+        assert await party.state() is GroupState.EMPTY  # a member that says nothing more is given up as ever
+
+    tell(story, initial_delay_s=0)

@@ -131,7 +131,7 @@ async def listening(
     async with AsyncExitStack() as stack:
         handlers, metrics = PeerHandlers(), PeerMetrics()
         settings = PeerServerSettings(
-            limits=limits or PeerLimits(linger_s=0.2),
+            limits=limits or PeerLimits(),
             max_connections=50,
             max_strangers=max_strangers,
             sweep_interval_s=0.01,
@@ -340,7 +340,7 @@ async def test_too_many_requests_are_refused_as_busy_and_the_rest_is_served() ->
         await gate.wait()
         return BrokerLoad("b")
 
-    async with listening(PeerLimits(max_requests=2, linger_s=0.2)) as b:
+    async with listening(PeerLimits(max_requests=2)) as b:
         b.handlers.on(ReportLoad, wait)
         pool = await b.pool()
         asked = [asyncio.ensure_future(pool.ask("b", ReportLoad())) for _ in range(5)]
@@ -372,7 +372,7 @@ async def test_a_request_or_an_answer_over_the_limit_fails_alone() -> None:
     async def long(call: AdminCall) -> AdminAnswer:
         return AdminAnswer(200, bytes(9000))
 
-    async with listening(PeerLimits(max_frame_bytes=8192, linger_s=0.2)) as b:
+    async with listening(PeerLimits(max_frame_bytes=8192)) as b:
         b.handlers.on(AdminCall, long)
         pool = await b.pool()
         with pytest.raises(PeerFailedError, match="too long"):
@@ -420,7 +420,7 @@ async def test_a_server_that_closes_answers_what_it_took() -> None:
         await gate.wait()
         return BrokerLoad("b")
 
-    async with listening(PeerLimits(linger_s=0.2)) as b:
+    async with listening(PeerLimits()) as b:
         b.handlers.on(ReportLoad, wait)
         pool = await b.pool()
         asked = asyncio.ensure_future(pool.ask("b", ReportLoad()))

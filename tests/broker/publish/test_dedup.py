@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from weir.broker.api import Receipt
 from weir.broker.publish.sequences import Deduplication, Verdict
 from weir.broker.settings import BrokerSettings
-from weir.model.batch import Origin
+from weir.model.batch import HeldId, Origin
 from weir.model.errors import BookieUnavailableError, NotAllowedError, WeirError, WireError
 from weir.model.policies import Policies
 
@@ -137,6 +138,54 @@ def test_what_failed_and_is_there_all_the_same_counts_as_stored(run: Callable) -
         assert isinstance(results[1], WeirError), results
         texts = await bench.receive(await bench.consumer(topic), topic.end_offset)
         assert texts == ["m0", "m1", "m2"]
+
+    run(scenario)
+
+
+def test_what_failed_and_is_there_is_known_though_another_producer_stored_more_meanwhile(
+    run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that waited for a delayed one of its producer is stored between the recovery of the ledger and the
+    moment at which the topic reads the end of its log."""
+
+    async def scenario(bench) -> None:
+        topic = await bench.topic(policies=ON)
+        doubtful, waiting = await bench.producer(topic, "p"), await bench.producer(topic, "q")
+        await send(bench, doubtful, 0)
+        holding, recovered = topic.publisher.holding, asyncio.Event()
+        hold = holding.hold
+
+        async def hold_late(*what: Any) -> HeldId:
+            await recovered.wait()
+            return await hold(*what)
+
+        monkeypatch.setattr(holding, "hold", lambda *what: asyncio.ensure_future(hold_late(*what)))
+        due_ms = bench.runtime.clock.wall_ms() + 3_600_000
+        delayed = waiting.publish(bench.out("delayed", sequence=0, deliver_at_ms=due_ms))
+        behind = waiting.publish(bench.out("behind", sequence=1))
+        bookies = bench.bookies.bookies.values()
+        for bookie in bookies:
+            bookie.hold()
+        failed = doubtful.publish(bench.out("m1", sequence=1))
+        await bench.runtime.clock.sleep(0.01)
+        for bookie in bookies:
+            bookie.failure = BookieUnavailableError("down")
+        failed_too = doubtful.publish(bench.out("m2", sequence=2))
+        await bench.runtime.clock.sleep(0.01)
+        for bookie in bookies:
+            bookie.failure = None
+        results = await asyncio.gather(failed, failed_too, return_exceptions=True)
+        assert all(isinstance(result, WeirError) for result in results), results
+        for bookie in bookies:
+            bookie.release()
+        await topic.stream.settled()
+        assert topic.end_offset == 3, "the batches that failed are in the log"
+        recovered.set()
+        await asyncio.gather(delayed, behind)
+        again = await bench.producer(topic, "p")
+        assert [receipt.duplicate for receipt in await send(bench, again, 1, 2)] == [True, True]
+        texts = await bench.receive(await bench.consumer(topic), topic.end_offset)
+        assert texts == ["m0", "m1", "m2", "behind"]
 
     run(scenario)
 

@@ -55,6 +55,17 @@ async def test_what_is_appended_waits_for_what_is_being_held_and_then_goes_toget
     assert not ways.lanes.has("p")
 
 
+async def test_what_is_appended_does_not_overtake_what_is_being_held() -> None:
+    ways = Ways()
+    for name, held in (("a", False), ("b", True), ("c", False), ("d", False)):
+        ways.enter(name, held=held)
+    assert list(ways.sent) == ["a"]
+    await ways.stored("a")
+    assert list(ways.sent) == ["a", "b"]
+    await ways.stored("b")
+    assert list(ways.sent) == ["a", "b", "c", "d"]
+
+
 async def test_what_waits_behind_a_failure_is_given_up() -> None:
     ways = Ways()
     for name in ("a", "b", "c"):

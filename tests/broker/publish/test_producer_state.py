@@ -198,6 +198,26 @@ def test_after_an_end_no_record_is_swallowed_that_has_a_number_of_an_earlier_one
     run(scenario)
 
 
+def test_what_is_stored_in_parts_counts_as_the_last_that_the_producer_stored() -> None:
+    """The next broker learns it from a snapshot that was made between the last part and the whole."""
+    known = states()
+    known.push(Stamp(P, 3, 0), 3, transactional=True, parted=True)
+    known.learn(stored(10, 0, 2, epoch=3))
+    known.learn(stored(12, 2, 1, epoch=3))
+    loaded = states()
+    loaded.load(known.to_bytes(13))
+    loaded.learn(marker(13, 3))
+    assert [(info.epoch, info.last_sequence) for info in loaded.infos(lambda who: -1)] == [(3, 2)]
+    loaded.learn(marker(14, 4))
+    assert [(info.epoch, info.last_sequence) for info in loaded.infos(lambda who: -1)] == [(4, -1)]
+
+
+def test_the_last_sequence_number_is_followed_by_the_first_and_known_still() -> None:
+    known = states()
+    known.learn(stored(10, LAST - 1, 2))
+    assert [info.last_sequence for info in known.infos(lambda who: -1)] == [LAST]
+
+
 def test_parts_that_are_known_to_be_stored_after_the_marker_behind_them_do_not_count_in_its_epoch() -> None:
     known = states()
     known.push(Stamp(P, 0, 0), 2, transactional=True, parted=True)

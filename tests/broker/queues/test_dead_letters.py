@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from weir.broker.dead_letters.parcels import Destination as SentTo
 from weir.model.batch import BatchFormat
 from weir.model.exchanges import Binding, Destination, Exchange, ExchangeType
 from weir.model.message import Message
+from weir.model.queues import QUEUE_SUBSCRIPTION
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 from weir.wire.amqp.death import Reason
 from weir.wire.amqp.message import message_of, outgoing_of
@@ -280,6 +282,35 @@ def test_a_target_that_is_gone_keeps_nobody_waiting(run: Callable) -> None:
     run(scenario)
 
 
+def test_no_letter_is_handed_over_before_all_are_made(run: Callable) -> None:
+    """A broker that stops between two letters leaves no coroutine that was never awaited."""
+
+    async def scenario(stage: Any) -> None:
+        queue = await stage.declare(arguments=TO_DEAD)
+        dead = await stage.declare("dead")
+        outbox = (await stage.topic()).letters.of(QUEUE_SUBSCRIPTION)
+        hand_over, next_turn = outbox._hand_over, outbox._turns.next
+        steps = []
+
+        def handed_over(*letters: Any) -> Any:
+            steps.append("handed over")
+            return hand_over(*letters)
+
+        async def waited() -> None:
+            steps.append("waited")
+            await next_turn()
+
+        outbox._hand_over, outbox._turns.next = handed_over, waited
+        await queue.publish(published("a"))
+        consumer = await stage.consumer(queue)
+        await stage.receive(consumer, 1)
+        consumer.reject([(0, 1)])
+        assert [body for body, *_ in await letters(dead, 1)] == ["a"]
+        assert steps == ["waited", "handed over"]
+
+    run(scenario)
+
+
 def test_letters_wait_for_a_target_that_cannot_take_them_now(run: Callable) -> None:
     async def scenario(stage: Any) -> None:
         dead = await stage.declare("dead")
@@ -300,6 +331,26 @@ def test_letters_wait_for_a_target_that_cannot_take_them_now(run: Callable) -> N
     run(scenario)
 
 
+def test_letters_are_not_dropped_while_a_broker_that_goes_down_loads_no_topics(
+    run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(stage: Any) -> None:
+        await stage.declare("dead")
+        queue = await stage.declare("q", arguments=TO_DEAD)
+        await queue.publish(published("a"))
+        consumer = await stage.consumer(queue)
+        await stage.receive(consumer, 1)
+        await stage.broker.broker.unload((await stage.topic("dead")).name)
+        monkeypatch.setattr(stage.broker.broker, "_closing", True)
+        consumer.reject([(0, 1)])
+        await stage.runtime.clock.sleep(1)
+        monkeypatch.setattr(stage.broker.broker, "_closing", False)
+        await drained(stage, queue)
+        assert [one[0] for one in await letters(await stage.queues.get(ANN, "dead"), 1)] == ["a"]
+
+    run(scenario)
+
+
 def _exclusive() -> ProducerRequest:
     from weir.broker.api import AccessMode
 
@@ -313,3 +364,5 @@ def test_parcels_have_stamps_that_only_grow() -> None:
     assert all(0 <= stamp.epoch < 1 << 15 and stamp.sequence == 0 for stamp in stamps)
     parcel = Parcel(Reason.EXPIRED, SentTo("e"), 5, {"q": ((0, 3), (7, 9))}, {1: 4})
     assert Sent.decode(Sent(5, 6, parcel).encode()) == Sent(5, 6, parcel)
+    redriven = replace(parcel, to=SentTo(back_to="persistent://public/default/other"))
+    assert Sent.decode(Sent(5, 7, redriven).encode()) == Sent(5, 7, redriven)

@@ -31,6 +31,7 @@ from weir.model.errors import (
     QueueLockedError,
     QueueNotFoundError,
     QueueRefusedError,
+    StorageFullError,
 )
 from weir.model.exchanges import Binding, Destination
 from weir.model.message import Message
@@ -649,7 +650,7 @@ def test_a_queue_outlives_the_policy_that_drops_unused_subscriptions(run: Callab
     run(scenario, policies=Policies(subscription_expiry_min=1))
 
 
-def test_what_could_not_be_stored_is_refused_and_the_queue_goes_on_when_it_is_known_what_became_of_it(
+def test_after_a_failure_publishes_wait_until_it_is_known_what_it_left_behind_and_keep_their_order(
     run: Callable,
 ) -> None:
     async def scenario(stage: Any) -> None:
@@ -658,12 +659,36 @@ def test_what_could_not_be_stored_is_refused_and_the_queue_goes_on_when_it_is_kn
         topic = await stage.topic()
         topic.publisher.failed = True
         topic.stream._appender.failures += 1
+        deferred = [queue.publish(stage.messages(text)) for text in ("b", "c")]
+        await asyncio.gather(*deferred)
+        assert not topic.publisher.failed
+        await stage.publish(queue, "d")
+        assert await stage.texts(await stage.consumer(queue), 4) == ["a", "b", "c", "d"]
+
+    run(scenario)
+
+
+def test_what_is_published_while_nothing_can_be_stored_is_refused_and_not_kept_for_later(run: Callable) -> None:
+    async def scenario(stage: Any) -> None:
+        queue = await stage.declare()
+        topic = await stage.topic()
+        topic.publisher.failed = True
+        appender = topic.stream._appender
+        appender.failures += 1
+
+        async def no_ledger() -> None:
+            for _ in range(20):  # the publish comes while it is being found out
+                await asyncio.sleep(0)
+            raise StorageFullError("the disk is full")
+
+        appender._turnover.start(no_ledger)
         for _ in range(2):
             with pytest.raises(ProducerClosedError, match="could not be stored"):
                 await queue.publish(stage.messages("refused"))
-        while topic.publisher.failed:
-            await asyncio.sleep(0)
-        await stage.publish(queue, "b")
-        assert await stage.texts(await stage.consumer(queue), 2) == ["a", "b"]
+            await appender._turnover.quiet()
+            appender._turnover.start(no_ledger)
+        await appender._turnover.quiet()
+        await stage.publish(queue, "a")
+        assert await stage.texts(await stage.consumer(queue), 1) == ["a"]
 
     run(scenario)

@@ -12,7 +12,7 @@ from tests.broker.queues.test_crashes import Cluster
 from weir.broker.api import ConsumeRequest, StartAt, SubscribeRequest, SubscriptionType
 from weir.model.batch import BatchFlags
 from weir.model.policies import Policies, Retention
-from weir.model.queues import QueueDeclaration
+from weir.model.queues import QUEUE_SUBSCRIPTION, QueueDeclaration
 from weir.runtime import Runtime
 from weir.testing.world.world import World, simulate
 
@@ -161,6 +161,30 @@ def test_a_topic_that_is_closed_in_order_takes_them_along(run: Run) -> None:
         assert topic.state.get("memory/ledger") is None
         await stage.broker.broker.unload(topic.name)
         assert await stage.counts(await stage.declare()) == (0, 0, 0)
+
+    run(scenario)
+
+
+def test_what_is_acknowledged_while_the_topic_is_closed_does_not_come_back(run: Run) -> None:
+    """A dead letter may arrive, and be acknowledged, when the state that is being left was written before."""
+
+    async def scenario(stage: Stage) -> None:
+        queue = await stage.declare()
+        await ready(stage, queue)
+        await publish(stage, queue, "abc")
+        topic = await stage.topic()
+        subscription = topic.subscriptions[QUEUE_SUBSCRIPTION]
+        write_gap = topic.stream.write_gap
+
+        async def acknowledged_meanwhile() -> int:
+            await topic.state.flush()
+            subscription.ack(None, [(1, 2)])
+            end: int = await write_gap()
+            return end
+
+        topic.stream.write_gap = acknowledged_meanwhile
+        await stage.broker.broker.unload(topic.name)
+        assert await drained(stage, await stage.declare(), 2) == "ac"
 
     run(scenario)
 

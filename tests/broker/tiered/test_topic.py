@@ -5,12 +5,15 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import pytest
+
 from weir.broker.api import StartAt
 from weir.broker.ports import NoTiering
 from weir.broker.tiered.rules import LakeRules
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.upkeep.topic import maintain
 from weir.model.features import TIERED
+from weir.model.lake import LakeCatalog
 from weir.model.policies import DEFAULT_POLICIES, Cleanup, LogCompaction, Policies, Retention
 from weir.model.stream import SegmentStore
 from weir.model.tiering import LAKE_SUBSCRIPTION, TieringRules
@@ -198,8 +201,14 @@ class _Registry:
     """A namespace and a topic of it."""
 
     def __init__(self, namespace: _Found, topic: _Found) -> None:
-        self.namespaces = self.topics = self
+        self.namespaces = self.topics = self.lake_catalogs = self
+        self.revision = 0
         self._found = {"NamespaceName": namespace, "TopicName": topic}
+
+    def all(self) -> dict[str, LakeCatalog]:
+        """What a superuser has defined."""
+        options = {"s3.endpoint": "e", "client.region": "r"}
+        return {"ours": LakeCatalog("ours", "s3://lake/x/", "http://c", options, ("public",))}
 
     def find(self, name: Any) -> _Found:
         return self._found[type(name).__name__]
@@ -211,23 +220,66 @@ def rules_of(properties: dict[str, str], name: str = "t", **policies: Policies) 
     return LakeRules(_Registry(namespace, found)).of(TopicName.parse(name))  # type: ignore[arg-type]
 
 
-TIERED_LAKE = (
-    '{"to": "s3://lake/x/", "catalog": "c", "options": {"s3.endpoint": "e", "uri": "c"}, "tieredAfterMs": 5}'
+OWNER = "0" * 32
+TIERED_LAKE = '{"catalog": "ours", "tieredAfterMs": 5}'
+#: As an older Weir wrote it, whose namespaces had addresses of their own.
+OLD_LAKE = (
+    '{"to": "s3://lake/x/", "catalog": "http://c", "options": {"s3.endpoint": "e", "client.region": "r"}, '
+    '"tieredAfterMs": 5}'
 )
 
 
 def test_rules_are_the_topics_own_before_its_namespaces() -> None:
     assert rules_of({}) is None
-    assert rules_of({"lake": '{"to": "s3://x", "catalog": "c"}'}) is None
+    assert rules_of({"lake": '{"catalog": "ours"}'}) is None
     assert rules_of({"lake": "what?"}) is None
     assert rules_of({"lake": TIERED_LAKE, "lake.t": "off"}) is None
-    found = rules_of({"lake": TIERED_LAKE, "lake-owner": "me"})
-    assert found is not None
-    assert found.after_ms == 5
-    assert found.folder == SegmentStore("s3://lake/x/_segments/me/public/default/t", {"s3.endpoint": "e"})
-    odd = rules_of({"lake": TIERED_LAKE, "lake-owner": "me"}, "persistent://public/default/a b%")
+    for text in (TIERED_LAKE, OLD_LAKE):
+        found = rules_of({"lake": text, "lake-owner": OWNER})
+        assert found is not None
+        assert found.after_ms == 5
+        folder = SegmentStore(f"s3://lake/x/_segments/{OWNER}/public/default/t", {"s3.endpoint": "e"})
+        assert found.folder == folder
+    odd = rules_of({"lake": TIERED_LAKE, "lake-owner": OWNER}, "persistent://public/default/a b%")
     assert odd is not None
+    assert odd.folder is not None
     assert odd.folder.url.endswith("/public/default/a%20b%25")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"catalog": "theirs", "tieredAfterMs": 5}',
+        OLD_LAKE.replace("s3://lake/x/", "file:///etc"),
+        OLD_LAKE.replace('"e"', '"evil"'),
+        OLD_LAKE.replace("http://c", "sqlite:////etc/x"),
+    ],
+)
+def test_a_broker_writes_only_where_a_superuser_said_and_keeps_what_it_kept(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = rules_of({"lake": text, "lake-owner": OWNER})
+    assert found == TieringRules(5, None, Retention(-1, -1)), "retention stays as it was: nothing is deleted"
+    assert "the lake definition of public/default is ignored" in caplog.text
+
+
+def test_an_owner_that_is_no_id_is_no_part_of_a_path() -> None:
+    found = rules_of({"lake": TIERED_LAKE, "lake-owner": "../../../etc"})
+    assert found is not None
+    assert found.folder is not None
+    assert found.folder.url == "s3://lake/x/_segments/weir/public/default/t"
+
+
+def test_a_topic_whose_catalog_is_ignored_keeps_its_ledgers(run: Run) -> None:
+    async def scenario(bench: Any) -> None:
+        topic, objects, _ = await opened(bench, replace(RULES, folder=None))
+        await exported(topic, 10)
+        await after(bench, topic, 7200)
+        assert in_lake(topic) == 0
+        assert topic.stats().storage_bytes > 0
+        assert not await objects.open("s3://lake/s", {}).list()
+
+    run(scenario)
 
 
 def test_retention_is_what_somebody_said_and_no_longer_than_the_lake_keeps() -> None:

@@ -35,3 +35,20 @@ def test_a_topic_that_is_not_stored_counts_too(run: Callable) -> None:
         assert topic.traffic() == Traffic(1, 4, 0, 0)
 
     run(scenario)
+
+
+def test_what_was_delivered_to_a_subscription_that_is_gone_stays_counted(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        producer = await bench.producer(topic)
+        await bench.publish(producer, "a", "b")
+        consumer = await bench.consumer(topic, "passing", durable=False)
+        await bench.receive(consumer, 2)
+        before = topic.stats().delivered
+        await consumer.close()
+        assert topic.subscriptions == {}
+        after = topic.stats().delivered
+        assert (after.messages, after.bytes) == (before.messages, before.bytes) == (2, 2)
+        await topic.close()
+
+    run(scenario)

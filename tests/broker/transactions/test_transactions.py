@@ -28,6 +28,7 @@ from weir.model.errors import (
     NotAuthorisedError,
     NotInTransactionError,
     NotOwnerError,
+    SinkOfOtherQueryError,
     StaleEpochError,
     TransactionBusyError,
     TransactionStateError,
@@ -424,6 +425,34 @@ def test_a_sink_commits_all_writers_or_none_and_each_epoch_once(run: Callable) -
         await coordinator.begin(fresh, T0, name="b", text="b-1")
         assert await transactions.commit_together("s", 1, [stale[0], ("b", fresh)])
         assert await coordinator.seen(T0) == ["a-0", "b-0", "a-1", "b-1"]
+
+    run(scenario)
+
+
+def test_a_sink_has_the_epochs_of_one_query_until_another_takes_it_over(run: Callable) -> None:
+    async def scenario(bench: Any) -> None:
+        transactions = (await Coordinator.make(bench)).transactions
+        together = transactions.commit_together
+        assert await together("s", 7, [])  # by an older client, which names no query
+        with pytest.raises(SinkOfOtherQueryError, match="epoch 7 of an unknown query"):
+            await together("s", 0, [], query="q1")
+        assert await together("s", 8, [], query="q1")
+        assert not await together("s", 8, [], query="q1")
+        for epoch in (0, 8, 9):
+            with pytest.raises(SinkOfOtherQueryError, match="epoch 8 of query q1") as refused:
+                await together("s", epoch, [], query="q2")
+            assert "sinkTakeOver=q1" in refused.value.hint
+            assert "another sinkId" in refused.value.hint
+        with pytest.raises(SinkOfOtherQueryError):
+            await together("s", 0, [], query="q2", instead_of="q3")
+        assert await together("s", 0, [], query="q2", instead_of="q1")
+        assert not await together("s", 0, [], query="q2", instead_of="q1")
+        with pytest.raises(SinkOfOtherQueryError, match="of query q2"):
+            await together("s", 9, [], query="q1", instead_of="q1")
+        assert await together("s", 1, [], query="q2", instead_of="q1")
+        assert await together("s", 2, [])
+        await transactions.forget_sink("s")
+        assert await together("s", 0, [], query="q1")
 
     run(scenario)
 

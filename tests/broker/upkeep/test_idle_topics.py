@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from weir.broker.api import StartAt
 from weir.broker.broker import Broker
 from weir.broker.ports import PlainRegistry, SoleOwner
 from weir.broker.settings import BrokerSettings
 from weir.meta import keys
-from weir.model.policies import Policies, Retention
+from weir.model.policies import BacklogAction, BacklogQuota, Policies, Retention
 from weir.model.topics import TopicName
 from weir.wire.stream import decode_chain
 
@@ -87,6 +89,42 @@ def test_a_topic_in_use_is_left_to_those_who_use_it(run: Callable) -> None:
         await bench.runtime.clock.sleep(300)
         assert topic.alive
         assert topic.start_offset == 0
+        await broker.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "policies",
+    [
+        Policies(message_ttl_s=300),
+        Policies(backlog_quota=BacklogQuota(seconds=300, action=BacklogAction.EVICT_OLDEST)),
+        Policies(subscription_expiry_min=5),
+    ],
+    ids=["ttl", "backlog quota", "subscription expiry"],
+)
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_backlog_expires_although_the_policy_came_after_the_topic_was_unloaded(
+    run: Callable, policies: Policies, crashed: bool
+) -> None:
+    async def scenario(bench) -> None:
+        context = await bench.context(roll_entries=2, broker=BrokerSettings(idle_s=60, unload_s=60))
+        former = await filled(bench, context, Retention(-1, -1), "slow")
+        if crashed:  # no overview of it is valid
+            await former.load(NAME)
+        registry = PlainRegistry(policies.over(Policies(retention=Retention(-1, -1))))
+        await registry.ensure_topic(NAME)
+        broker = Broker(context, registry, SoleOwner())
+        broker.start()
+        await bench.runtime.clock.sleep(200)
+        if not crashed:  # statistics load what has no overview
+            assert [one.backlog for one in (await broker.stats(NAME)).subscriptions] == [6]
+        await bench.runtime.clock.sleep(2000)
+        assert [one.backlog for one in (await broker.stats(NAME)).subscriptions] in ([], [0])
+        assert broker.loaded == []
+        epoch = (await chain_of(context)).epoch
+        await bench.runtime.clock.sleep(1000)  # what is left has nothing to expire
+        assert (await chain_of(context)).epoch == epoch
         await broker.close()
 
     run(scenario)

@@ -135,9 +135,9 @@ def test_most_of_many_large_requests_costs_the_room_for_one_and_holds_nobody_up(
 
 @cache
 def bomb(kind: Compression) -> bytes:
-    """A batch of a few hundred kilobytes at the most, and of 100 MiB when it is opened."""
+    """A batch of a few hundred kilobytes at the most, and of 160 MiB when it is opened."""
     return sealed(
-        compress(kind, bytes(100 * MIB)),
+        compress(kind, bytes(160 * MIB)),
         base_offset=0,
         attributes=kind,
         last_offset_delta=0,

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+)
 
 from weir.testing.kafka.clients.bare import Bare
 from weir.testing.processes.up import UpProcess
@@ -292,6 +299,29 @@ def test_compact_and_delete_forgets_live_records_too(up: UpProcess, admin: Admin
     create(admin, topic, **{**COMPACT, "cleanup_policy": "compact,delete"}, retention_ms="3000")
     produce(up, topic, ("a", b"1"), ("a", b"2"), ("b", b"1"))
     with Reader(up, topic) as reader:
+        until(lambda: reader.watermarks == (3, 3))
+
+
+def test_a_topic_without_a_cleanup_policy_keeps_everything_until_it_has_one(
+    up: UpProcess, admin: AdminClient, topic: str
+) -> None:
+    quick = {"segment_ms": "1000", "retention_ms": "1000", "min_cleanable_dirty_ratio": "0.01"}
+    create(admin, topic, cleanup_policy="", **quick)
+    beside = f"{topic}-beside"
+    create(admin, beside, **quick)
+    for each in (topic, beside):
+        produce(up, each, ("a", b"1"), ("a", b"2"), ("b", b"1"))
+    with Reader(up, beside) as reader:
+        until(lambda: reader.watermarks == (3, 3))
+    with Reader(up, topic) as reader:
+        assert reader.read() == {0: ("a", b"1"), 1: ("a", b"2"), 2: ("b", b"1")}
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        (found,) = (each.result(TIMEOUT_S) for each in admin.describe_configs([resource]).values())
+        assert found["cleanup.policy"].value == ""
+        entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
+        resource.add_incremental_config(entry)
+        for changed in admin.incremental_alter_configs([resource]).values():
+            changed.result(TIMEOUT_S)
         until(lambda: reader.watermarks == (3, 3))
 
 

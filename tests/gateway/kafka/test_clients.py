@@ -69,12 +69,12 @@ def test_many_partitions_are_written_and_read_at_once(client: Any, bootstrap: st
 
 
 def test_a_large_message_passes_and_a_larger_one_is_refused(client: Any, bootstrap: str, topic: str) -> None:
-    large = {client.max_request: 20_000_000}
-    value = b"x" * 4_000_000
+    large = {client.max_request: 40_000_000}
+    value = b"x" * 16_000_000
     assert client.send(bootstrap, topic, [value], **large) == [(0, 0)]
     assert client.read(bootstrap, topic, {0: 0}, 1) == [(0, 0, value)]
     with pytest.raises(Exception, match=r"(?i)too ?large|size"):
-        client.send(bootstrap, topic, [b"x" * 6_000_000], **large)
+        client.send(bootstrap, topic, [b"x" * 18_000_000], **large)
     assert client.send(bootstrap, topic, [b"small"], **large) == [(0, 1)]
 
 

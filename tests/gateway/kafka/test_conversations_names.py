@@ -207,7 +207,14 @@ def test_a_restarted_coordinator_knows_whose_groups_are() -> None:
 
     async def conversation(table: Table) -> None:
         def group() -> Group:
-            return Group("g", table.runtime.clock, GroupSettings(), store=lambda _: None, changed=lambda _: None)  # type: ignore[arg-type,return-value]
+            return Group(
+                "g",
+                table.runtime.clock,
+                GroupSettings(),
+                store=lambda _: None,  # type: ignore[arg-type,return-value]
+                store_departures=lambda *_: None,  # type: ignore[arg-type,return-value]
+                changed=lambda _: None,
+            )
 
         made = group()
         made.role = "ann"

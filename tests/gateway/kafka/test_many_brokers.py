@@ -65,6 +65,18 @@ def other_than(brokers: ManyBrokers, owner: str) -> str:
     return next(name for name in brokers.running if name != owner)
 
 
+def test_a_replication_factor_above_the_number_of_brokers_is_refused(
+    brokers: ManyBrokers, admin: AdminClient
+) -> None:
+    name = f"orders-{uuid4().hex[:8]}"
+    (refused,) = admin.create_topics([NewTopic(name, 2, 4)]).values()
+    with pytest.raises(KafkaException) as caught:
+        refused.result(_TIMEOUT_S)
+    assert caught.value.args[0].code() == Code.INVALID_REPLICATION_FACTOR
+    assert "because only 3 broker(s) are registered" in caught.value.args[0].str()
+    done(admin.create_topics([NewTopic(name, 2, 3)]))
+
+
 def consume(brokers: ManyBrokers, topic: str, count: int) -> dict[int, list[bytes]]:
     """Everything, by partition."""
     consumer = Consumer(

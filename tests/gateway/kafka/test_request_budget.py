@@ -90,11 +90,10 @@ def test_a_stranger_who_drips_is_not_waited_for_either() -> None:
 @pytest.mark.parametrize(
     ("first", "name"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", "HTTP"),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/2"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/2 (gRPC, RocketMQ 5)"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "TLS"),
     ],
-    ids=["http", "http2", "tls"],
+    ids=["http2", "tls"],
 )
 def test_another_protocol_is_named_in_the_log(first: bytes, name: str, caplog: pytest.LogCaptureFixture) -> None:
     async def conversation(stage: Stage) -> None:
@@ -106,4 +105,4 @@ def test_another_protocol_is_named_in_the_log(first: bytes, name: str, caplog: p
     with caplog.at_level(logging.WARNING):
         play(conversation)
     (said,) = [record.getMessage() for record in caplog.records if record.name.startswith("weir.gateway.kafka")]
-    assert f"it speaks {name} (this port is for Kafka's clients" in said
+    assert f"the client uses {name}, and this port (listeners.kafka) serves the Kafka protocol" in said

@@ -417,7 +417,7 @@ def test_aiokafka_is_told_that_it_is_fenced(bootstrap: str, topic: str, name: st
 
 def test_a_transaction_that_is_open_for_too_long_is_undone(bootstrap: str, topic: str, name: str) -> None:
     make_topic(bootstrap, topic)
-    producer = producer_of(bootstrap, name, **{"transaction.timeout.ms": 1000, "message.timeout.ms": 1000})
+    producer = producer_of(bootstrap, name, **{"transaction.timeout.ms": 5000, "message.timeout.ms": 5000})
     producer.begin_transaction()
     send(producer, topic, "too slow")
     plain = confluent_kafka.Producer({"bootstrap.servers": bootstrap})

@@ -70,7 +70,7 @@ class Node:
         self._address = str(self.up.addresses["pulsar"])
 
     def _adjust(self, settings: PulsarSettings) -> PulsarSettings:
-        limits = replace(settings.limits, linger_s=0.1, **self._limits)
+        limits = replace(settings.limits, **self._limits)
         return replace(settings, limits=limits, sweep_interval_s=0.05)
 
     def stop(self) -> None:

@@ -221,6 +221,17 @@ def test_transactions_are_not_enabled(play: Play) -> None:
         assert (await peer.hear(api.CommandTcClientConnectResponse)).error == api.ServerError.NotAllowedError
         peer.say(api.CommandNewTxn(request_id=2))
         assert (await peer.hear(api.CommandNewTxnResponse)).error == api.ServerError.NotAllowedError
+        coordinator = "persistent://pulsar/system/transaction_coordinator_assign"
+        peer.say(api.CommandPartitionedTopicMetadata(topic=coordinator, request_id=3))
+        for name in (coordinator, f"{coordinator}-partition-0"):
+            peer.say(api.CommandLookupTopic(topic=name, request_id=4))
+        partitions = await peer.hear(api.CommandPartitionedTopicMetadataResponse)
+        found = [await peer.hear(api.CommandLookupTopicResponse) for _ in range(2)]
+        for answer in (partitions, *found):
+            assert (answer.error, answer.message) == (
+                api.ServerError.NotAllowedError,
+                "Transactions are not supported",
+            )
         await peer.produce(TOPIC)
         send = api.CommandSend(producer_id=1, sequence_id=0, txnid_most_bits=1, txnid_least_bits=1)
         head = api.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)

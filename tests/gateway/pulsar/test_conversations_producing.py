@@ -6,6 +6,7 @@ from typing import Any
 from weir.model.errors import (
     ProducerClosedError,
     QuotaExceededError,
+    StreamTerminatedError,
 )
 from weir.wire.pulsar.frames import encode_command, encode_with_message
 from weir.wire.pulsar.message import seal_message
@@ -162,6 +163,28 @@ def test_a_send_that_may_work_elsewhere_closes_the_producer(play: Play) -> None:
         peer.send(1, 0)
         assert (await peer.hear(api.CommandSendReceipt)).sequence_id == 0
         assert len(topic.batches) == 1
+
+    play(conversation)
+
+
+def test_a_terminated_topic_closes_the_producer_without_a_refusal_of_its_sends(play: Play) -> None:
+    """A client for Go that gets a SEND_ERROR for it forgets the producer, and its sends never end."""
+
+    async def conversation(stage: Any) -> None:
+        peer = await stage.peer()
+        await peer.produce(TOPIC)
+        topic = stage.broker.at(TOPIC)
+        topic.held_back = True
+        peer.send(1, 0)
+        peer.send(1, 1)
+        await stage.later(1)
+        topic.terminated = True
+        topic.producers[0].store(StreamTerminatedError("the end"))
+        frame = await peer.frame()
+        assert isinstance(frame.command, api.CommandCloseProducer)
+        peer.say(api.CommandProducer(topic=TOPIC, producer_id=1, request_id=9))
+        assert (await peer.hear(api.CommandError)).error == api.ServerError.TopicTerminatedError
+        assert topic.batches == []
 
     play(conversation)
 

@@ -187,17 +187,17 @@ def test_a_small_receiver_queue_is_enough(client: pulsar.Client, talk: Any, topi
 def test_large_messages_up_to_the_limit(client: pulsar.Client, talk: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
-    large = bytes(range(256)) * (5 * 4096 - 4)
+    large = bytes(range(256)) * (16 * 4096 - 4)
     producer.send(large)
     assert consumer.receive(TIMEOUT_MS).data() == large
     with pytest.raises(pulsar.MessageTooBig):
-        producer.send(b"x" * (5 * 1024 * 1024 + 1))
+        producer.send(b"x" * (17 * 1024 * 1024))
 
 
 def test_chunked_messages_arrive_whole(client: pulsar.Client, talk: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic, chunking_enabled=True)
-    large = bytes(range(256)) * 50_000
+    large = bytes(range(256)) * 150_000
     producer.send(large)
     producer.send(b"small")
     message = consumer.receive(TIMEOUT_MS)

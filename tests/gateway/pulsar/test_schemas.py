@@ -147,3 +147,18 @@ def test_schemas_are_asked_for_and_made_by_command(weir_broker: Any, topic: str)
         assert refused.error_code == api.ServerError.IncompatibleSchema
 
     weir_broker.call(ask)
+
+
+@pytest.mark.parametrize(("client_version", "there"), [("Pulsar-Go-0.19.0", False), ("Pulsar-Java-v4.0.7", True)])
+def test_bytes_have_no_version_that_a_client_for_go_could_put_on_messages(
+    weir_broker: Any, topic: str, client_version: str, there: bool
+) -> None:
+    async def ask() -> None:
+        peer = await weir_broker.peer()
+        await peer.greet(client_version=client_version)
+        schema = api.Schema(name="", schema_data=b"", type=getattr(api.Schema, "None"))
+        peer.say(api.CommandGetOrCreateSchema(request_id=1, topic=topic, schema=schema))
+        answer = await peer.hear(api.CommandGetOrCreateSchemaResponse)
+        assert (answer.HasField("schema_version"), answer.schema_version) == (there, b"")
+
+    weir_broker.call(ask)

@@ -443,3 +443,18 @@ def test_a_client_that_does_not_trust_the_certificate(
         client.create_producer(topic)
     client.close()
     connect(node).create_producer(topic).send(b"others are served")
+
+
+def test_an_unknown_way_to_authenticate_is_refused_by_its_name(guarded: Any) -> None:
+    async def say() -> str:
+        peer = await guarded.peer()
+        peer.say(
+            api.CommandConnect(client_version="x", protocol_version=21, auth_method_name="sasl", auth_data=b"x")
+        )
+        frame = await peer.frame()
+        assert frame is not None
+        return str(frame.command)
+
+    said = guarded.call(say)
+    assert "AuthenticationError" in said
+    assert "sasl" in said

@@ -88,7 +88,7 @@ def works(weir: UpProcess) -> bool:
     return answered is not None and (b"grpc-status", b"0") in answered.headers
 
 
-@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100, frames.PREFACE + b"\xff" * 20])
+@pytest.mark.parametrize("sent", [b"HELO example.org\r\n\r\n", b"\0" * 100, frames.PREFACE + b"\xff" * 20])
 def test_what_is_no_http2_is_told_so_and_ended(weir: UpProcess, raw: Raw, sent: bytes) -> None:
     raw.socket.sendall(sent)
     assert raw.refused() in (Code.PROTOCOL_ERROR, Code.FRAME_SIZE_ERROR, None)

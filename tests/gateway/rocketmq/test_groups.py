@@ -88,19 +88,35 @@ def test_a_topic_takes_the_types_of_messages_that_it_is_for(
     assert "normal" not in weir_command(weir, "topics", "types", name)
 
 
-def test_a_fifo_group_gets_the_next_message_of_a_message_group_when_the_one_before_is_done(
+def test_a_fifo_group_gets_a_batch_of_a_message_group_and_the_next_when_all_of_it_is_done(
     weir: UpProcess, clients: Any, name: str, make: Any
 ) -> None:
     assert "yes" in weir_command(weir, "groups", "settings", name, "--fifo")
     producer, consumer = clients.producer(name), clients.consumer(name, name)
-    for body in (b"a1", b"a2", b"b1"):
+    for body in (b"a1", b"a2", b"a3", b"a4", b"b1"):
         producer.send(make(name, body, message_group=body[:1].decode()))
-    found: list[Any] = []
-    while len(found) < 2:
-        found += consumer.receive(16, 60)
-    assert sorted(one.body for one in found) == [b"a1", b"b1"]
-    consumer.ack(next(one for one in found if one.body == b"a1"))
-    assert [one.body for one in consumer.receive(16, 60)] == [b"a2"]
+    first, second, third = consumer.receive(3, 60)
+    assert [first.body, second.body, third.body] == [b"a1", b"a2", b"a3"]
+    consumer.ack(third)
+    consumer.ack(first)
+    assert [one.body for one in consumer.receive(3, 60)] == [b"b1"]
+    consumer.ack(second)
+    assert [one.body for one in consumer.receive(3, 60)] == [b"a4"]
+
+
+def test_what_fails_of_a_batch_of_a_message_group_comes_again_in_order_with_its_attempts(
+    weir: UpProcess, clients: Any, name: str, make: Any
+) -> None:
+    weir_command(weir, "groups", "settings", name, "--fifo")
+    producer, consumer = clients.producer(name), clients.consumer(name, name)
+    for body in (b"1", b"2", b"3", b"4"):
+        producer.send(make(name, body, message_group="g"))
+    first, second, third = consumer.receive(3, 60)
+    consumer.ack(second)
+    consumer.change_invisible_duration(third, 1)
+    consumer.change_invisible_duration(first, 2)
+    found = [(one.body, one.delivery_attempt) for one in consumer.receive(16, 60)]
+    assert found == [(b"1", 2), (b"3", 2), (b"4", 1)]
 
 
 def test_a_client_that_is_connected_is_told_what_changes_for_its_group(

@@ -97,7 +97,7 @@ def test_what_others_send_rocketmq_reads(
         b"by pulsar",
         {"p"},
         "o",
-        {"a": "b"},
+        {"a": "b", "__SHARDINGKEY": "o"},
     )
 
     host, _, port = weir.amqp.rpartition(":")

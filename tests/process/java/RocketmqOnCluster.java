@@ -38,7 +38,7 @@ public class RocketmqOnCluster {
 
     public static void main(String[] arguments) throws Exception {
         String normal = arguments[1], ordered = arguments[2], decided = arguments[3];
-        ClientConfiguration configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0]).enableSsl(false)
+        ClientConfiguration configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0])
             .setRequestTimeout(Duration.ofSeconds(10)).build();
         Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
             .setTopics(normal, ordered, decided).setTransactionChecker(view -> TransactionResolution.COMMIT).build();

@@ -57,6 +57,11 @@ def test_groups(group: groups.GroupRecord) -> None:
     assert groups.decode_group(groups.encode_group(group)) == group
 
 
+@given(texts, texts)
+def test_departures(group: str, member: str) -> None:
+    assert groups.decode_departure(groups.encode_departure(group, member)) == (group, member)
+
+
 @given(part_lists)
 def test_the_partitions_of_a_group(parts: tuple[TopicName, ...]) -> None:
     assert groups.decode_parts(groups.encode_parts(parts)) == list(parts)
@@ -202,6 +207,7 @@ def test_what_former_releases_wrote_is_read() -> None:
     ("decode", "data"),
     [
         (groups.decode_group, b'{"version": 9}'),
+        (groups.decode_departure, b'{"version": 9}'),
         (transactions.decode_transaction, b'{"version": 9}'),
         (producers.decode_dedup, b'{"version": 9}'),
         (producers.decode_held_stamps, b'{"version": 9}'),

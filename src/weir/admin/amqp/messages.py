@@ -253,10 +253,11 @@ def _shown(payload: bytes, encoding: str) -> tuple[str, str]:
     return base64.b64encode(payload).decode(), "base64"
 
 
-def _shown_properties(properties: Properties) -> Item:
+def _shown_properties(properties: Properties) -> Item | list[Any]:
+    """As RabbitMQ has them: an empty list if there are none, which `rabbitmqadmin` shows as an empty column."""
     found: Item = {}
     for name in NAMES:
         value = getattr(properties, name)
         if value is not None:
             found[name] = as_json(plain_fields(value) if name == "headers" else value)
-    return found
+    return found or []

@@ -12,8 +12,9 @@ from weir.admin.amqp.refusals import ManagementError
 from weir.admin.amqp.stats import Counted, LoadedTopics, totals
 from weir.admin.amqp.values import as_json, from_json
 from weir.admin.http import Response
+from weir.admin.overviews import OverviewBody, Overviews
 from weir.admin.routing import Call, Query, Route
-from weir.broker.api import NamespaceQueues, Queue, TopicStats
+from weir.broker.api import NamespaceQueues, Queue, QueueCounts, QueueOutline, TopicStats
 from weir.model.errors import QueueNotFoundError, WeirError
 from weir.model.queues import QUEUE_SUBSCRIPTION, QueueDeclaration, topic_of_queue, vhost_of
 from weir.model.registry import Action
@@ -21,7 +22,7 @@ from weir.model.topics import NamespaceName
 
 #: So many are described in one answer; who has more asks for pages.
 _MOST = 10_000
-#: Queues that are opened at the same time for one list.
+#: Queues that are looked for at the same time for one list.
 _AT_ONCE = 32
 _QUERY = (*LIST_QUERY, HERE)
 #: Columns that need no queue to be opened.
@@ -77,7 +78,7 @@ class QueueRoutes:
             found += [_Named(namespace, name) for name in names if wanted.takes(name)]
         filtered = len(found)
         if not wanted.by_name:
-            items = wanted.ordered(await self._described(found))
+            items = wanted.ordered(await self._described(call.role, found))
             return wanted.answer(wanted.cut(items), filtered=filtered, total=total)
         if wanted.sort == "name":
             found.sort(key=lambda one: one.name, reverse=wanted.reverse)
@@ -87,7 +88,7 @@ class QueueRoutes:
         if wanted.columns and _NAMES.issuperset(wanted.columns):
             items = [{"name": as_json(one.name), "vhost": vhost_of(one.namespace)} for one in on_page]
         else:
-            items = await self._described(on_page)
+            items = await self._described(call.role, on_page)
         return wanted.answer(items, filtered=filtered, total=total)
 
     async def _names(self, call: Call, namespace: NamespaceName, elsewhere: Sequence[str]) -> Sequence[str]:
@@ -106,30 +107,36 @@ class QueueRoutes:
             found.setdefault(item["vhost"], []).append(item["name"])
         return found
 
-    async def _described(self, named: Sequence[_Named]) -> list[Item]:
-        """Those that are still there, in their order."""
+    async def _described(self, role: str, named: Sequence[_Named]) -> list[Item]:
+        """Those that are still there, in their order. None is opened for it that is a topic."""
         if len(named) > _MOST:
             raise ManagementError(
                 400, f"{len(named)} queues are too many for one answer", hint="ask for pages, sorted by name"
             )
         turn = asyncio.Semaphore(_AT_ONCE)
 
-        async def opened(wanted: _Named) -> Queue | WeirError:
+        async def found_one(wanted: _Named) -> Queue | QueueOutline | WeirError:
             async with turn:
                 queues = await self._management.queues.open(wanted.namespace)
                 try:
-                    return await queues.look(wanted.name)
+                    known = queues.find(wanted.name)
+                    return known or await queues.outline(wanted.name) or await queues.look(wanted.name)
                 except WeirError as failed:  # its broker does not answer, say
                     return failed
 
-        found = await asyncio.gather(*map(opened, named))
+        found = await asyncio.gather(*map(found_one, named))
         loaded = LoadedTopics(self._management.admin.broker.loaded)
+        topics = [topic for one in found if isinstance(one, QueueOutline) for topic in one.topics]
+        overviews = await Overviews(self._management.admin).of(role, topics)
         items = []
         for wanted, queue in zip(named, found, strict=True):
             if isinstance(queue, QueueNotFoundError):
                 continue
             if isinstance(queue, WeirError):
                 items.append(_bare(wanted, self._management.node, queue))
+            elif isinstance(queue, QueueOutline):
+                parts = [overviews[topic] for topic in queue.topics if topic in overviews]
+                items.append(self._item(wanted.namespace, queue, _counts_of(parts), loaded))
             else:
                 items.append(await self._body(wanted.namespace, queue, loaded))
         return items
@@ -158,7 +165,12 @@ class QueueRoutes:
         return {}
 
     async def _body(self, namespace: NamespaceName, queue: Queue, loaded: LoadedTopics) -> Item:
-        declared, counts = queue.declaration, await queue.counts()
+        return self._item(namespace, queue, await queue.counts(), loaded)
+
+    def _item(
+        self, namespace: NamespaceName, queue: Queue | QueueOutline, counts: QueueCounts, loaded: LoadedTopics
+    ) -> Item:
+        declared = queue.declaration
         stats = [] if declared.in_memory else loaded.stats(topic_of_queue(namespace, declared.name))
         policy = queue.policy
         item: Item = {
@@ -226,6 +238,20 @@ def _bare(named: _Named, node: str, failed: WeirError) -> Item:
     """Of one that cannot be asked now."""
     name, vhost = as_json(named.name), vhost_of(named.namespace)
     return {"name": name, "vhost": vhost, "node": node, "state": "down", "reason": failed.what}
+
+
+def _counts_of(parts: Sequence[OverviewBody]) -> QueueCounts:
+    """Of a queue that is not open here."""
+    ready = unacked = consumers = 0
+    for part in parts:
+        queue = part.subscriptions.get(QUEUE_SUBSCRIPTION)
+        if queue is None:  # nothing was consumed yet
+            ready += part.messages
+        else:
+            ready += max(0, queue.msgBacklog - queue.unackedMessages)
+            unacked += queue.unackedMessages
+            consumers += len(queue.consumers)
+    return QueueCounts(ready, unacked, consumers)
 
 
 def _stored(stats: Sequence[TopicStats]) -> Item:

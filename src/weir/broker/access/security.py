@@ -58,8 +58,8 @@ class Authenticator:
         self._settings = settings
         self._tokens = tokens
         self._users = users
-        signing = None if tokens is None else tokens.secret
-        self._access_secrets = [secret for secret in (access_secret, signing) if secret]
+        signing = () if tokens is None else tokens.secrets
+        self._access_secrets = [secret for secret in (access_secret, *signing) if secret]
 
     @property
     def methods(self) -> tuple[str, ...]:

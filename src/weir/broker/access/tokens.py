@@ -24,6 +24,8 @@ _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _EC = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 #: A shorter HMAC secret can be guessed from one token.
 _MIN_SECRET_BYTES = 32
+#: A multiple of three, so its base64 has no padding.
+_NEW_SECRET_BYTES = 66
 _MIN_RSA_BITS = 2048
 _MAX_TOKEN_BYTES = 64 * 1024
 _MAX_KEY_BYTES = 64 * 1024
@@ -51,27 +53,39 @@ class Speaker:
 class TokenVerifier:
     """Checks tokens against one key."""
 
-    def __init__(self, key: "bytes | PublicKeyTypes", rules: TokenRules | None = None) -> None:
-        """An HMAC secret as bytes, or a public key from `load_public_key`."""
-        self._key = key
-        self._algorithms = _algorithms_of(key)
+    def __init__(self, key: "TokenSecret | bytes | PublicKeyTypes", rules: TokenRules | None = None) -> None:
+        """A secret from `load_secret` or as bytes, or a public key from `load_public_key`."""
+        keys: tuple[bytes | PublicKeyTypes, ...] = (
+            (key,) if not isinstance(key, TokenSecret) else (key.key, *key.former)
+        )
+        self._keys = keys
+        self._algorithms = _algorithms_of(keys[0])
         self._rules = rules or TokenRules()
 
     @property
-    def secret(self) -> bytes | None:
-        """What tokens are signed with; None if only a public key is known here."""
-        return self._key if isinstance(self._key, bytes) else None
+    def secrets(self) -> tuple[bytes, ...]:
+        """The secrets that a token may be signed with; none if only a public key is known here."""
+        return tuple(key for key in self._keys if isinstance(key, bytes))
 
     def verify(self, token: bytes | str, *, now_ms: int) -> Speaker:
         """Whom the token speaks for; NotAuthenticatedError."""
-        import jwt
-
         if len(token) > _MAX_TOKEN_BYTES:
             raise NotAuthenticatedError("the token is too long")
+        tried = (self._claims(token, key) for key in self._keys)
+        claims = next((found for found in tried if found is not None), None)
+        if claims is None:
+            raise NotAuthenticatedError("the token is not valid: another key signed it")
+        self._check_audience(claims)
+        return Speaker(self._role(claims), self._check_times(claims, now_ms))
+
+    def _claims(self, token: bytes | str, key: "bytes | PublicKeyTypes") -> dict[str, Any] | None:
+        """None if another key signed the token."""
+        import jwt
+
         try:
-            claims = jwt.decode(
+            return jwt.decode(
                 token.strip(),
-                self._key,  # type: ignore[arg-type]  # jwt names fewer kinds; _algorithms_of has checked it
+                key,  # type: ignore[arg-type]  # jwt names fewer kinds; _algorithms_of has checked it
                 algorithms=list(self._algorithms),
                 # Times and audience are checked below: by the runtime's clock, and by a claim of any name.
                 options={
@@ -82,10 +96,10 @@ class TokenVerifier:
                     "verify_sub": False,
                 },
             )
+        except jwt.InvalidSignatureError:
+            return None
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as bad:
             raise NotAuthenticatedError(f"the token is not valid: {bad}") from None
-        self._check_audience(claims)
-        return Speaker(self._role(claims), self._check_times(claims, now_ms))
 
     def _role(self, claims: dict[str, Any]) -> str:
         role = claims.get(self._rules.subject_claim)
@@ -215,9 +229,48 @@ def _from_base64(text: str) -> bytes:
         ) from None
 
 
-def load_secret(data: bytes) -> bytes:
-    """An HMAC secret, raw or as base64 text: Pulsar's tool writes either. ConfigError if it is a key of another
-    kind: a public key in the place of a secret would let anybody sign."""
+@dataclass(frozen=True, slots=True)
+class TokenSecret:
+    """An HMAC secret: `key` signs, and `key` and `former` verify.
+
+    `former`: the readings of earlier releases and of Pulsar's tools, which took text that was not base64 in the
+    standard alphabet as the key itself, line end included. Each reading has all of the text, so none is weaker.
+    `changed`: earlier releases signed with another reading of the same bytes.
+    """
+
+    key: bytes
+    former: tuple[bytes, ...] = ()
+    changed: bool = False
+
+
+def load_secret(data: bytes) -> TokenSecret:
+    """An HMAC secret from the content of a file, or from the bytes behind `base64:`.
+
+    Base64 text of 32 bytes or more is what it decodes to: either alphabet, with or without padding, in one line or
+    several. Other text is itself without the line end of its last line. Any other content is itself. ConfigError
+    if it is a key of another kind: with a public key in the place of a secret, anyone could sign.
+    """
+    _refuse_other_kinds(data)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return TokenSecret(data)
+    decoded = _decoded_secret(text.strip().splitlines())
+    if decoded is not None:
+        _refuse_other_kinds(decoded)
+    if decoded is not None and _standard_base64(text.strip()) == decoded:
+        return TokenSecret(decoded)
+    bare = text.rstrip("\r\n").encode()
+    is_text = all(sign.isprintable() or sign in "\t\r\n" for sign in text)
+    if not is_text or len(bare) < _MIN_SECRET_BYTES:
+        return TokenSecret(data)
+    key = bare if decoded is None else decoded
+    readings = (data, bare, bare + b"\n", bare + b"\r\n")
+    former = tuple(dict.fromkeys(one for one in readings if one != key))
+    return TokenSecret(key, former, changed=key != data)
+
+
+def _refuse_other_kinds(data: bytes) -> None:
     if data.lstrip().startswith(b"-----BEGIN"):
         raise ConfigError("the token secret is a PEM key", hint="set it as the public key instead")
     for load in (load_public_key, load_private_key):
@@ -226,12 +279,25 @@ def load_secret(data: bytes) -> bytes:
         except ConfigError:
             continue
         raise ConfigError("the token secret is an RSA or EC key", hint="set it as the public key instead")
+
+
+def _decoded_secret(lines: list[str]) -> bytes | None:
+    """What the text decodes to, if it is base64 of a secret that is long enough."""
+    if any(sign.isspace() for line in lines for sign in line):
+        return None  # words of a passphrase, which base64 without its spaces would take for letters
     try:
-        text = data.decode("ascii").strip()
-        decoded = base64.b64decode(text, validate=True)
-        return decoded if len(decoded) >= _MIN_SECRET_BYTES else data
-    except (UnicodeDecodeError, binascii.Error, ValueError):
-        return data
+        decoded = _from_base64("".join(lines))
+    except ConfigError:
+        return None
+    return decoded if len(decoded) >= _MIN_SECRET_BYTES else None
+
+
+def _standard_base64(text: str) -> bytes | None:
+    """As earlier releases decoded secrets: the standard alphabet, padded, in one line."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
 
 
 def load_public_key(data: bytes) -> "PublicKeyTypes":
@@ -290,8 +356,15 @@ def create_token(
 
 
 def create_secret() -> bytes:
-    """A new HMAC secret, good for every HMAC algorithm."""
-    return secrets.token_bytes(64)
+    """A new HMAC secret, good for every HMAC algorithm.
+
+    Its base64 is of letters and digits alone, so its text is the same in both alphabets, is no path, and earlier
+    releases read it as this one does.
+    """
+    while True:
+        made = secrets.token_bytes(_NEW_SECRET_BYTES)
+        if base64.b64encode(made).rstrip(b"=").isalnum():
+            return made
 
 
 def create_key_pair(kind: str = "RSA") -> tuple[bytes, bytes]:

@@ -52,9 +52,18 @@ from weir.broker.api.queues import (
     QueueConsumer,
     QueueCounts,
     QueueMessages,
+    QueueOutline,
     Queues,
 )
-from weir.broker.api.registry import GrantRecords, Namespaces, Registry, Tenants, TopicRecords, Users
+from weir.broker.api.registry import (
+    GrantRecords,
+    LakeCatalogs,
+    Namespaces,
+    Registry,
+    Tenants,
+    TopicRecords,
+    Users,
+)
 from weir.broker.api.replays import Replays, ReplayStep
 from weir.broker.api.replies import DirectReplies, ReplyReceiver
 from weir.broker.api.runners import LeasedRunner
@@ -160,6 +169,7 @@ __all__ = [
     "JoinRequest",
     "Joined",
     "KeyShared",
+    "LakeCatalogs",
     "LakeStats",
     "Latency",
     "LeasedRunner",
@@ -186,6 +196,7 @@ __all__ = [
     "QueueConsumer",
     "QueueCounts",
     "QueueMessages",
+    "QueueOutline",
     "Queues",
     "Receipt",
     "Redriven",

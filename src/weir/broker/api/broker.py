@@ -8,6 +8,7 @@ from weir.broker.api.access import Identity
 from weir.broker.api.cluster import Bundles
 from weir.broker.api.flows import BrokerFlows
 from weir.broker.api.half_messages import HalfCheckers
+from weir.broker.api.stats import TopicStats
 from weir.broker.api.topics import Topic
 from weir.model.registry import BrokerInfo
 from weir.model.topics import TopicName
@@ -76,6 +77,10 @@ class Broker(Protocol):
 
     def served_now(self, name: TopicName) -> Topic | None:
         """The topic, if this broker serves it now; nothing is loaded."""
+
+    async def stats(self, name: TopicName) -> TopicStats:
+        """The stats of a topic, whoever asks; one that no broker has loaded is not loaded for it if that can be
+        avoided. TopicNotFoundError, NotOwnerError."""
 
     @property
     def loaded(self) -> Sequence[Topic]:

@@ -29,6 +29,9 @@ class Connectors(LeasedRunner, Protocol):
     async def add(self, name: TopicName, *, config: str, role: str) -> Connector:
         """Define it. Asking twice is fine; ConnectorExistsError if there is another of this name."""
 
+    async def update(self, name: TopicName, *, config: str, role: str) -> Connector:
+        """Change its definition. It keeps its id, and with it its positions. ConnectorNotFoundError."""
+
     async def want(self, name: TopicName, wanted: ConnectorWanted) -> None:
         """Change what it shall do; ConnectorNotFoundError if there is none."""
 

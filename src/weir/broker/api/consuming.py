@@ -64,6 +64,9 @@ class SubscribeRequest:
     #: consumers have is refused (SubscriptionBusyError); where there are none, it holds from now on. Of a queue's
     #: consumers each has its own. A wrong one is a FilterError.
     filter: MessageFilter | None = None
+    #: In the order of message groups: while it is the only consumer, one `next` or `take` brings several of
+    #: a group; the group goes on when all of them are acknowledged, or have come back.
+    turns: bool = False
 
 
 @value
@@ -122,6 +125,9 @@ class Consumer(Protocol):
         """They failed: give back unacknowledged offsets, or all of this consumer's, for delivery anew: when the
         subscription's retry policy says, or, where messages are dealt one by one, after `delay_ms`. One that was
         delivered as often as the policy allows is a dead letter instead."""
+
+    def give_back(self, deliveries: list[Delivery]) -> None:
+        """Nobody has seen these, and they have not failed; nothing of a consumer that is closed."""
 
     def lease(self, ranges: Sequence[tuple[int, int]], span_ms: int) -> None:
         """Of messages that are dealt one by one: these are this consumer's no more, but nobody else gets them for

@@ -99,6 +99,10 @@ class Producer(Protocol):
     @property
     def schema_version(self) -> bytes: ...
 
+    @property
+    def open(self) -> bool:
+        """Whether the broker has not closed it. It closes a producer whose write failed; a new one may send."""
+
     async def wait_admitted(self) -> None:
         """Wait until it may send: a wait-for-exclusive producer until it is the only one."""
 

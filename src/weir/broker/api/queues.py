@@ -17,7 +17,7 @@ from weir.model.batch import Stamp
 from weir.model.filters import MessageFilter
 from weir.model.ids import Buffer
 from weir.model.queues import QueueDeclaration, QueueLimits, QueuePolicy, QueueRules
-from weir.model.topics import NamespaceName
+from weir.model.topics import NamespaceName, TopicName
 from weir.model.value import value
 from weir.runtime.byte_budget import ByteShare
 
@@ -48,6 +48,16 @@ class QueueCounts:
     ready: int
     unacked: int
     consumers: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOutline:
+    """A queue that is a topic, as it is declared. `topics`: the topic, or its partitions."""
+
+    declaration: QueueDeclaration
+    rules: QueueRules
+    policy: QueuePolicy | None
+    topics: Sequence[TopicName]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +127,8 @@ class Queue(Protocol):
     def alive(self) -> bool:
         """One that is not is to be asked for anew: it was deleted, or another broker has it."""
 
-    async def counts(self) -> QueueCounts: ...
+    async def counts(self, *, use: bool = False) -> QueueCounts:
+        """`use`: this is a use of the queue, which renews its `x-expires`."""
 
     def publish(self, messages: QueueMessages) -> "asyncio.Future[int]":
         """Put messages in. Decides at once; done when they are as durable as they want to be, in the order of the
@@ -153,6 +164,9 @@ class NamespaceQueues(Protocol):
 
     async def look(self, name: str) -> Queue:
         """`get`, whoever asks, and whosesoever it is: for those who have checked that themselves."""
+
+    async def outline(self, name: str) -> QueueOutline | None:
+        """A queue that is a topic, which is not loaded for it; None if there is no topic of this name."""
 
     async def declare(self, role: str, wanted: QueueDeclaration, *, connection: str = "") -> Queue:
         """Make it, unless there is one like it; answers the one that there is. One without a name gets one that no

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Protocol
 
 from weir.broker.api.access import Scope
+from weir.model.lake import LakeCatalog
 from weir.model.policies import Policies
 from weir.model.registry import (
     STANDALONE,
@@ -157,6 +158,26 @@ class Users(Protocol):
         """A hash of the password, with new salt, as `PasswordHashing.SHA256` has it."""
 
 
+class LakeCatalogs(Protocol):
+    """Catalogs of the lake; reads are from memory."""
+
+    @property
+    def revision(self) -> int:
+        """Grows whenever one may have changed."""
+
+    def all(self) -> Mapping[str, LakeCatalog]:
+        """By their names."""
+
+    async def put(self, catalog: LakeCatalog) -> None:
+        """Define it, or define it anew. ConfigError names what it must not have; TooManyError."""
+
+    def new_owner(self) -> str:
+        """An id for the owner of tables, unlike any other's."""
+
+    async def delete(self, name: str) -> bool:
+        """Answers whether there was one. A built-in catalog stays, and is as built in again."""
+
+
 class Registry(Protocol):
     """All of it."""
 
@@ -174,6 +195,9 @@ class Registry(Protocol):
 
     @property
     def users(self) -> Users: ...
+
+    @property
+    def lake_catalogs(self) -> LakeCatalogs: ...
 
     def clusters(self) -> list[Cluster]: ...
 

@@ -98,12 +98,20 @@ class Sinks(Protocol):
     """Writers of epochs: each commits its transactions of one epoch together, once."""
 
     async def commit_together(
-        self, sink: str, epoch: int, transactions: Sequence[tuple[str, ProducerIdentity]]
+        self,
+        sink: str,
+        epoch: int,
+        transactions: Sequence[tuple[str, ProducerIdentity]],
+        *,
+        query: str = "",
+        instead_of: str = "",
     ) -> bool:
         """Commit all of them or none, together with the word that the sink has written this epoch. False, and
         nothing is done, if it had written this epoch or a later one before. Ids that begin with
         `weir-sink/<the sink's name>/` can be committed so wherever they are; NotAllowedError if one write cannot
-        decide all of them."""
+        decide all of them. `query`: the id of the query whose epoch it is, if it is known.
+        SinkOfOtherQueryError if another one has written the last epoch, unless `instead_of` names that one: then
+        `query` continues the sink, and its epochs count from here on."""
 
     async def sink_epoch(self, sink: str) -> int:
         """The last epoch that the sink has written; -1 if none."""

@@ -12,6 +12,8 @@ class Reason(Enum):
     HOT = "hot"
     COLD = "cold"
     MEMORY = "memory"
+    #: To serve about as many topics as others.
+    COUNT = "count"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,9 @@ class History:
         #: Brokers that are being relieved, or filled, until they are within the inner threshold.
         self.hot: frozenset[str] = frozenset()
         self.cold: frozenset[str] = frozenset()
+        #: The same by numbers of topics: too many, and too few.
+        self.many: frozenset[str] = frozenset()
+        self.few: frozenset[str] = frozenset()
         self._bundles: dict[str, float] = {}
         self._brokers: dict[str, float] = {}
         self._memory: dict[str, float] = {}

@@ -42,6 +42,11 @@ class BalanceLimits:
     split_bytes_per_s: float = 100e6
     split_topics: int = 1000
     bundles_per_namespace: int = 128
+    #: Numbers of topics are evened out for brokers that are further from the mean than this share of it, and than
+    #: so many topics, until they are within `count_stop` of it.
+    count_start: float = 0.25
+    count_stop: float = 0.15
+    count_least: float = 3.0
     #: What a broker can do besides its CPU, for machines where the network is what ends first; 0: not known.
     broker_messages_per_s: float = 0.0
     broker_bytes_per_s: float = 0.0

@@ -20,6 +20,8 @@ _LEAST_S = 5.0
 _WINDOW_S = 30.0
 #: A rate below it is what smoothing leaves of traffic that has ended.
 _NOTHING = 1e-3
+#: What a topic without traffic counts, as a cost, when a bundle is split.
+_TOPIC_COST = 1e-3
 _RATES = len(Traffic._fields)
 _IDLE = (0.0,) * _RATES
 
@@ -72,10 +74,10 @@ class LoadMeter:
         return self._report()
 
     def split_point(self, bundle: BundleName) -> int | None:
-        """The hash at which the bundle's measured load is halved best; None if its middle is as good: no topic of
-        it has any load, or there is but one."""
+        """The hash at which the bundle's measured load is halved best, or without load the number of its topics;
+        None if its middle is as good: it has one topic, or none."""
         found = sorted(
-            (topic_hash(topic.name), traffic_cost(*self._rates.get(topic.name, _IDLE)))
+            (topic_hash(topic.name), _TOPIC_COST + traffic_cost(*self._rates.get(topic.name, _IDLE)))
             for topic in self._topics()
             if bundle.holds(topic.name)
         )

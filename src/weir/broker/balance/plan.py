@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from weir.broker.balance.actions import Action
+from weir.broker.balance.counting import even_out_counts
 from weir.broker.balance.evening import even_out
 from weir.broker.balance.evicting import evict_bundles
 from weir.broker.balance.history import History
@@ -35,5 +36,6 @@ def plan_in_steps(
     yield from split_bundles(round_)
     yield from evict_bundles(round_)
     yield from even_out(round_)
+    yield from even_out_counts(round_)
     history.note(round_.actions, limits, now)
     return round_.actions

@@ -166,6 +166,9 @@ class BundleOwnership:
                 log.info("taking %s once more: %s", bundle, again)
                 await self.clock.sleep(self.settings.retry_s)
                 continue
+            now = self.claims.get(keys.claim(bundle))
+            if now != claim.value and self.registration.is_mine(now):
+                continue  # a hand-over, or a split, that this broker began with its last lease is stored by now
             if claim.value.split:
                 self.end_split(bundle, claim.value)
                 await self._change_of(bundle, claim.value, None, self.settings.arrival_s)

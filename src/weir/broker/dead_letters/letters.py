@@ -104,7 +104,7 @@ class LetterMaker:
         """`offset`: None of what never was in the log."""
         try:
             if deaths.to.is_back:
-                return _sent_back(message)
+                return _sent_back(message, deaths.to.back_to)
             if deaths.reason is Reason.DUE:
                 due = due_message(message)
                 return Letter(due.message, due)
@@ -161,7 +161,10 @@ def _without_deaths(message: Message) -> Message:
     return replace(message, headers=[header for header in message.headers if header[0] not in NAMES])
 
 
-def _sent_back(letter: Message) -> Letter | None:
-    """The message that it was; None of one that does not say where it came from."""
+def _sent_back(letter: Message, to: str | None) -> Letter | None:
+    """The message before its death. `to`: instead of the topic that it came from; None if it names no topic."""
     death = death_in(letter.headers)
-    return None if death is None else Letter(revived(letter, *NAMES), back=death.topic)
+    if to is None and death is None:
+        return None
+    back = TopicName.parse(to) if to is not None else death.topic if death is not None else None
+    return Letter(revived(letter, *(NAMES if death is None else death.names)), back=back)

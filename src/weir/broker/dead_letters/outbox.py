@@ -9,10 +9,10 @@ where they came from take the same way.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from pyroaring import BitMap64
 
@@ -310,7 +310,7 @@ class DeadLetters:
         """To all targets; raises if one of them has not got them. Those that have do not take them again. Answers
         which targets are not there any more."""
         encoded: dict[int, bytes] = {}
-        handing: dict[str, Coroutine[Any, Any, bool]] = {}
+        handing: dict[str, QueueMessages] = {}
         for name, runs in parcel.targets.items():
             there = [
                 (offset, letter)
@@ -325,12 +325,11 @@ class DeadLetters:
             if parcel.to.topic is not None:
                 messages = replace(messages, kept=True)
             if there:
-                handing[name] = self._hand_over(name, parcel.to, messages)
+                handing[name] = messages
             await self._turns.next()
+        going = [self._hand_over(name, parcel.to, messages) for name, messages in handing.items()]
         gone = []
-        for name, ended in zip(
-            handing, await asyncio.gather(*handing.values(), return_exceptions=True), strict=True
-        ):
+        for name, ended in zip(handing, await asyncio.gather(*going, return_exceptions=True), strict=True):
             if isinstance(ended, BaseException):
                 raise ended
             if not ended:

@@ -31,11 +31,12 @@ def parcel_key(subscription: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Destination:
     """Where dead letters go: to an exchange, by `key` or their own keys if that is None; or to a topic; or, if it
-    is neither, back to the topics that they came from."""
+    is neither, back to the topics that they came from, or to `back_to` instead of those."""
 
     exchange: str | None = None
     key: str | None = None
     topic: str | None = None
+    back_to: str | None = None
 
     @property
     def is_back(self) -> bool:
@@ -77,6 +78,7 @@ class Sent:
                 "exchange": parcel.to.exchange,
                 "key": parcel.to.key,
                 "topic": parcel.to.topic,
+                "back_to": parcel.to.back_to,
                 "at_ms": parcel.at_ms,
                 "targets": {name: [list(run) for run in runs] for name, runs in parcel.targets.items()},
                 "deliveries": [list(one) for one in parcel.deliveries.items()],
@@ -95,7 +97,8 @@ class Sent:
                     str(name): tuple((int(first), int(end)) for first, end in runs)
                     for name, runs in found["targets"].items()
                 }
-                to = Destination(_text(found["exchange"]), _text(found["key"]), _text(found.get("topic")))
+                names = (found["exchange"], found["key"], found.get("topic"), found.get("back_to"))
+                to = Destination(*map(_text, names))
                 deliveries = {int(offset): int(count) for offset, count in found.get("deliveries", ())}
                 parcel = Parcel(Reason(found["reason"]), to, int(found["at_ms"]), targets, deliveries)
             return cls(int(fields["sender"]), int(fields["number"]), parcel)

@@ -7,7 +7,7 @@ from typing import Protocol
 from pyroaring import BitMap64
 
 from weir.broker.api import Delivery, SubscribeRequest
-from weir.broker.dispatch.pieces import Pieces
+from weir.broker.dispatch.pieces import Pieces, Tally
 from weir.broker.filters.compiled import CompiledFilter
 from weir.broker.topic.meters import Histogram, Meter
 from weir.broker.trace.message_trace import MessageTrace
@@ -40,7 +40,8 @@ class Owner(Protocol):
     @property
     def meter(self) -> Meter: ...
 
-    def demanded(self) -> None: ...
+    def demanded(self, consumer: "BrokerConsumer") -> None:
+        """It asks for messages, or may be given some again."""
 
     def give_back(self, consumer: "BrokerConsumer", deliveries: list[Delivery]) -> None: ...
 
@@ -79,17 +80,17 @@ class BrokerConsumer:
         latency: Histogram,
         delivery_share: ByteShare | None = None,
         trace: MessageTrace | None = None,
+        tally: Tally | None = None,
     ) -> None:
-        """`delivery_share`: what it and others of its connection may have in hand together."""
+        """`delivery_share`: what it and others of its connection may have in hand together. `tally`: counts the
+        pending messages of all consumers of the subscription."""
         self._owner = owner
         self.request = request
         self.denied: NotAuthorisedError | None = None
         #: Counts the consumers of a subscription: a name of its own for each, and an order that repeats.
         self.number = number
         self.priority = request.priority
-        self.pending = Pieces()
-        #: Key-shared: what waits for this consumer's credit.
-        self.parked = Pieces()
+        self.pending = Pieces(tally)
         #: Delivered per message: what it has, by offsets.
         self.offsets = BitMap64()
         #: Of a queue's consumers: which messages it takes; None: all.
@@ -104,13 +105,15 @@ class BrokerConsumer:
         self._share = delivery_share
         self._latency = latency
         self._trace = trace
-        self._demand = 0
+        #: What is left of the credit of the `next()` that waits; zero if none does.
+        self.demand = 0
+        #: Whether it is served; `set_active` changes it.
+        self.active = True
         self._inbox: list[Delivery] = []
         self._inbox_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         loop = asyncio.get_running_loop()
         self._closed: asyncio.Future[str] = loop.create_future()
-        self._active = True
         self._active_change = Waiters()
 
     # --- what dispatchers see ---------------------------------------------------------------------------
@@ -122,21 +125,16 @@ class BrokerConsumer:
             return 0
         if self._share is not None and self._share.exhausted:
             return 0
-        return self._demand
-
-    @property
-    def demand(self) -> int:
-        """What is left of the credit of the `next()` that waits; zero if none does."""
-        return self._demand
+        return self.demand
 
     def charge(self, cost: int) -> None:
         """So many messages of its credit are spent on what it will be given at once."""
-        self._demand -= cost
+        self.demand -= cost
 
     def give(self, delivery: Delivery, cost: int, *, in_order: bool = False) -> None:
         """Put a delivery into its hands; messages of the batch that it was just given come on top. `in_order`:
         only if they come behind those, and as often as those came before."""
-        self._demand -= cost
+        self.demand -= cost
         last = self._inbox[-1] if self._inbox else None
         if (
             last is not None
@@ -154,8 +152,8 @@ class BrokerConsumer:
             self._waiter.set_result(None)
 
     def set_active(self, active: bool) -> None:
-        if active != self._active:
-            self._active = active
+        if active != self.active:
+            self.active = active
             self._active_change.wake()
 
     @property
@@ -177,7 +175,7 @@ class BrokerConsumer:
     def retire(self) -> None:
         """It gets nothing more, whatever it asks for; what it has stays with it until it is closed."""
         self.retired = True
-        self._demand = 0
+        self.demand = 0
         self.set_active(False)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(ConsumerClosedError("the consumer is cancelled"))
@@ -191,7 +189,7 @@ class BrokerConsumer:
         """The broker closes it."""
         if not self._closed.done():
             self._closed.set_result(reason)
-            self._demand = 0
+            self.demand = 0
             self.set_active(False)
             self._active_change.wake()
             if self._waiter is not None and not self._waiter.done():
@@ -210,10 +208,6 @@ class BrokerConsumer:
     @property
     def subscription(self) -> str:
         return self._owner.name
-
-    @property
-    def active(self) -> bool:
-        return self._active
 
     @property
     def mark_delete(self) -> int:
@@ -237,20 +231,20 @@ class BrokerConsumer:
             raise NotAllowedError("one next() at a time")
         while not self._inbox:  # again if it was taken back before it was taken: a redelivery, say
             self._check_open()
-            self._demand = credit
-            self._owner.demanded()
+            self.demand = credit
+            self._owner.demanded(self)
             if not self._inbox:
                 await self._arrival()
-        self._demand = 0
+        self.demand = 0
         return self._taken()
 
     def take(self, credit: int) -> list[Delivery]:
         if self._waiter is not None:
             raise NotAllowedError("one next() at a time")
         self._check_open()
-        self._demand = credit
-        self._owner.demanded()
-        self._demand = 0
+        self.demand = credit
+        self._owner.demanded(self)
+        self.demand = 0
         return self._taken() if self._inbox else []
 
     def _taken(self) -> list[Delivery]:
@@ -265,14 +259,17 @@ class BrokerConsumer:
             self._trace.delivered(self._owner.name, self, self.name, self.request.address, taken)
         return taken
 
+    def _on_capacity(self) -> None:
+        self._owner.demanded(self)
+
     async def _arrival(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
         if self._share is not None:
-            self._share.on_capacity(self, self._owner.demanded)
+            self._share.on_capacity(self, self._on_capacity)
         try:
             await self._waiter
         except BaseException:
-            self._demand = 0
+            self.demand = 0
             if self._inbox:
                 self._owner.give_back(self, self.take_inbox())
             raise
@@ -292,6 +289,10 @@ class BrokerConsumer:
             self._check_open()
         self._owner.redeliver(self, ranges, delay_ms=delay_ms)
 
+    def give_back(self, deliveries: list[Delivery]) -> None:
+        if self.open:
+            self._owner.give_back(self, deliveries)
+
     def lease(self, ranges: Sequence[tuple[int, int]], span_ms: int) -> None:
         self._check_open()
         self._owner.lease(self, ranges, span_ms)
@@ -305,10 +306,10 @@ class BrokerConsumer:
         await self._owner.seek(offset)
 
     async def active_change(self, seen: bool) -> bool:
-        while self._active == seen:
+        while self.active == seen:
             self._check_open()
             await self._active_change.wait()
-        return self._active
+        return self.active
 
     async def persisted(self) -> None:
         await self._owner.persisted()

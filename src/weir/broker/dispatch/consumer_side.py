@@ -1,6 +1,6 @@
 """What of a subscription has to do with its consumers: they are of one type, and one dispatcher serves them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from weir.broker.dispatch.dispatcher import Dispatcher, DispatchParts
 from weir.broker.dispatch.failing import FailureSide
 from weir.broker.dispatch.key_owners import KeyOwners
 from weir.broker.dispatch.per_message import PerMessage
+from weir.broker.dispatch.pieces import Tally
 from weir.broker.dispatch.subscription_parts import SubscriptionParts
 from weir.broker.filters.compiled import compiled
 from weir.broker.filters.screen import Screen, ScreenedFeed
@@ -46,16 +47,19 @@ class ConsumerSide:
         self._screen = screen
         self._failing = failing
         self._counts = counts
+        self._unacked = Tally()
 
     @property
-    def consumers(self) -> Sequence[BrokerConsumer]:
+    def consumers(self) -> Collection[BrokerConsumer]:
         return () if self.dispatcher is None else self.dispatcher.consumers
 
     def let_in(self, request: SubscribeRequest, delivery_share: ByteShare | None) -> BrokerConsumer:
         """SubscriptionBusyError if it does not fit to those that are there."""
+        around = self._around
+        around.consumer_limit.check(len(self.consumers), around.label, self._subscription.name)
         dispatcher = self._fitting(request)
         self.last_number += 1
-        around, subscription = self._around, self._subscription
+        subscription = self._subscription
         consumer = BrokerConsumer(
             subscription,
             request,
@@ -65,6 +69,7 @@ class ConsumerSide:
             latency=around.latency,
             delivery_share=delivery_share,
             trace=around.trace,
+            tally=self._unacked,
         )
         if subscription.name == QUEUE_SUBSCRIPTION:
             consumer.filter = compiled(request.filter)
@@ -134,6 +139,7 @@ class ConsumerSide:
             screen.visible,
             self._counts,
             subscription.limits,
+            self._unacked,
             around.partition,
             screen,
             around.clock.wall_ms,

@@ -6,15 +6,13 @@ from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.dispatcher import UnackedLimits
 
 
-def credits_of(
-    served: Sequence[BrokerConsumer], everybody: Sequence[BrokerConsumer], limits: UnackedLimits
-) -> tuple[list[int], bool]:
-    """Of each of `served`; and whether a limit held somebody back. `everybody`: who has messages."""
+def credits_of(served: Sequence[BrokerConsumer], unacked: int, limits: UnackedLimits) -> tuple[list[int], bool]:
+    """Of each of `served`; and whether a limit held somebody back. `unacked`: messages that consumers have."""
     credit_of = [consumer.capacity if consumer.active else 0 for consumer in served]
     if not limits.subscription and not limits.consumer:
         return credit_of, False
     capped = False
-    room = limits.subscription - sum(c.unacked for c in everybody) if limits.subscription else None
+    room = limits.subscription - unacked if limits.subscription else None
     for place, consumer in enumerate(served):
         wanted = credit = credit_of[place]
         if credit > 0 and limits.consumer:

@@ -91,15 +91,3 @@ def _levels(seats: Sequence[Seat]) -> list[list[int]]:
         if seat.credit > 0:
             levels.setdefault(seat.priority, []).append(place)
     return [levels[priority] for priority in sorted(levels)]
-
-
-def pick_active(seats: Sequence[Seat], partition: int | None) -> int | None:
-    """The seat of a failover subscription that is served: one of the best priority, in the order of names, each
-    partition of a topic its own one in turn."""
-    if not seats:
-        return None
-    best = min(seat.priority for seat in seats)
-    candidates = sorted(
-        (place for place, seat in enumerate(seats) if seat.priority == best), key=lambda place: seats[place].name
-    )
-    return candidates[(partition or 0) % len(candidates)]

@@ -1,13 +1,13 @@
 """What every kind of dispatcher has: a cursor, feeds, a brake, and the consumers of one subscription."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from weir.broker.api import Delivery
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.feed import Feed
-from weir.broker.dispatch.pieces import Piece, Pieces
+from weir.broker.dispatch.pieces import Piece, Pieces, Tally
 from weir.broker.filters.screen import Screen
 from weir.broker.publish.limits import Brake
 from weir.broker.settings import BrokerSettings
@@ -41,6 +41,8 @@ class DispatchParts:
     #: How often a batch was delivered before, by its base offset; nothing for the first time.
     counts: dict[int, int] = field(default_factory=dict)
     limits: UnackedLimits = field(default_factory=UnackedLimits)
+    #: Messages that are with consumers, all together, where batches are dealt whole.
+    unacked: Tally = field(default_factory=Tally)
     #: The partition of the topic, where it has any.
     partition: int | None = None
     #: Its filters; None: there is nothing but what `visible` says.
@@ -52,7 +54,12 @@ class Dispatcher(Protocol):
     """Hands batches to the consumers of one subscription. Plain functions: nothing here waits."""
 
     @property
-    def consumers(self) -> Sequence[BrokerConsumer]: ...
+    def consumers(self) -> Collection[BrokerConsumer]:
+        """A view: it changes with every consumer that joins or leaves."""
+
+    @property
+    def unacked(self) -> int:
+        """Messages that were delivered and are not acknowledged."""
 
     @property
     def read_at(self) -> int:
@@ -66,6 +73,12 @@ class Dispatcher(Protocol):
 
     def pump(self) -> None:
         """Deliver whatever can be delivered now."""
+
+    def demanded(self, consumer: BrokerConsumer) -> None:
+        """The consumer asks for messages, or may be given some again: deliver."""
+
+    def limits_changed(self) -> None:
+        """Of unacknowledged messages: more may be delivered."""
 
     def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
         """The consumer never saw these."""
@@ -140,7 +153,26 @@ def returned(
     return list(back)
 
 
-def is_on_its_way(consumers: Sequence[BrokerConsumer], offset: int) -> bool:
+def settle_own(consumer: BrokerConsumer, ranges: Sequence[Run]) -> tuple[list[Piece], Sequence[Run]]:
+    """Take what the consumer acknowledged out of what it has; answers that, and the ranges in which other
+    consumers may have messages. Nearly always there are none, since the consumer has all of them."""
+    found: list[Piece] = []
+    others: list[Run] = []
+    for first, end in ranges:
+        whole = consumer.pending.pop_whole(first, end)
+        if whole is None:
+            others.append((first, end))
+        else:
+            found.append(whole)
+    if others:
+        mine = consumer.pending.cut_all(others)
+        found += mine
+        if sum(piece.cost for piece in mine) == sum(end - first for first, end in others):
+            others = []
+    return found, others
+
+
+def is_on_its_way(consumers: Iterable[BrokerConsumer], offset: int) -> bool:
     """Whether one of them is about to get it."""
     return any(
         delivery.batch.base_offset <= offset < delivery.batch.end_offset

@@ -10,8 +10,8 @@ from pyroaring import BitMap64
 
 from weir.broker.api import KeyShared as KeySharedMode
 from weir.broker.dispatch.consumer import BrokerConsumer
-from weir.broker.dispatch.key_ranges import KeysOf, Ranges, Ring, split_by_hash
-from weir.broker.dispatch.key_shared import map_of
+from weir.broker.dispatch.key_ranges import KeyMap, KeysOf, Ring, split_by_hash
+from weir.broker.dispatch.key_shared import key_map_of
 from weir.broker.dispatch.selecting import Selecting
 from weir.broker.filters.compiled import CompiledFilter
 from weir.model.batch import Batch
@@ -26,7 +26,7 @@ class KeyOwners(Selecting):
         super().__init__(None)
         self._keys_of = keys_of
         self._owners: dict[int, BrokerConsumer] = {}
-        self._map: Ring | Ranges = Ring()
+        self._map: KeyMap = Ring()
         self._sticky = False
 
     def __bool__(self) -> bool:
@@ -37,14 +37,15 @@ class KeyOwners(Selecting):
         mode = consumer.request.key_shared or KeySharedMode()
         if self._owners and mode.sticky != self._sticky:
             raise SubscriptionBusyError("the subscription's consumers divide keys in another way")
-        owners = {**self._owners, consumer.number: consumer}
-        self._map = map_of(owners, mode.sticky)  # raises if the ranges do not fit
-        self._owners, self._sticky = owners, mode.sticky
+        key_map = self._map if self._owners else key_map_of(mode)
+        key_map.add(consumer.number, consumer.name, mode.ranges)  # raises if the ranges do not fit
+        self._owners[consumer.number] = consumer
+        self._map, self._sticky = key_map, mode.sticky
         return self.clear()
 
     def left(self, consumer: BrokerConsumer) -> BitMap64:
         if self._owners.pop(consumer.number, None) is not None:
-            self._map = map_of(self._owners, self._sticky)
+            self._map.remove(consumer.number)
         return self.clear()
 
     def deal(

@@ -2,14 +2,16 @@
 
 A key's hash is Pulsar's: murmur3 (x86, 32 bits) without the sign, modulo 65536. Auto-split puts each consumer at
 many points of a ring of hashes, so that one that comes or goes moves only its own share. Sticky consumers name
-their ranges.
+their ranges. A consumer that joins or leaves changes only its own points or ranges: the cost is logarithmic in the
+number of consumers.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
-from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+from pyroaring import BitMap
 
 from weir.model.batch import Batch
 from weir.model.bits import indices_of
@@ -24,6 +26,9 @@ POINTS = 100
 KeysOf = Callable[[Batch], Keys]
 
 _M32 = 0xFFFFFFFF
+#: Enough for the numbers of a subscription's consumers.
+_NUMBER_BITS = 48
+_NUMBER = (1 << _NUMBER_BITS) - 1
 
 
 @lru_cache(maxsize=65536)
@@ -56,51 +61,169 @@ def _scrambled(k: int) -> int:
     return (k * 0x1B873593) & _M32
 
 
-class Ring(NamedTuple):
-    """Points in ascending order and the consumer at each; a hash belongs to the first point at or after it."""
+#: Hashes from the first to the last, both included.
+HashRange = tuple[int, int]
 
-    points: tuple[int, ...] = ()
-    owners: tuple[int, ...] = ()
+
+class Moved(NamedTuple):
+    """The hashes that belong to a consumer from now on, and the consumers that had some of them before."""
+
+    ranges: list[HashRange]
+    owners: Collection[int] = ()
+
+
+class KeyMap(Protocol):
+    """Which consumer, by its number, each hash belongs to."""
 
     def owner(self, key_hash: int) -> int | None:
-        if not self.points:
+        """None if the hash belongs to no consumer."""
+
+    def add(self, number: int, name: str, ranges: Sequence[HashRange]) -> Moved:
+        """HashRangesError, and then nothing has changed."""
+
+    def remove(self, number: int) -> list[HashRange]:
+        """Answers the hashes that belonged to the consumer."""
+
+
+class Ring:
+    """Points, each of one consumer; a hash belongs to the first point at or after it. Consumers of the same name
+    have different points."""
+
+    def __init__(self) -> None:
+        self._points = BitMap()
+        #: The claims of consumers to a point, in ascending order; the first one owns it. The lower bits are the
+        #: consumer's number.
+        self._claims: dict[int, list[int]] = {}
+        #: Of each consumer: its name, and which of the consumers of that name it is, from 1 on.
+        self._names: dict[int, tuple[str, int]] = {}
+        self._used: dict[str, BitMap] = {}
+
+    def owner(self, key_hash: int) -> int | None:
+        points = self._points
+        if not points:
             return None
-        at = bisect_left(self.points, key_hash)
-        return self.owners[at if at < len(self.points) else 0]
+        point = points.next_set_bit(key_hash) if key_hash <= points.max() else points.min()
+        return self._claims[point][0] & _NUMBER
+
+    def add(self, number: int, name: str, ranges: Sequence[HashRange] = ()) -> Moved:
+        used = self._used.setdefault(name, BitMap())
+        nth = _lowest_missing(used)
+        used.add(nth)
+        self._names[number] = (name, nth)
+        claims = _claims_of(name, nth, number)
+        former = {owner: None for point in claims if (owner := self.owner(point)) is not None}
+        for point, claim in claims.items():
+            there = self._claims.get(point)
+            if there is None:
+                self._claims[point] = [claim]
+                self._points.add(point)
+            else:
+                insort(there, claim)
+        return Moved(self._ranges(claims), former)
+
+    def remove(self, number: int) -> list[HashRange]:
+        name, nth = self._names.pop(number)
+        used = self._used[name]
+        used.discard(nth)
+        if not used:
+            del self._used[name]
+        claims = _claims_of(name, nth, number)
+        ranges = self._ranges(claims)
+        for point, claim in claims.items():
+            there = self._claims[point]
+            del there[bisect_left(there, claim)]
+            if not there:
+                del self._claims[point]
+                self._points.discard(point)
+        return ranges
+
+    def _ranges(self, claims: dict[int, int]) -> list[HashRange]:
+        """The hashes of those of the claimed points that the consumer owns."""
+        points = self._points
+        found: list[HashRange] = []
+        for point, claim in claims.items():
+            if self._claims[point][0] != claim:
+                continue
+            below = points.rank(point) - 1
+            if below:
+                found.append((points[below - 1] + 1, point))
+            else:  # the lowest point has the hashes behind the highest one, too
+                found.append((0, point))
+                if points.max() < HASHES - 1:
+                    found.append((points.max() + 1, HASHES - 1))
+        return found
 
 
-def auto_split(consumers: Sequence[tuple[int, str]]) -> Ring:
-    """The ring of these consumers: their numbers, and names that differ."""
-    points: dict[int, int] = {}
-    for number, name in sorted(consumers, key=lambda consumer: consumer[1]):
-        for point in range(POINTS):
-            points.setdefault(hash_of(f"{name}#{point}".encode()), number)
-    ordered = sorted(points.items())
-    return Ring(tuple(point for point, _ in ordered), tuple(number for _, number in ordered))
+def _claims_of(name: str, nth: int, number: int) -> dict[int, int]:
+    """The points of a consumer, and its claim to each: the order of claims differs from point to point, so that
+    among thousands of consumers each owns some points."""
+    seed = murmur3_32(f"{nth}/{name}".encode())
+    claims: dict[int, int] = {}
+    for at in range(POINTS):
+        mixed = (seed + at * 0x9E3779B9) & _M32
+        mixed = ((mixed ^ (mixed >> 16)) * 0x85EBCA6B) & _M32
+        mixed = ((mixed ^ (mixed >> 13)) * 0xC2B2AE35) & _M32
+        mixed ^= mixed >> 16
+        claims[mixed % HASHES] = (mixed // HASHES) << _NUMBER_BITS | number
+    return claims
 
 
-class Ranges(NamedTuple):
-    """Sticky: ranges in ascending order, both ends included; a hash between them belongs to nobody."""
+def _lowest_missing(used: BitMap) -> int:
+    """The lowest number from 1 on that is not in use."""
+    low, high = 0, len(used)
+    while low < high:  # `low` numbers from 1 on are in use
+        middle = (low + high + 1) // 2
+        if used[middle - 1] == middle:
+            low = middle
+        else:
+            high = middle - 1
+    return low + 1
 
-    starts: tuple[int, ...] = ()
-    ends: tuple[int, ...] = ()
-    owners: tuple[int, ...] = ()
+
+class Ranges:
+    """Sticky: each consumer names its ranges; a hash between them belongs to no consumer."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        #: By their start.
+        self._at: dict[int, tuple[int, int]] = {}
+        self._of: dict[int, list[HashRange]] = {}
 
     def owner(self, key_hash: int) -> int | None:
-        at = bisect_left(self.ends, key_hash)
-        return self.owners[at] if at < len(self.ends) and self.starts[at] <= key_hash else None
+        at = bisect_left(self._starts, key_hash + 1)
+        if not at:
+            return None
+        last, number = self._at[self._starts[at - 1]]
+        return number if key_hash <= last else None
 
+    def add(self, number: int, name: str, ranges: Sequence[HashRange]) -> Moved:
+        self._of[number] = []
+        try:
+            for first, last in ranges:
+                self._add(number, first, last)
+        except HashRangesError:
+            self.remove(number)
+            raise
+        return Moved(list(self._of[number]))
 
-def sticky(consumers: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> Ranges:
-    """The ranges of these consumers; HashRangesError if they are malformed or overlap."""
-    whole = sorted((start, end, number) for number, ranges in consumers for start, end in ranges)
-    for start, end, _ in whole:
-        if not 0 <= start <= end < HASHES:
-            raise HashRangesError(f"[{start}, {end}] is not a range of hashes", hint=f"0 to {HASHES - 1} are")
-    for (_, end, _), (start, other_end, _) in pairwise(whole):
-        if start <= end:
-            raise HashRangesError(f"the range [{start}, {other_end}] is taken in part by another consumer")
-    return Ranges(tuple(w[0] for w in whole), tuple(w[1] for w in whole), tuple(w[2] for w in whole))
+    def _add(self, number: int, first: int, last: int) -> None:
+        if not 0 <= first <= last < HASHES:
+            raise HashRangesError(f"[{first}, {last}] is not a range of hashes", hint=f"0 to {HASHES - 1} are")
+        at = bisect_left(self._starts, first)
+        before = self._at[self._starts[at - 1]][0] if at else -1
+        after = self._starts[at] if at < len(self._starts) else HASHES
+        if before >= first or after <= last:
+            raise HashRangesError(f"the range [{first}, {last}] is taken in part by another consumer")
+        self._starts.insert(at, first)
+        self._at[first] = (last, number)
+        self._of[number].append((first, last))
+
+    def remove(self, number: int) -> list[HashRange]:
+        ranges = self._of.pop(number)
+        for first, _ in ranges:
+            del self._starts[bisect_left(self._starts, first)]
+            del self._at[first]
+        return ranges
 
 
 #: The indices of a hash's messages in a batch; None for all of them.

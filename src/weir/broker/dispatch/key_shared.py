@@ -5,21 +5,26 @@ look-ahead goes. A key moves when consumers come or go; its messages then wait (
 consumer has acknowledged, given back or left everything of that key. So per key, nothing overtakes anything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+
+from pyroaring import BitMap
 
 from weir.broker.api import Delivery
 from weir.broker.api import KeyShared as KeySharedMode
 from weir.broker.dispatch.consumer import BrokerConsumer
+from weir.broker.dispatch.demand_ring import MOST_SEATS, DemandRing
 from weir.broker.dispatch.dispatcher import (
     DispatchParts,
     ack_invisible,
     count_again,
     is_on_its_way,
     returned,
+    settle_own,
     wanted_of,
 )
-from weir.broker.dispatch.key_ranges import KeysOf, Ranges, Ring, auto_split, split_by_hash, sticky
-from weir.broker.dispatch.pieces import Piece, Pieces, piece_at, union_of
+from weir.broker.dispatch.key_ranges import HashRange, KeyMap, KeysOf, Ranges, Ring, split_by_hash
+from weir.broker.dispatch.pieces import Piece, Pieces, Tally, piece_at, union_of
 from weir.model.batch import Batch
 from weir.model.bits import Run
 from weir.model.check import check
@@ -36,6 +41,53 @@ class _Holder:
         self.messages = 0
 
 
+class _PiecesByHash:
+    """Pieces that wait, by their hash."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._pieces: dict[int, Pieces] = {}
+        self._hashes = BitMap()
+
+    def add(self, piece: Piece) -> None:
+        there = self._pieces.get(piece.hash)
+        if there is None:
+            there = self._pieces[piece.hash] = Pieces(self._tally)
+            self._hashes.add(piece.hash)
+        there.add(piece)
+
+    def take(self, key_hash: int) -> list[Piece]:
+        there = self._pieces.pop(key_hash, None)
+        if there is None:
+            return []
+        self._hashes.discard(key_hash)
+        return there.clear()
+
+    def take_within(self, ranges: Sequence[HashRange]) -> list[Piece]:
+        found: list[Piece] = []
+        for first, last in ranges if self._hashes else ():
+            for key_hash in list(_from_to(self._hashes, first, last)):
+                found += self.take(key_hash)
+        return found
+
+    def cut_all(self, ranges: Sequence[Run]) -> None:
+        for pieces in self._pieces.values():
+            pieces.cut_all(ranges)
+
+    def clear(self) -> None:
+        for pieces in self._pieces.values():
+            pieces.clear()
+        self._pieces.clear()
+        self._hashes.clear()
+
+
+def _from_to(hashes: BitMap, first: int, last: int) -> Iterator[int]:
+    for key_hash in hashes.iter_equal_or_larger(first):
+        if key_hash > last:
+            return
+        yield key_hash
+
+
 class KeyShared:
     def __init__(self, desk: DispatchParts, keys_of: KeysOf) -> None:
         self._desk = desk
@@ -44,17 +96,27 @@ class KeyShared:
         self._parked_feed = desk.make_feed(self.pump)
         self._brake = desk.make_brake(self.pump)
         self._consumers: dict[int, BrokerConsumer] = {}
-        self._map: Ring | Ranges = Ring()
+        self._ring = DemandRing(desk.limits)
+        self._map: KeyMap = Ring()
         self._mode = KeySharedMode()
         self._holders: dict[int, _Holder] = {}
-        self._draining: dict[int, Pieces] = {}
-        self._homeless = Pieces()  # of hashes that are nobody's
-        self._capped = False
+        #: Counts all messages that wait.
+        self._waiting = Tally()
+        #: Of each consumer, by number: what waits for its credit.
+        self._parked: dict[int, Pieces] = {}
+        #: Consumers that have credit and something parked.
+        self._due: dict[int, BrokerConsumer] = {}
+        self._draining = _PiecesByHash(self._waiting)
+        self._homeless = _PiecesByHash(self._waiting)  # of hashes that belong to no consumer
         self.read_at = desk.cursor.mark_delete + 1
 
     @property
-    def consumers(self) -> Sequence[BrokerConsumer]:
-        return list(self._consumers.values())
+    def consumers(self) -> Collection[BrokerConsumer]:
+        return self._consumers.values()
+
+    @property
+    def unacked(self) -> int:
+        return self._desk.unacked.messages
 
     # --- who there is -----------------------------------------------------------------------------------
 
@@ -62,75 +124,98 @@ class KeyShared:
         mode = consumer.request.key_shared or KeySharedMode()
         if self._consumers and mode.sticky != self._mode.sticky:
             raise SubscriptionBusyError("the subscription's consumers divide keys in another way")
-        joined = {**self._consumers, consumer.number: consumer}
-        mapped = map_of(joined, mode.sticky)  # raises if the ranges do not fit
-        self._mode = mode
-        self._consumers = joined
-        self._remap(mapped)
+        key_map = self._map if self._consumers else key_map_of(mode)
+        moved = key_map.add(consumer.number, consumer.name, mode.ranges)  # raises if the ranges do not fit
+        self._mode, self._map = mode, key_map
+        self._consumers[consumer.number] = consumer
+        self._parked[consumer.number] = Pieces(self._waiting)
+        waiting = self._homeless.take_within(moved.ranges)
+        for owner in moved.owners:
+            waiting += self._parked[owner].clear()
+        self._park_all(waiting)
         self.pump()
 
     def leave(self, consumer: BrokerConsumer, *, failed: bool = True) -> None:
         del self._consumers[consumer.number]
+        self._ring.discard(consumer)
+        self._due.pop(consumer.number, None)
         consumer.take_inbox()
-        self._map = map_of(self._consumers, self._mode.sticky)
-        for piece in [*self._released(consumer, consumer.pending.clear()), *consumer.parked.clear()]:
-            self._homeless.add(piece)
-        self._remap(self._map)
+        ranges = self._map.remove(consumer.number)
+        waiting = self._released(consumer, consumer.pending.clear())
+        waiting += self._parked.pop(consumer.number).clear()
+        waiting += self._draining.take_within(ranges)  # the new owner may be the one that they wait for
+        self._park_all(waiting)
         if self._consumers:
             self.pump()
         else:
             self.rewind()
 
-    def _remap(self, mapped: Ring | Ranges) -> None:
-        self._map = mapped
-        waiting = self._homeless.clear()
-        for consumer in self._consumers.values():
-            waiting += consumer.parked.clear()
-        for pieces in self._draining.values():
-            waiting += pieces.clear()
-        self._draining.clear()
-        for piece in waiting:
+    def _park_all(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
             self._park(piece)
 
     # --- delivering -------------------------------------------------------------------------------------
 
+    def demanded(self, consumer: BrokerConsumer) -> None:
+        self._asks(consumer)
+        self.pump()
+
+    def _asks(self, consumer: BrokerConsumer) -> None:
+        """It may be given more than before."""
+        if consumer.number in self._consumers and consumer.demand > 0:
+            self._ring.add(consumer)
+            if len(self._parked[consumer.number]):
+                self._due[consumer.number] = consumer
+
     def pump(self) -> None:
         """Serve what waits for each consumer; then read on while someone has room and the look-ahead allows."""
-        while self._consumers:
-            self._capped = False
-            hungry = [consumer for consumer in self._consumers.values() if self._room(consumer) > 0]
-            if not hungry or not self._brake.free():
+        while self._ring.count and (self._due or self.read_at < self._feed.end_offset):
+            if not self._ring.has_credit(self.unacked) or not self._brake.free():
                 return
-            for consumer in hungry:
-                self._serve_parked(consumer)
-            if not any(self._room(consumer) > 0 for consumer in hungry):
+            self._serve_due()
+            if self._waiting.messages >= self._desk.settings.look_ahead:
                 return
-            if self._waiting() >= self._desk.settings.look_ahead or not self._read_on():
+            line = self._ring.line(self.unacked, MOST_SEATS)
+            if line is None or not self._read_on(sum(line.credit)):
                 return
+
+    def limits_changed(self) -> None:
+        for consumer in self._consumers.values():
+            self._asks(consumer)
+        self.pump()
+
+    def _serve_due(self) -> None:
+        """Give consumers what is parked for them. What must be read first stays parked, and the read wakes the
+        pump."""
+        missed = 0
+        while missed < MOST_SEATS:
+            due = list(islice(self._due.items(), missed, missed + MOST_SEATS))
+            if not due:
+                return
+            for number, consumer in due:
+                if self._serve_parked(consumer):
+                    del self._due[number]
+                elif self._ring.capped:
+                    return
+                else:
+                    missed += 1
 
     def _room(self, consumer: BrokerConsumer) -> int:
-        limits = self._desk.limits
-        room = consumer.capacity
-        if room > 0 and limits.consumer:
-            room = min(room, limits.consumer - consumer.pending.messages)
-        if room > 0 and limits.subscription:
-            unacked = sum(c.pending.messages for c in self._consumers.values())
-            room = min(room, limits.subscription - unacked)
-        self._capped |= room <= 0 < consumer.capacity
-        return room
+        room = self._ring.room(self.unacked)
+        credit = self._ring.credit_of(consumer)
+        return credit if room is None else max(0, min(credit, room))
 
-    def _waiting(self) -> int:
-        parked = sum(consumer.parked.messages for consumer in self._consumers.values())
-        return parked + self._homeless.messages + sum(pieces.messages for pieces in self._draining.values())
-
-    def _serve_parked(self, consumer: BrokerConsumer) -> None:
-        parked = consumer.parked
+    def _serve_parked(self, consumer: BrokerConsumer) -> bool:
+        """False if what is parked must be read first, or the subscription is at its limit."""
+        parked = self._parked[consumer.number]
         while len(parked) and self._room(consumer) > 0:
             parked.cut(0, self._feed.start_offset)
             first = parked.first()
-            batches = self._parked_feed.get(first.base, 1) if first is not None else None
-            if first is None or not batches:
-                return
+            if first is None:
+                break
+            batches = self._parked_feed.get(first.base, 1)
+            if not batches:
+                return False
             check(batches[0].base_offset == first.base, "a parked piece is read where it was found")
             taken: list[Piece] = []
             for piece in parked.of(first.base):
@@ -140,10 +225,11 @@ class KeyShared:
                 self._hold(consumer, piece)
                 taken.append(piece)
             self._give(consumer, batches[0], taken)
+        return not len(parked) or not self._ring.capped
 
-    def _read_on(self) -> bool:
+    def _read_on(self, credit: int) -> bool:
         """The next batches of the log, to their consumers or to where they wait; answers whether any came."""
-        batches = self._feed.get(self.read_at, sum(max(0, self._room(c)) for c in self._consumers.values()))
+        batches = self._feed.get(self.read_at, credit)
         if not batches:
             return False
         desk = self._desk
@@ -160,9 +246,9 @@ class KeyShared:
             for consumer, pieces in given.items():
                 self._give(consumer, batch, pieces)
             room = bool(given)
-            if not room and self._waiting() >= desk.settings.look_ahead:
+            if not room and self._waiting.messages >= desk.settings.look_ahead:
                 break
-            if room and not any(self._room(consumer) > 0 for consumer in self._consumers.values()):
+            if room and not self._ring.has_credit(self.unacked):
                 break
         return True
 
@@ -172,7 +258,7 @@ class KeyShared:
         if (
             owner is None
             or self._is_held_elsewhere(piece.hash, owner)
-            or len(owner.parked)
+            or len(self._parked[owner.number])
             or self._room(owner) <= 0
         ):
             self._park(piece)
@@ -185,9 +271,11 @@ class KeyShared:
         if owner is None:
             self._homeless.add(piece)
         elif self._is_held_elsewhere(piece.hash, owner):
-            self._draining.setdefault(piece.hash, Pieces()).add(piece)
+            self._draining.add(piece)
         else:
-            owner.parked.add(piece)
+            self._parked[owner.number].add(piece)
+            if owner.demand > 0:
+                self._due[owner.number] = owner
 
     def _owner(self, key_hash: int) -> BrokerConsumer | None:
         number = self._map.owner(key_hash)
@@ -221,36 +309,37 @@ class KeyShared:
     def _take_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
             back = consumer.pending.cut_bits(delivery.batch.base_offset, delivery.wanted)
-            for piece in self._released(consumer, back):
-                self._park(piece)
+            self._park_all(self._released(consumer, back))
+        self._asks(consumer)
 
     def redeliver(
         self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None, *, delay_ms: int | None = None
     ) -> None:
         back = count_again(self._desk, consumer, returned(consumer, ranges, self._take_back))
-        for piece in self._released(consumer, back):
-            self._park(piece)
+        self._park_all(self._released(consumer, back))
+        self._asks(consumer)
         self.pump()
 
     def settled(self, consumer: BrokerConsumer | None, ranges: Sequence[Run]) -> bool:
-        drained = False
+        drained, held_back = False, self._ring.holds_back
         if consumer is not None:
-            others = []
-            for first, end in ranges:
-                whole = consumer.pending.pop_whole(first, end)
-                if whole is None:
-                    others.append((first, end))
-                else:
-                    drained |= self._release(consumer, whole)
-            ranges = others
+            mine, ranges = settle_own(consumer, ranges)
+            for piece in mine:
+                drained |= self._release(consumer, piece)
+            if held_back:
+                self._asks(consumer)
         if ranges:
-            for other in self._consumers.values():
-                for piece in other.pending.cut_all(ranges):
-                    drained |= self._release(other, piece)
-                other.parked.cut_all(ranges)
-            for pieces in (self._homeless, *self._draining.values()):
-                pieces.cut_all(ranges)
-        return drained or self._capped
+            for number, other in self._consumers.items():
+                parked = self._parked[number]
+                if len(parked):
+                    parked.cut_all(ranges)
+                if len(other.pending):
+                    for piece in other.pending.cut_all(ranges):
+                        drained |= self._release(other, piece)
+                    self._asks(other)
+            self._homeless.cut_all(ranges)
+            self._draining.cut_all(ranges)
+        return drained or held_back
 
     def _released(self, consumer: BrokerConsumer, pieces: list[Piece]) -> list[Piece]:
         for piece in pieces:
@@ -266,12 +355,9 @@ class KeyShared:
         if holder.messages > 0:
             return False
         del self._holders[piece.hash]
-        draining = self._draining.pop(piece.hash, None)
-        if draining is None:
-            return False
-        for waiting in draining.clear():
-            self._park(waiting)
-        return True
+        draining = self._draining.take(piece.hash)
+        self._park_all(draining)
+        return bool(draining)
 
     def deliver_again(self, batch: Batch, offset: int, *, acked: bool) -> bool | None:
         if offset >= self.read_at or is_on_its_way(self.consumers, offset):
@@ -291,10 +377,12 @@ class KeyShared:
         return True
 
     def rewind(self) -> None:
+        self._due.clear()
         for consumer in self._consumers.values():
             consumer.take_inbox()
             consumer.pending.clear()
-            consumer.parked.clear()
+            self._parked[consumer.number].clear()
+            self._asks(consumer)
         self._holders.clear()
         self._draining.clear()
         self._homeless.clear()
@@ -305,13 +393,5 @@ class KeyShared:
         self._brake.close()
 
 
-def map_of(consumers: dict[int, BrokerConsumer], by_range: bool) -> Ring | Ranges:
-    if by_range:
-        modes = {number: consumer.request.key_shared or KeySharedMode() for number, consumer in consumers.items()}
-        return sticky([(number, mode.ranges) for number, mode in modes.items()])
-    names: dict[str, int] = {}
-    labelled = []
-    for number, consumer in consumers.items():
-        names[consumer.name] = seen = names.get(consumer.name, 0) + 1
-        labelled.append((number, consumer.name if seen == 1 else f"{consumer.name}/{seen}"))
-    return auto_split(labelled)
+def key_map_of(mode: KeySharedMode) -> KeyMap:
+    return Ranges() if mode.sticky else Ring()

@@ -3,6 +3,9 @@
 A message is out while a consumer has it, or while it waits to be tried again: what fails holds up its group and
 nothing else. One that has no group waits for nobody. A batch that has one key for all of its messages, as Pulsar's
 have, is not taken apart: its clients acknowledge whole batches.
+
+A consumer may be dealt several messages of a group at once: a turn (`begin_turn`). Messages of a turn that come
+back wait until all of the turn are back or done with: then the group is in order again.
 """
 
 from collections import deque
@@ -16,16 +19,19 @@ from weir.wire.formats import Keys
 
 
 class _Group:
-    """`first`: what is ready or out, one message or those of a batch. `behind`: those that wait for it; `batches`:
-    which of them come together, in order."""
+    """`first`: what is ready or out, one message or those of a batch or of a turn. `behind`: those that wait;
+    `batches`: which of them come together, in order. `in_turn`: whether what is out was dealt in a turn; `back`:
+    which of that came back."""
 
-    __slots__ = ("batches", "behind", "first", "key")
+    __slots__ = ("back", "batches", "behind", "first", "in_turn", "key")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
         self.first: set[int] = set()
         self.behind = BitMap64()
         self.batches: deque[Run] = deque()
+        self.in_turn = False
+        self.back: set[int] = set()
 
     def next(self) -> list[int]:
         """Take what comes next of those that wait."""
@@ -54,6 +60,11 @@ class MessageGroups(Returned):
         #: By what is ready or out.
         self._by_first: dict[int, _Group] = {}
         self._behind = BitMap64()
+        #: Of those that wait: what is not ready itself, and yet to come back.
+        self._absent = BitMap64()
+        self._turn = False
+        #: By their keys: groups of which the turn dealt something.
+        self._dealt: dict[bytes, _Group] = {}
 
     def is_full(self) -> bool:
         return len(self._groups) >= self._most_groups or len(self._behind) >= self._most_waiting
@@ -89,9 +100,11 @@ class MessageGroups(Returned):
         if group is None:
             group = self._groups[key] = _Group(key)
             self._begin(group, offsets, ready)
-        elif ready:
-            group.behind.update(ready)
-            self._behind.update(ready)
+        else:
+            group.behind.update(offsets)
+            self._behind.update(offsets)
+            if len(ready) < len(offsets):
+                self._absent.update([offset for offset in offsets if offset in out])
             if len(offsets) > 1:
                 group.batches.append((offsets[0], offsets[-1] + 1))
 
@@ -105,14 +118,94 @@ class MessageGroups(Returned):
         else:
             done = [offset for offset in range(first, end) if offset in self._by_first]
         went_on = False
+        turns: list[_Group] = []
         for offset in done:
             group = self._by_first.pop(offset)
             group.first.discard(offset)
+            group.back.discard(offset)
             if not group.first:
                 went_on |= self._go_on(group)
+            elif group.in_turn:
+                turns.append(group)
+        for group in turns:
+            went_on |= self._end_if_back(group)
         return went_on
 
+    # --- turns ------------------------------------------------------------------------------------------
+
+    def begin_turn(self) -> None:
+        """Until `end_turn` one consumer gets all that is removed: what is next of a group is ready as soon as what
+        was before it is removed."""
+        self._turn = True
+
+    def end_turn(self) -> None:
+        """What the consumer did not get of these groups waits for what it got."""
+        self._turn = False
+        for group in self._dealt.values():
+            left = [offset for offset in group.first if offset in self._offsets]
+            if len(left) < len(group.first):
+                self._wait(group, left)
+            else:  # what it got is done with
+                group.in_turn = False
+        self._dealt.clear()
+
+    def _deal(self, group: _Group) -> None:
+        """The consumer has what was ready of the group: the next is."""
+        group.in_turn = True
+        self._dealt[group.key] = group
+        if not group.behind or any(offset in self._offsets for offset in group.first):
+            return
+        following = int(group.behind.min())
+        if following not in self._absent:
+            group.behind.discard(following)
+            self._behind.discard(following)
+            self._begin(group, [following], [following])
+
+    def _end_if_back(self, group: _Group) -> bool:
+        """Whether all of a turn that is not done with came back: the first is ready, the others wait for it."""
+        if not group.in_turn or len(group.back) < len(group.first):
+            return False
+        first, *others = sorted(group.first)
+        group.in_turn = False
+        group.back.clear()
+        self._wait(group, others)
+        self._offsets.add(first)
+        return True
+
+    def _wait(self, group: _Group, offsets: Sequence[int]) -> None:
+        """These were among the first."""
+        group.first.difference_update(offsets)
+        group.behind.update(offsets)
+        self._behind.update(offsets)
+        for offset in offsets:
+            del self._by_first[offset]
+            self._offsets.discard(offset)
+
     # --- as `Ready`; what comes back is the first of its group still ---------------------------------------
+
+    def add(self, offsets: BitMap64) -> None:
+        absent = offsets & self._absent
+        if absent:
+            self._absent -= absent
+            offsets = offsets - absent
+        if len(offsets) > len(self._by_first):
+            mine = [offset for offset in self._by_first if offset in offsets]
+        else:
+            mine = [offset for offset in offsets if offset in self._by_first]
+        held = [offset for offset in mine if self._by_first[offset].in_turn]
+        super().add(offsets - BitMap64(held) if held else offsets)
+        for offset in held:
+            self._by_first[offset].back.add(offset)
+        for group in {self._by_first[offset].key: self._by_first[offset] for offset in held}.values():
+            self._end_if_back(group)
+
+    def remove(self, offsets: Sequence[int]) -> None:
+        super().remove(offsets)
+        if self._turn:
+            for offset in offsets:
+                group = self._by_first.get(offset)
+                if group is not None:
+                    self._deal(group)
 
     def drop(self, first: int, end: int) -> None:
         self.settled(first, end)
@@ -121,9 +214,11 @@ class MessageGroups(Returned):
         """All that is ready is done with, and what waits behind; `kept` is out."""
         self._offsets.clear()
         self._behind.clear()
+        self._absent.clear()
         for group in list(self._groups.values()):
             group.behind.clear()
             group.batches.clear()
+            group.back.clear()
             for offset in sorted(group.first):
                 if offset not in kept:
                     group.first.discard(offset)
@@ -134,7 +229,9 @@ class MessageGroups(Returned):
     def clear(self) -> None:
         self._offsets.clear()
         self._behind.clear()
+        self._absent.clear()
         self._groups.clear()
+        self._dealt.clear()
         self._by_first.clear()
 
     # --- groups -----------------------------------------------------------------------------------------
@@ -147,19 +244,23 @@ class MessageGroups(Returned):
 
     def _go_on(self, group: _Group) -> bool:
         """What was first is done with: whether there is more."""
+        group.in_turn = False
         if not group.behind:
             del self._groups[group.key]
             return False
         taken = group.next()
+        ready = [offset for offset in taken if offset not in self._absent] if self._absent else taken
         self._behind.difference_update(BitMap64(taken))
-        self._begin(group, taken, taken)
-        return True
+        self._absent.difference_update(BitMap64(taken))
+        self._begin(group, taken, ready)
+        return bool(ready)
 
     def _remove_behind(self, first: int, end: int) -> None:
         gone = BitMap64(self._behind)
         gone.remove_range(0, first)
         gone.remove_range(end, max(end, gone.max() + 1) if gone else end)
         self._behind -= gone
+        self._absent -= gone
         for group in self._groups.values():
             if group.behind and not group.behind.isdisjoint(gone):
                 group.behind -= gone

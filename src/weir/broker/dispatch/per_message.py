@@ -5,7 +5,7 @@ places, then what comes next in the log; or, where there are levels of priority,
 message group the first. What failed may have to wait first, and is aside meanwhile.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from pyroaring import BitMap64
 
@@ -13,6 +13,7 @@ from weir.broker.api import Delivery
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.credits import credits_of
 from weir.broker.dispatch.decisions import Seat, deal
+from weir.broker.dispatch.demand_ring import MOST_SEATS, DemandRing
 from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, is_on_its_way, wanted_of
 from weir.broker.dispatch.gathering import Gathering
 from weir.broker.dispatch.giving import give
@@ -62,9 +63,17 @@ class PerMessage:
         self._feed = desk.make_feed(self._read)
         self._ready_feed = desk.make_feed(self._read)
         self._brake = desk.make_brake(self.pump)
-        self._consumers: list[BrokerConsumer] = []
+        self._consumers: dict[int, BrokerConsumer] = {}
         #: Of the consumers, those that get what is ready; the others only have something, or take it themselves.
-        self._served: list[BrokerConsumer] = []
+        self._served: dict[int, BrokerConsumer] = {}
+        #: The only consumer that is served, if there is exactly one. It needs no turns: it is not in the ring.
+        self._sole: BrokerConsumer | None = None
+        self._ring = DemandRing(desk.limits, exact=True)
+        #: Whether one consumer at a time is active, and which one that is.
+        self._single = False
+        self._active: BrokerConsumer | None = None
+        #: How many messages consumers have.
+        self._out = 0
         priority = side.priority
         self._levels = (
             Levelled(priority.levels, priority.passed, priority.longest_ms, desk.now_ms)
@@ -90,7 +99,8 @@ class PerMessage:
         self._counts = counts
         self._levels_of = levels_of
         self._turn = 0
-        self._capped = False  # a limit on unacknowledged messages held someone back
+        #: Whether a limit on unacknowledged messages held back a consumer, where all are served at once.
+        self._capped = False
         self._pumping = False
         self._reading = False  # what is next must be read first
         #: Woken when something was read, for those who take messages themselves.
@@ -100,13 +110,20 @@ class PerMessage:
     # --- who there is -----------------------------------------------------------------------------------
 
     @property
-    def consumers(self) -> Sequence[BrokerConsumer]:
-        return self._consumers
+    def consumers(self) -> Collection[BrokerConsumer]:
+        return self._consumers.values()
+
+    def has(self, consumer: BrokerConsumer) -> bool:
+        return consumer.number in self._consumers
 
     @property
-    def served(self) -> Sequence[BrokerConsumer]:
+    def served(self) -> Collection[BrokerConsumer]:
         """Those that count as consumers."""
-        return self._served
+        return self._served.values()
+
+    @property
+    def unacked(self) -> int:
+        return self._out
 
     @property
     def aside(self) -> int:
@@ -116,13 +133,14 @@ class PerMessage:
     def join(self, consumer: BrokerConsumer) -> None:
         self._look_through()
         if consumer.request.counted:
-            if self._served and (consumer.request.alone or self._served[0].request.alone):
+            first = next(iter(self._served.values()), None)
+            if first is not None and (consumer.request.alone or first.request.alone):
                 raise SubscriptionBusyError("there is another consumer, and one wants to be alone")
             again = self._selecting.joined(consumer, consumer.filter)
-            self._served.append(consumer)
+            self._served[consumer.number] = consumer
             self._ready.add(again)
-        self._consumers.append(consumer)
-        self._choose()
+        self._consumers[consumer.number] = consumer
+        self._choose(consumer)
 
     def _look_through(self) -> None:
         """Levels: all that is there now is looked at before anything is delivered."""
@@ -131,9 +149,10 @@ class PerMessage:
 
     def leave(self, consumer: BrokerConsumer, *, failed: bool = True) -> None:
         """`failed`: what it has seen and not acknowledged counts as delivered in vain."""
-        self._consumers.remove(consumer)
+        del self._consumers[consumer.number]
         self._stop_serving(consumer)
         held, consumer.offsets = consumer.offsets, BitMap64()
+        self._out -= len(held)
         unseen = offsets_in(consumer.take_inbox())
         self._put_back(held, held - unseen if failed or self._queue else BitMap64())
         self.pump()
@@ -143,43 +162,108 @@ class PerMessage:
         unseen = offsets_in(consumer.take_inbox())
         consumer.retire()
         self._stop_serving(consumer)
-        consumer.offsets -= unseen
+        self._taken_from(consumer, unseen)
         self._ready.add(unseen)
         self.pump()
 
+    def _taken_from(self, consumer: BrokerConsumer, offsets: BitMap64) -> None:
+        """The consumer has these no more."""
+        before = len(consumer.offsets)
+        consumer.offsets -= offsets
+        self._out -= before - len(consumer.offsets)
+
     def _stop_serving(self, consumer: BrokerConsumer) -> None:
-        if consumer in self._served:
-            self._served.remove(consumer)
+        self._ring.discard(consumer)
+        if self._served.pop(consumer.number, None) is not None:
             self._ready.add(self._selecting.left(consumer))
             self._choose()
 
-    def _choose(self) -> None:
-        """Who is active: all, or of a single active one the first that came."""
+    def _choose(self, joined: BrokerConsumer | None = None) -> None:
+        """All consumers are active, or of a queue with a single active one the first that joined."""
         single = self._queue and self._side.single_active
-        for place, consumer in enumerate(self._served):
-            consumer.set_active(not single or not place)
+        first = next(iter(self._served.values()), None) if single else None
+        if single != self._single:
+            self._single = single
+            changed = list(self._served.values())
+        else:
+            changed = [
+                one for one in (joined, self._active, first) if one is not None and one.number in self._served
+            ]
+        self._active = first
+        for consumer in changed:
+            consumer.set_active(not single or consumer is first)
+        self._choose_sole()
+        for consumer in changed:
+            self._asks(consumer)
+
+    def _choose_sole(self) -> None:
+        before = self._sole
+        self._sole = next(iter(self._served.values())) if len(self._served) == 1 else None
+        if self._sole is not None:
+            self._ring.discard(self._sole)
+        elif before is not None:
+            self._asks(before)
 
     # --- delivering -------------------------------------------------------------------------------------
 
+    def demanded(self, consumer: BrokerConsumer) -> None:
+        if consumer is not self._sole:
+            self._asks(consumer)
+        self.pump()
+
+    def limits_changed(self) -> None:
+        for consumer in self._served.values():
+            self._asks(consumer)
+        self.pump()
+
     def pump(self) -> None:
-        if self._pumping or not self._served:  # pumping: rules that acknowledge something in the middle of it
+        if self._pumping:  # rules acknowledge something in the middle of it
             return
+        sole = self._sole
         self._pumping = True
+        groups = self._groups
+        if groups is not None and self._takes_turns():
+            groups.begin_turn()
         try:
-            while (
+            while (self._ring.count if sole is None else sole.demand > 0) and (
                 self._ready
                 or self._selecting.waits
                 or (self.read_at < self._feed.end_offset and len(self._aside) < MOST_WAITING)
             ):
-                credit_of, self._capped = credits_of(self._served, self._consumers, self._desk.limits)
-                if not any(credit_of) or not self._brake.free():
-                    return
-                if self._selecting:
-                    self._ready.add(self._selecting.due(zip(self._served, credit_of, strict=True)))
-                if not self._serve(self._served, credit_of):
+                if not (self._serve_all() if sole is not None or self._selecting else self._serve_in_turn()):
                     return
         finally:
             self._pumping = False
+            if groups is not None:
+                groups.end_turn()
+
+    def _takes_turns(self) -> bool:
+        """Whether several messages of one group are delivered at once."""
+        served = self._served
+        return not self._selecting and len(served) == 1 and next(iter(served.values())).request.turns
+
+    def _serve_in_turn(self) -> bool:
+        """Serve the consumers that are next; answers whether there is reason to go on."""
+        self._capped = False
+        messages = MOST_SEATS if self._ready else self._feed.end_offset - self.read_at
+        line = self._ring.line(self._out, max(1, messages))
+        if line is None or not self._brake.free():
+            return False
+        # Consumers behind these have their turn before one of these has its second.
+        credit_of = [1] * len(line.credit) if line.more else line.credit
+        self._turn = 0
+        return self._serve(line.consumers, credit_of)
+
+    def _serve_all(self) -> bool:
+        """The same for all consumers at once: filters or keys say which message each may have, or there is one
+        consumer only."""
+        served = list(self._served.values())
+        credit_of, self._capped = credits_of(served, self._out, self._desk.limits)
+        if not any(credit_of) or not self._brake.free():
+            return False
+        if self._selecting:
+            self._ready.add(self._selecting.due(zip(served, credit_of, strict=True)))
+        return self._serve(served, credit_of)
 
     def take(self, consumer: BrokerConsumer) -> Delivery | bool:
         """The one message that is next, for whoever takes it himself; False if nothing is ready, True if that is
@@ -334,15 +418,24 @@ class PerMessage:
 
     def _give(self, consumer: BrokerConsumer, batch: Batch, indices: Sequence[int]) -> None:
         give(consumer, batch, indices, self._counts)
+        self._out += len(indices)
+        if self._sole is None:
+            self._ring.served(consumer)
         self._brake.spend(len(indices), len(batch.payload))
 
     # --- what comes back --------------------------------------------------------------------------------
 
     def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
         unseen = offsets_in(deliveries) & consumer.offsets
-        consumer.offsets -= unseen
+        self._taken_from(consumer, unseen)
         self._ready.add(unseen)
+        self._asks(consumer)
         self.pump()
+
+    def _asks(self, consumer: BrokerConsumer) -> None:
+        """It may be given more than before."""
+        if consumer is not self._sole and consumer.number in self._served:
+            self._ring.add(consumer)
 
     def redeliver(
         self, consumer: BrokerConsumer, ranges: Sequence[Run] | None, *, delay_ms: int | None = None
@@ -350,15 +443,17 @@ class PerMessage:
         if ranges is None:
             unseen = offsets_in(consumer.take_inbox())
             back, consumer.offsets = consumer.offsets, BitMap64()
+            self._out -= len(back)
             seen = back - unseen
         else:
             back = set_of(ranges) & consumer.offsets
             if consumer.inbox:  # on its way to it
                 back -= offsets_in(consumer.inbox)
-            consumer.offsets -= back
+            self._taken_from(consumer, back)
             seen = back
         consumer.redelivered += len(seen)
         self._put_back(back, seen, delay_ms)
+        self._asks(consumer)
         self.pump()
 
     def _put_back(self, offsets: BitMap64, seen: BitMap64, delay_ms: int | None = None) -> None:
@@ -378,7 +473,8 @@ class PerMessage:
         """What the consumer has of these, or leased before, fails after so long, whoever is there then."""
         found = set_of(ranges)
         mine = found & consumer.offsets
-        consumer.offsets -= mine
+        self._taken_from(consumer, mine)
+        self._asks(consumer)
         self._aside |= mine
         again = found - mine
         if again:
@@ -404,10 +500,11 @@ class PerMessage:
         found = set_of(ranges)
         if consumer is not None:
             found &= consumer.offsets | (self._aside & self._retries.leased())
-            consumer.offsets -= found
+            self._taken_from(consumer, found)
+            self._asks(consumer)
             self._counts.count(found)
         else:
-            for other in self._consumers:
+            for other in self._consumers.values():
                 found -= other.offsets
             found -= self._aside
             for first, end in ranges:
@@ -425,15 +522,14 @@ class PerMessage:
 
     def deliver_again(self, batch: Batch, offset: int, *, acked: bool) -> bool | None:
         """One of a message group may not overtake another one that is out."""
-        if offset >= self.read_at or is_on_its_way(self._consumers, offset) or offset in self._dead():
+        if offset >= self.read_at or is_on_its_way(self.consumers, offset) or offset in self._dead():
             return False
         one = BitMap64([offset])
         if not acked and one.isdisjoint(self.unready()):
             return False
         if self._groups is not None:
             return None
-        for consumer in self._consumers:
-            consumer.offsets -= one
+        self._take_from_all(one)
         self._aside -= one
         self._counts.count(one)
         if self._levels is None:
@@ -456,33 +552,48 @@ class PerMessage:
     def unready(self) -> BitMap64:
         """What is with a consumer, or aside."""
         found = BitMap64(self._aside)
-        for consumer in self._consumers:
+        for consumer in self._consumers.values():
             found |= consumer.offsets
         return found
 
+    def _take_from_all(self, offsets: BitMap64) -> None:
+        """Whichever consumers have these have them no more."""
+        for consumer in self._consumers.values() if self._out else ():
+            if consumer.offsets and not consumer.offsets.isdisjoint(offsets):
+                self._taken_from(consumer, offsets)
+                self._asks(consumer)
+
     def settled(self, consumer: BrokerConsumer | None, ranges: Sequence[Run]) -> bool:
+        held_back = self._capped or (self._sole is None and self._ring.holds_back)
+        others: list[Run] = []
         for first, end in ranges:
             if consumer is not None and consumer.offsets.contains_range(first, end):
                 consumer.offsets.remove_range(first, end)
+                self._out -= end - first
                 if self._levels is not None:
                     self._levels.unmark(first, end)
                 if self._groups is not None:
                     self._groups.settled(first, end)
                 continue
-            for other in self._consumers:
-                other.offsets.remove_range(first, end)
+            others.append((first, end))
             self._aside.remove_range(first, end)
             self._ready.drop(first, end)
             self._selecting.drop(first, end)
+        if others:
+            self._take_from_all(set_of(others))
         if self._counts:
             for first, end in ranges:
                 self._counts.forget(first, end)
-        return self._capped or self._groups is not None
+        if held_back and consumer is not None:
+            self._asks(consumer)
+        return held_back or self._groups is not None
 
     def rewind(self) -> None:
-        for consumer in self._consumers:
+        self._out = 0
+        for consumer in self._consumers.values():
             consumer.take_inbox()
             consumer.offsets.clear()
+            self._asks(consumer)
         self._ready.clear()
         self._selecting.clear()
         self._counts.clear()

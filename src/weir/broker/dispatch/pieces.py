@@ -118,17 +118,32 @@ def union_of(pieces: Sequence[Piece]) -> int | None:
     return bits
 
 
-class Pieces:
-    """Pieces in the order of their offsets, found by any offset in them; a batch may have one per hash."""
+class Tally:
+    """Messages of several `Pieces` together."""
 
-    __slots__ = ("_at", "_bases", "messages")
+    __slots__ = ("messages",)
 
     def __init__(self) -> None:
+        self.messages = 0
+
+
+class Pieces:
+    """Pieces in the order of their offsets, found by any offset in them; a batch may have one per hash. `tally`
+    counts their messages with those of others."""
+
+    __slots__ = ("_at", "_bases", "_tally", "messages")
+
+    def __init__(self, tally: Tally | None = None) -> None:
+        self._tally = Tally() if tally is None else tally
         #: By the base of their batch, and then by their hash.
         self._at: dict[int, dict[int, Piece]] = {}
         self._bases = BitMap64()
         #: How many messages all of them have.
         self.messages = 0
+
+    def _count(self, messages: int) -> None:
+        self.messages += messages
+        self._tally.messages += messages
 
     def __len__(self) -> int:
         """How many batches they are of."""
@@ -141,7 +156,7 @@ class Pieces:
 
     def add(self, piece: Piece) -> None:
         """Put a piece in; messages of the same batch and hash become one piece."""
-        self.messages += piece.cost
+        self._count(piece.cost)
         there = self._at.get(piece.base)
         if there is None:
             self._at[piece.base] = {piece.hash: piece}
@@ -150,7 +165,7 @@ class Pieces:
         other = there.setdefault(piece.hash, piece)
         if other is not piece:
             mine, more = other.whole, piece.whole
-            self.messages -= (mine & more).bit_count()
+            self._count(-(mine & more).bit_count())
             other.mask = None if mine | more == (1 << other.count) - 1 else mine | more
 
     def first(self) -> Piece | None:
@@ -165,7 +180,7 @@ class Pieces:
         """Take out a piece that is in."""
         there = self._at[piece.base]
         del there[piece.hash]
-        self.messages -= piece.cost
+        self._count(-piece.cost)
         if not there:
             del self._at[piece.base]
             self._bases.discard(piece.base)
@@ -218,7 +233,7 @@ class Pieces:
         """Take out all pieces of a batch."""
         taken = list(self._at.pop(base).values())
         self._bases.discard(base)
-        self.messages -= sum(piece.cost for piece in taken)
+        self._count(-sum(piece.cost for piece in taken))
         return taken
 
     def cut_all(self, ranges: Sequence[Run]) -> list[Piece]:
@@ -268,7 +283,7 @@ class Pieces:
             if taken is piece:
                 self.remove(piece)
             elif taken is not None:
-                self.messages -= before - piece.cost
+                self._count(piece.cost - before)
             if taken is not None:
                 found.append(taken)
         return found
@@ -277,7 +292,7 @@ class Pieces:
         if bits == piece.whole:
             self.remove(piece)
             return piece
-        self.messages -= piece.without(bits)
+        self._count(-piece.without(bits))
         return Piece(piece.base, piece.count, bits, piece.hash)
 
     def clear(self) -> list[Piece]:
@@ -285,5 +300,5 @@ class Pieces:
         all_of_them = list(self)
         self._at.clear()
         self._bases.clear()
-        self.messages = 0
+        self._count(-self.messages)
         return all_of_them

@@ -22,6 +22,10 @@ class QueueHooks(Protocol):
         """Messages that are about to be delivered, in ascending order: those that shall not be, since their time
         is over."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether a message that is in the queue expires at a time that is known."""
+
     def apply(self) -> None:
         """The rules have changed."""
 

@@ -32,7 +32,7 @@ class Selecting:
     @property
     def waits(self) -> bool:
         """Whether anything waits for somebody's credit."""
-        return any(self._passed.values())
+        return bool(self._passed) and any(self._passed.values())
 
     def joined(self, consumer: BrokerConsumer, wanted: CompiledFilter | None) -> BitMap64:
         """Answers what is ready again, since it may take it."""

@@ -1,16 +1,18 @@
 """The dispatcher of shared subscriptions: whole batches to whoever has credit, in turn."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from weir.broker.api import Delivery
 from weir.broker.dispatch.consumer import BrokerConsumer
-from weir.broker.dispatch.decisions import Seat, share_out
+from weir.broker.dispatch.decisions import share_out
+from weir.broker.dispatch.demand_ring import DemandRing, Line
 from weir.broker.dispatch.dispatcher import (
     DispatchParts,
     ack_invisible,
     count_again,
     is_on_its_way,
     returned,
+    settle_own,
     wanted_of,
 )
 from weir.broker.dispatch.pieces import NO_HASH, Piece, Pieces, piece_at
@@ -24,21 +26,25 @@ class Shared:
         self._feed = desk.make_feed(self.pump)
         self._replay_feed = desk.make_feed(self.pump)
         self._brake = desk.make_brake(self.pump)
-        self._consumers: list[BrokerConsumer] = []
+        self._consumers: dict[int, BrokerConsumer] = {}
+        self._ring = DemandRing(desk.limits)
         self._again = Pieces()
-        self._turn = 0
-        self._capped = False  # a limit on unacknowledged messages held someone back
         self.read_at = desk.cursor.mark_delete + 1
 
     @property
-    def consumers(self) -> Sequence[BrokerConsumer]:
-        return self._consumers
+    def consumers(self) -> Collection[BrokerConsumer]:
+        return self._consumers.values()
+
+    @property
+    def unacked(self) -> int:
+        return self._desk.unacked.messages
 
     def join(self, consumer: BrokerConsumer) -> None:
-        self._consumers.append(consumer)
+        self._consumers[consumer.number] = consumer
 
     def leave(self, consumer: BrokerConsumer, *, failed: bool = True) -> None:
-        self._consumers.remove(consumer)
+        del self._consumers[consumer.number]
+        self._ring.discard(consumer)
         consumer.take_inbox()
         for piece in consumer.pending.clear():
             self._again.add(piece)
@@ -49,35 +55,26 @@ class Shared:
 
     # --- delivering -------------------------------------------------------------------------------------
 
+    def demanded(self, consumer: BrokerConsumer) -> None:
+        self._ring.add(consumer)
+        self.pump()
+
+    def limits_changed(self) -> None:
+        for consumer in self._consumers.values():
+            self._ring.add(consumer)
+        self.pump()
+
     def pump(self) -> None:
-        while self._consumers:
-            seats = self._seats()
-            if not any(seat.credit > 0 for seat in seats) or not self._brake.free():
+        while self._ring.count and (batches := len(self._again) or self._feed.end_offset - self.read_at) > 0:
+            line = self._ring.line(self.unacked, batches)
+            if line is None or not self._brake.free():
                 return
-            if not (self._replay(seats) if len(self._again) else self._forward(seats)):
+            if not (self._replay(line) if len(self._again) else self._forward(line)):
                 return
 
-    def _seats(self) -> list[Seat]:
-        """Each consumer's credit: what it asked for, as far as the limits on unacknowledged messages allow."""
-        limits = self._desk.limits
-        room = (
-            limits.subscription - sum(c.pending.messages for c in self._consumers) if limits.subscription else None
-        )
-        seats = []
-        self._capped = False
-        for consumer in self._consumers:
-            credit = consumer.capacity
-            if credit > 0 and limits.consumer:
-                credit = min(credit, limits.consumer - consumer.pending.messages)
-            if credit > 0 and room is not None:
-                credit = min(credit, room)
-            self._capped |= credit <= 0 < consumer.capacity
-            seats.append(Seat(consumer.name, consumer.priority, credit))
-        return seats
-
-    def _forward(self, seats: list[Seat]) -> bool:
+    def _forward(self, line: Line) -> bool:
         """Deliver what comes next in the log; answers whether there was anything."""
-        left = sum(seat.credit for seat in seats if seat.credit > 0)
+        left = sum(line.credit)
         batches = self._feed.get(self.read_at, left)
         if not batches:
             return False
@@ -94,34 +91,37 @@ class Shared:
                 ack_invisible(desk, batch)
             if wanted != 0:
                 found.append((batch, Piece(batch.base_offset, batch.count, wanted)))
-        given = self._share(found, seats)
+        given = self._share(found, line)
         self.read_at = found[given][0].base_offset if given < len(found) else end
         return True
 
-    def _replay(self, seats: list[Seat]) -> bool:
+    def _replay(self, line: Line) -> bool:
         """Deliver again what came back, the oldest first; answers whether there is reason to go on."""
         again = self._again
         again.cut(0, self._feed.start_offset)
         first = again.first()
         if first is None:
             return True
-        batches = self._replay_feed.get(first.base, sum(seat.credit for seat in seats if seat.credit > 0))
+        batches = self._replay_feed.get(first.base, sum(line.credit))
         if not batches:
             return False
         found = [
             (batch, piece) for batch in batches for piece in again.overlapping(batch.base_offset, batch.end_offset)
         ]
-        for _, piece in found[: self._share(found, seats)]:
+        for _, piece in found[: self._share(found, line)]:
             again.remove(piece)
         return True
 
-    def _share(self, found: list[tuple[Batch, Piece]], seats: list[Seat]) -> int:
-        chosen, self._turn = share_out([piece.cost for _, piece in found], seats, self._turn)
+    def _share(self, found: list[tuple[Batch, Piece]], line: Line) -> int:
+        if line.more:  # those behind have their turn before one of these has its second
+            found = found[: len(line.consumers)]
+        chosen, _ = share_out([piece.cost for _, piece in found], line.seats, 0)
         for given, (place, (batch, piece)) in enumerate(zip(chosen, found, strict=False)):
-            consumer = self._consumers[place]
+            consumer = line.consumers[place]
             if consumer.capacity <= 0:  # so many bytes are enough for once
                 return given
             self._give(consumer, batch, piece)
+            self._ring.served(consumer)
         return len(chosen)
 
     def _give(self, consumer: BrokerConsumer, batch: Batch, piece: Piece) -> None:
@@ -140,37 +140,47 @@ class Shared:
         for delivery in deliveries:
             for piece in consumer.pending.cut_bits(delivery.batch.base_offset, delivery.wanted):
                 self._again.add(piece)
+        self._ring.add(consumer)
 
     def redeliver(
         self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None, *, delay_ms: int | None = None
     ) -> None:
         for piece in count_again(self._desk, consumer, returned(consumer, ranges, self._take_back)):
             self._again.add(piece)
+        self._ring.add(consumer)
         self.pump()
 
     def settled(self, consumer: BrokerConsumer | None, ranges: Sequence[Run]) -> bool:
+        held_back = self._ring.holds_back
         if consumer is not None:
-            ranges = [(first, end) for first, end in ranges if consumer.pending.pop_whole(first, end) is None]
+            _, ranges = settle_own(consumer, ranges)
+            if held_back:
+                self._ring.add(consumer)
         if ranges:
-            for other in self._consumers:
-                other.pending.cut_all(ranges)
+            for other in self._consumers.values():
+                if len(other.pending) and other.pending.cut_all(ranges):
+                    self._ring.add(other)
             self._again.cut_all(ranges)
-        return self._capped
+        return held_back
 
     def deliver_again(self, batch: Batch, offset: int, *, acked: bool) -> bool | None:
-        if offset >= self.read_at or is_on_its_way(self._consumers, offset):
+        if offset >= self.read_at or is_on_its_way(self.consumers, offset):
             return False
-        if not any(consumer.pending.cut(offset, offset + 1) for consumer in self._consumers) and not acked:
+        held = [consumer for consumer in self.consumers if consumer.pending.cut(offset, offset + 1)]
+        if not held and not acked:
             return False
+        for consumer in held:
+            self._ring.add(consumer)
         self._desk.counts[batch.base_offset] = self._desk.counts.get(batch.base_offset, 0) + 1
         self._again.add(piece_at(batch, [offset - batch.base_offset], NO_HASH))
         self.pump()
         return True
 
     def rewind(self) -> None:
-        for consumer in self._consumers:
+        for consumer in self._consumers.values():
             consumer.take_inbox()
             consumer.pending.clear()
+            self._ring.add(consumer)
         self._again.clear()
         self.read_at = self._desk.cursor.mark_delete + 1
         self.pump()

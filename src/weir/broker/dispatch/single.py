@@ -1,10 +1,11 @@
 """The dispatcher of exclusive and failover subscriptions: one consumer at a time, in the order of the log."""
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Sequence
 
 from weir.broker.api import Delivery
 from weir.broker.dispatch.consumer import BrokerConsumer
-from weir.broker.dispatch.decisions import Seat, pick_active, take_whole
+from weir.broker.dispatch.decisions import take_whole
 from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, is_on_its_way, wanted_of
 from weir.model.batch import Batch
 from weir.model.bits import Run
@@ -12,6 +13,27 @@ from weir.model.errors import SubscriptionBusyError
 
 #: Redelivery counts go no higher: a message that is given back for ever must not cost more each time.
 _MOST_REWINDS = 1000
+
+
+class Standing:
+    """The consumers of a failover subscription in the order in which they become active: by priority, name, and
+    number. Each partition of a topic has its own active one of the best priority, in turn."""
+
+    def __init__(self) -> None:
+        self._order: list[tuple[int, str, int]] = []
+
+    def add(self, consumer: BrokerConsumer) -> None:
+        insort(self._order, (consumer.priority, consumer.name, consumer.number))
+
+    def discard(self, consumer: BrokerConsumer) -> None:
+        del self._order[bisect_left(self._order, (consumer.priority, consumer.name, consumer.number))]
+
+    def active(self, partition: int | None) -> int | None:
+        """The number of the consumer that is served; None without consumers."""
+        if not self._order:
+            return None
+        best = bisect_right(self._order, self._order[0][0], key=lambda place: place[0])
+        return self._order[(partition or 0) % best][2]
 
 
 class SingleActive:
@@ -22,7 +44,8 @@ class SingleActive:
         self._failover = failover
         self._feed = desk.make_feed(self.pump)
         self._brake = desk.make_brake(self.pump)
-        self._consumers: list[BrokerConsumer] = []
+        self._consumers: dict[int, BrokerConsumer] = {}
+        self._standing = Standing()
         self._active: BrokerConsumer | None = None
         #: Where the reading stood each time it went back: how often an offset was delivered before.
         self._rewinds: list[int] = []
@@ -30,18 +53,25 @@ class SingleActive:
         self._start_over()
 
     @property
-    def consumers(self) -> Sequence[BrokerConsumer]:
-        return self._consumers
+    def consumers(self) -> Collection[BrokerConsumer]:
+        return self._consumers.values()
+
+    @property
+    def unacked(self) -> int:
+        return self._desk.cursor.backlog(self.read_at)
 
     def join(self, consumer: BrokerConsumer) -> None:
         if self._consumers and not self._failover:
-            raise SubscriptionBusyError(f"exclusive consumer {self._consumers[0].name!r} is connected already")
-        self._consumers.append(consumer)
+            (there,) = self._consumers.values()
+            raise SubscriptionBusyError(f"exclusive consumer {there.name!r} is connected already")
+        self._consumers[consumer.number] = consumer
+        self._standing.add(consumer)
         self._choose()
         consumer.set_active(consumer is self._active)
 
     def leave(self, consumer: BrokerConsumer, *, failed: bool = True) -> None:
-        self._consumers.remove(consumer)
+        del self._consumers[consumer.number]
+        self._standing.discard(consumer)
         consumer.take_inbox()
         if consumer is self._active:
             self._active = None
@@ -49,9 +79,8 @@ class SingleActive:
 
     def _choose(self) -> None:
         """Whoever becomes active begins where the cursor is: what the one before had is redelivered."""
-        seats = [Seat(c.name, c.priority, 0) for c in self._consumers]
-        place = pick_active(seats, self._desk.partition)
-        chosen = None if place is None else self._consumers[place]
+        number = self._standing.active(self._desk.partition)
+        chosen = None if number is None else self._consumers[number]
         if chosen is self._active:
             return
         if self._active is not None:
@@ -62,6 +91,13 @@ class SingleActive:
         if chosen is not None:
             chosen.set_active(True)
             self.pump()
+
+    def demanded(self, consumer: BrokerConsumer) -> None:
+        if consumer is self._active:
+            self.pump()
+
+    def limits_changed(self) -> None:
+        pass  # none of them is for a single consumer
 
     def pump(self) -> None:
         consumer = self._active
@@ -118,7 +154,7 @@ class SingleActive:
         """Its consumer may acknowledge all up to a later one in this very moment, and would take this with it."""
         if not self._consumers:
             return acked
-        return False if offset >= self.read_at or is_on_its_way(self._consumers, offset) else None
+        return False if offset >= self.read_at or is_on_its_way(self.consumers, offset) else None
 
     def rewind(self) -> None:
         if self._active is not None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pyroaring import BitMap64
 
@@ -85,6 +85,8 @@ class Subscription:
         self._moved_at = 0  # consumers up to this number had their messages before the last seek
         self._moving: asyncio.Future[None] | None = None  # a seek under way
         self._gone = False
+        #: Consumers that are no queue's own.
+        self.others = 0
 
     # --- what it is -------------------------------------------------------------------------------------
 
@@ -94,7 +96,8 @@ class Subscription:
         return self._served.type
 
     @property
-    def consumers(self) -> Sequence[BrokerConsumer]:
+    def consumers(self) -> Collection[BrokerConsumer]:
+        """A view: it changes with every consumer that comes or goes."""
         return self._served.consumers
 
     @property
@@ -144,9 +147,8 @@ class Subscription:
     @property
     def unacked(self) -> int:
         """Messages delivered and not acknowledged."""
-        if self.type in _INDIVIDUAL:
-            return sum(consumer.unacked for consumer in self.consumers)
-        return 0 if self._served.dispatcher is None else self.cursor.backlog(self._served.dispatcher.read_at)
+        dispatcher = self._served.dispatcher
+        return 0 if dispatcher is None else dispatcher.unacked
 
     @property
     def read_at(self) -> int:
@@ -178,7 +180,9 @@ class Subscription:
         properties = agreed(request, self.properties, self._screen.filter, busy=bool(self.consumers))
         if properties is not None:
             self.set_properties(properties)
-        return self._served.let_in(request, delivery_share)
+        consumer = self._served.let_in(request, delivery_share)
+        self.others += not request.per_message
+        return consumer
 
     def per_message(self) -> PerMessage | None:
         """The dispatcher of a subscription that is a queue; None if its consumers are of another type."""
@@ -198,6 +202,7 @@ class Subscription:
         if (trace := self._around.trace) is not None and trace.on:
             trace.returned(self.name, consumer, None, reason)
         dispatcher.leave(consumer, failed=failed)
+        self.others -= not consumer.request.per_message
         self.redelivered += consumer.redelivered
         consumer.shut(reason)
         self.last_active_ms = self._around.clock.wall_ms()
@@ -248,8 +253,18 @@ class Subscription:
         if dispatcher is not None and self._moving is None:
             dispatcher.pump()
 
-    def demanded(self) -> None:
-        self.pump()
+    def demanded(self, consumer: BrokerConsumer) -> None:
+        dispatcher = self._served.dispatcher
+        if dispatcher is not None and self._moving is None:
+            dispatcher.demanded(consumer)
+
+    def set_limits(self, *, consumer: int, subscription: int) -> None:
+        """How many messages may be unacknowledged from now on; 0: any number."""
+        before = (self.limits.consumer, self.limits.subscription)
+        self.limits.consumer, self.limits.subscription = consumer, subscription
+        dispatcher = self._served.dispatcher
+        if dispatcher is not None and before != (consumer, subscription):
+            dispatcher.limits_changed()
 
     def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
         dispatcher = self._served.dispatcher
@@ -260,7 +275,11 @@ class Subscription:
         if consumer is not None and consumer.number <= self._moved_at:
             return  # it was delivered before the subscription was moved, and would undo that
         cursor, limit = self.cursor, self._log.end_offset
-        new = [(first, min(end, limit)) for first, end in ranges if cursor.ack(first, min(end, limit))]
+        new: list[Run] = []
+        for first, end in ranges:
+            stop = end if end < limit else limit
+            if cursor.ack(first, stop):
+                new.append((first, stop))
         if not new:
             return
         if self._counts:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyroaring import BitMap64
 
+from weir.broker.dispatch.consumer_limit import ConsumerLimit
 from weir.broker.dispatch.feed import Source
 from weir.broker.dispatch.key_ranges import KeysOf
 from weir.broker.dispatch.queue_side import LevelsOf, QueueSide
@@ -101,6 +102,9 @@ class SubscriptionParts:
     #: Told what becomes of messages.
     trace: MessageTrace | None = None
     given_up: GivenUp = field(default_factory=NothingGivenUp)
+    #: What log lines call the topic, and how many consumers its subscriptions may have.
+    label: str = ""
+    consumer_limit: ConsumerLimit = field(default_factory=ConsumerLimit)
 
 
 # --- in the topic's state ---------------------------------------------------------------------------------------

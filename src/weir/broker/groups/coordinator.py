@@ -44,11 +44,13 @@ from weir.model.owned_names import full_name
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
-from weir.wire.snapshots.groups import decode_group
+from weir.wire.snapshots.groups import decode_departure, decode_group, encode_departure
 
 log = logging.getLogger(__name__)
 
 _RECORD = "group/"
+#: Members that left after their group's record was written. Written with the next record of the group: none.
+_DEPARTURE = "departure/"
 _MAX_NAME_BYTES = 1024
 #: So much of what a client calls itself is in the ids of its members: a protocol may have no room for more.
 _MAX_PREFIX = 250
@@ -133,11 +135,16 @@ class GroupCoordinator:
         (await self._with_member(name)).heartbeat(member_id, generation, instance_id)
 
     async def leave(self, name: str, members: Sequence[tuple[str, str | None]]) -> list[WeirError | None]:
-        """Members as (id, instance id); answers what went wrong with each."""
+        """Members as (id, instance id); answers what went wrong with each. Once answered, no coordinator waits for
+        those that left."""
         try:
-            return (await self._with_member(name)).leave(members)
+            results, durable = (await self._with_member(name)).leave(members)
         except UnknownMemberError as unknown:
             return [unknown] * len(members)
+        failure = None if durable is None else await durable
+        if failure is not None:
+            raise failure
+        return results
 
     async def check_member(
         self,
@@ -317,11 +324,15 @@ class GroupCoordinator:
                 key.removeprefix(_RECORD): decode_group(shard.state.get(key) or b"")
                 for key in shard.state.keys(_RECORD)
             }
+            departures = _departures(shard)
             groups = self._groups[shard] = {}
             for name, record in records.items():
                 groups[name] = self._new_group(shard, name)
-                restore(groups[name], record)
+                groups[name].departures = departures.pop(name, [])
+                restore(groups[name], record, groups[name].departures)
                 self._show(groups[name])
+            for name, members in departures.items():  # of groups that are forgotten
+                _delete_departures(shard, name, members)
             self._made[shard] = Counter(group.role for group in groups.values())
             shard.on_death(lambda: self._lost(shard))
         return groups
@@ -357,7 +368,18 @@ class GroupCoordinator:
 
     def _new_group(self, shard: CoordinatorShard, name: str, role: str = "") -> Group:
         store: Callable[[Group], asyncio.Future[WeirError | None]] = partial(self._store_in, shard)
-        return Group(name, self._clock, self.settings, store=store, changed=self._show, role=role)
+        store_departures: Callable[[Group, Sequence[str]], asyncio.Future[WeirError | None]] = partial(
+            self._store_departures_in, shard
+        )
+        return Group(
+            name,
+            self._clock,
+            self.settings,
+            store=store,
+            store_departures=store_departures,
+            changed=self._show,
+            role=role,
+        )
 
     def _show(self, group: Group) -> None:
         """Tell stats who has what."""
@@ -366,11 +388,23 @@ class GroupCoordinator:
     def _store_in(self, shard: CoordinatorShard, group: Group) -> "asyncio.Future[WeirError | None]":
         """What is set before one flush is durable with it, so writing down is done at once."""
         shard.state.put(_RECORD + group.name, encode_group(group))
+        _delete_departures(shard, group.name, group.departures)
+        group.departures = []
         return self._tasks.spawn(_flushed(shard), f"store {group.name}")
+
+    def _store_departures_in(
+        self, shard: CoordinatorShard, group: Group, members: Sequence[str]
+    ) -> "asyncio.Future[WeirError | None]":
+        """A few bytes per member, however large the group is; departures of one moment share a write."""
+        for member_id in members:
+            shard.state.put(_departure_key(group.name, member_id), encode_departure(group.name, member_id))
+        group.departures += members
+        return self._tasks.spawn(_flushed(shard), f"store departures from {group.name}")
 
     def _forget(self, shard: CoordinatorShard, name: str) -> None:
         group = self._drop(shard, name)
         if group is not None:
+            _delete_departures(shard, name, group.departures)
             group.end(UnknownGroupError(f"group {full_name(name)!r} is deleted"))
         shard.state.delete(_RECORD + name)
         self._kept_until_ms.pop(name, None)
@@ -429,6 +463,24 @@ class GroupCoordinator:
         given = {part.base: None for member in group.members for part in member.parts}
         if any(part.base not in given for part in await self.offsets.parts(group.name)):
             await self.offsets.expire_unread(group.name, before_ms, topics_read)
+
+
+def _departure_key(group: str, member_id: str) -> str:
+    return f"{_DEPARTURE}{group}/{member_id}"
+
+
+def _departures(shard: CoordinatorShard) -> dict[str, list[str]]:
+    """Ids of members that left, by their group."""
+    found: dict[str, list[str]] = {}
+    for key in shard.state.keys(_DEPARTURE):
+        group, member_id = decode_departure(shard.state.get(key) or b"")
+        found.setdefault(group, []).append(member_id)
+    return found
+
+
+def _delete_departures(shard: CoordinatorShard, group: str, members: Sequence[str]) -> None:
+    for member_id in members:
+        shard.state.delete(_departure_key(group, member_id))
 
 
 async def _flushed(shard: CoordinatorShard) -> WeirError | None:

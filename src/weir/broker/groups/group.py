@@ -38,7 +38,8 @@ EMPTY, JOINING, SYNCING, STABLE, DEAD = GroupState
 
 class Group:
     """Made by the coordinator. `store` writes the group down, and answers, once that is durable, what went wrong;
-    `changed` is called when members or their shares have changed."""
+    `store_departures` does so for the stored ids of members that are gone; `changed` is called when members or
+    their shares have changed."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class Group:
         settings: GroupSettings,
         *,
         store: "Callable[[Group], asyncio.Future[WeirError | None]]",
+        store_departures: "Callable[[Group, Sequence[str]], asyncio.Future[WeirError | None]]",
         changed: "Callable[[Group], None]",
         role: str = "",
     ) -> None:
@@ -60,13 +62,18 @@ class Group:
         self.protocol_type = ""
         self.protocol = ""
         self.members = Roster(self.title)
+        #: Stored ids of members whose departure is written beside the group's record: the coordinator's.
+        self.departures: list[str] = []
         #: Since when it has had no members, in milliseconds since 1970.
         self.empty_since_ms = clock.wall_ms()
         self._clock = clock
         #: Whether members live is asked of this one.
         self._living = liveness(clock)
         self._settings = settings
-        self._store = store
+        self._store_now = store
+        self._store_departures = store_departures
+        #: Stored ids of members that are gone, as far as their departure is not written down.
+        self._departed: list[str] = []
         self._changed = changed
         self._gathering = Gathering()
         #: When members that have not asked for their share are given up.
@@ -167,7 +174,7 @@ class Group:
             else:
                 waiter.set_exception(failure)
 
-        self._store(self).add_done_callback(stored)
+        self._store().add_done_callback(stored)
         return waiter
 
     def _joined(self, member: Member, *, leader: str | None = None, skip: bool = False) -> Joined:
@@ -216,7 +223,7 @@ class Group:
         for member in self.members:
             gone = member.join is None or (member.new and member.join.cancelled())
             if gone and member.instance_id is None:
-                self.members.remove(member)
+                self._remove(member)
         here = [m for m in self.members if m.join is not None]
         if self.members and not here:
             self._await_all()
@@ -243,7 +250,7 @@ class Group:
         self._move(GroupEvent.DESERTED)
         self.protocol = ""
         self.empty_since_ms = self._clock.wall_ms()
-        self._store(self)
+        self._store()
         self._changed(self)
 
     # --- dividing ---------------------------------------------------------------------------------------
@@ -287,7 +294,7 @@ class Group:
             member.assignment = bytes(request.assignments.get(member.id, b""))
             member.parts = tuple(dict.fromkeys(request.parts.get(member.id, ())))[:left]
             left -= len(member.parts)
-        self._store(self).add_done_callback(lambda stored: self._divided(generation, failure_of(stored)))
+        self._store().add_done_callback(lambda stored: self._divided(generation, failure_of(stored)))
 
     def _divided(self, generation: int, failure: WeirError | None) -> None:
         """The shares are durable, unless something has failed; the group may have moved on."""
@@ -319,8 +326,11 @@ class Group:
         if self.state is JOINING:
             raise RebalanceInProgressError(f"group {self.title!r} is divided anew")
 
-    def leave(self, members: Sequence[tuple[str, str | None]]) -> list[WeirError | None]:
-        """Members (id, instance id; an instance alone is enough) go; answers what went wrong with each."""
+    def leave(
+        self, members: Sequence[tuple[str, str | None]]
+    ) -> "tuple[list[WeirError | None], asyncio.Future[WeirError | None] | None]":
+        """Members (id, instance id; an instance alone is enough) go. Answers what went wrong with each, and when
+        the departures are durable; None if nothing has to be written for it."""
         results: list[WeirError | None] = []
         gone = 0
         for member_id, instance_id in members:
@@ -331,7 +341,7 @@ class Group:
                 results.append(refused)
         if gone:
             self._left(f"{gone} members left")
-        return results
+        return results, self._write_departures()
 
     def _leave(self, member_id: str, instance_id: str | None) -> int:
         if instance_id is None and self.members.given.pop(member_id, None) is not None:
@@ -340,8 +350,28 @@ class Group:
         static = self.members.static(instance_id)
         if static is not None and not member_id:
             member_id = static.id
-        self.members.remove(self._find(member_id, instance_id))
+        self._remove(self._find(member_id, instance_id))
         return 1
+
+    def _remove(self, member: Member) -> None:
+        self.members.remove(member)
+        if member.stored_id:
+            self._departed.append(member.stored_id)
+
+    def _write_departures(self) -> "asyncio.Future[WeirError | None] | None":
+        """The next coordinator shall not wait for members that are gone. What the whole group was written down
+        with since they went is not written twice."""
+        if not self._departed:
+            return None
+        departed, self._departed = self._departed, []
+        return self._store_departures(self, departed)
+
+    def _store(self) -> "asyncio.Future[WeirError | None]":
+        """Write down all of the group, as it is now."""
+        self._departed = []
+        for member in self.members:
+            member.stored_id = member.id
+        return self._store_now(self)
 
     def _left(self, why: str) -> None:
         if self.state is JOINING:
@@ -429,26 +459,34 @@ class Group:
             self._sync_by = NEVER
             silent += [m for m in self.members if m.owes_sync and m not in silent]
         for member in silent:
-            self.members.remove(member)
+            self._remove(member)
         if silent:
             self._left(f"{len(silent)} members said nothing")
         self._gather()
         if self.state is JOINING and self._gathering.is_over(now):
             self._gathered()
+        self._write_departures()
         self._alarm.at(self._next_deadline())
 
     def _next_deadline(self) -> float:
         deadlines = [m.deadline for m in self.members if m.new or not m.waits]
         return min([*deadlines, *self.members.given.values(), self._gathering.by, self._sync_by], default=NEVER)
 
-    def resume(self, members: Sequence[Member], leader: str) -> None:
-        """Go on as it was written down: with these members, which have their shares."""
+    def resume(self, members: Sequence[Member], leader: str, departed: Sequence[str] = ()) -> None:
+        """Go on as it was written down: with these members, which have their shares. `departed`: those of them
+        that went later; the others join again, to divide what these had."""
         self.members.clear(members, leader)
         if members:
             self.state = STABLE
         for member in members:
             member.new = False
+            member.stored_id = member.id
             self._touch(member)
+        gone = [found for member_id in departed if (found := self.members.get(member_id)) is not None]
+        for member in gone:
+            self.members.remove(member)
+        if gone:
+            self._rebalance(f"{len(gone)} members left before the coordinator moved here")
 
     def end(self, why: WeirError) -> None:
         """It is deleted, or another broker's."""

@@ -46,6 +46,8 @@ class Member:
     #: Whose it is, and what it says that it reads, as `JoinRequest` has it.
     role: str = ""
     topics: tuple[TopicName, ...] = ()
+    #: Its id in what was last written down of its group; "" if it is not in it.
+    stored_id: str = ""
 
     @property
     def waits(self) -> bool:

@@ -1,5 +1,7 @@
 """A consumer group to and from what is written down of it: enough to go on without dividing the work anew."""
 
+from collections.abc import Sequence
+
 from weir.broker.groups.group import Group
 from weir.broker.groups.member import Member
 from weir.model.check import check
@@ -21,8 +23,8 @@ def encode_group(group: Group) -> bytes:
     )
 
 
-def restore(group: Group, record: GroupRecord) -> None:
-    """The group goes on from here."""
+def restore(group: Group, record: GroupRecord, departed: Sequence[str] = ()) -> None:
+    """The group goes on from here, without members that departed later."""
     check(record.generation >= group.generation, "the generation of a group never goes back")
     group.generation, group.protocol_type, group.protocol = (
         record.generation,
@@ -30,7 +32,7 @@ def restore(group: Group, record: GroupRecord) -> None:
         record.protocol,
     )
     group.empty_since_ms, group.role = record.empty_since_ms, record.role
-    group.resume(tuple(_member(member) for member in record.members), record.leader)
+    group.resume(tuple(_member(member) for member in record.members), record.leader, departed)
 
 
 def _record(member: Member) -> MemberRecord:

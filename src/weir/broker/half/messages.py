@@ -168,6 +168,11 @@ class TopicHalfMessages:
         return HeldCount(len(self._undecided), self._undecided.messages)
 
     @property
+    def there(self) -> bool:
+        """Whether there are any, or may be."""
+        return self._any()
+
+    @property
     def counts(self) -> HalfCounts:
         checking = self._checking
         return HalfCounts(

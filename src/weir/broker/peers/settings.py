@@ -64,7 +64,7 @@ class PeerClientSettings:
     #: For the answer to a request whose asker does not say how long it waits.
     request_timeout_s: float = 10.0
     max_requests: int = 512
-    max_bytes: int = 64 * 1024 * 1024
+    max_bytes: int = 2 * MAX_FRAME_BYTES
     #: A broker from which nothing came for so long is asked whether it lives, and has so long to answer.
     ping_interval_s: float = 5.0
     ping_timeout_s: float = 5.0

@@ -10,10 +10,15 @@ from weir.stream.state import StateLog
 
 
 class DedupSwitch:
-    """Has the deduplication while it is on, for the publisher to ask."""
+    """Has the deduplication while it is on, for the publisher to ask. `in_doubt`: see `Deduplication`."""
 
     def __init__(
-        self, context: BrokerContext, stream: Stream, state: StateLog, holding: Callable[[], Holding | None]
+        self,
+        context: BrokerContext,
+        stream: Stream,
+        state: StateLog,
+        holding: Callable[[], Holding | None],
+        in_doubt: Callable[[], bool],
     ) -> None:
         #: None while it is off.
         self.current: Deduplication | None = None
@@ -22,6 +27,7 @@ class DedupSwitch:
         self._stream = stream
         self._state = state
         self._holding = holding
+        self._in_doubt = in_doubt
 
     async def turn(self, on: bool) -> None:
         if not on:
@@ -35,6 +41,7 @@ class DedupSwitch:
             self.mark,
             snapshot_every=self._settings.dedup_snapshot_every,
             forget_ms=int(self._settings.dedup_forget_s * 1000),
+            in_doubt=self._in_doubt,
         )
         snapshot = self._state.get(KEY)
         if snapshot is not None and not self._state.damaged:  # else the log itself says all that is left to say

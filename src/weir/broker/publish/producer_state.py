@@ -90,6 +90,13 @@ class _Known:
         #: for the first.
         self.resume: tuple[int, int] | None = None
 
+    @property
+    def last(self) -> int:
+        """The last sequence number that is used up, perhaps by a part of a batch; -1 if none is known."""
+        if self.next > 0:
+            return self.next - 1
+        return self.stored[-1].last if self.stored else _NONE
+
     def tip(self) -> tuple[int, int, int]:
         """The epoch of what was sent last, the sequence number that follows it, and the one that followed the last
         marker of the epoch (-1: there is none)."""
@@ -316,7 +323,7 @@ class ProducerStates:
             ProducerInfo(
                 producer_id,
                 known.epoch,
-                known.stored[-1].last if known.stored else _NONE,
+                known.last,
                 known.seen_ms,
                 open_since(producer_id),
             )

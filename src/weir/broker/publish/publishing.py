@@ -88,7 +88,7 @@ class Publisher:
         self._stream = stream
         self._shut_all = shut_all
         self._half = half
-        self.dedup_switch = DedupSwitch(context, stream, state, lambda: self.holding)
+        self.dedup_switch = DedupSwitch(context, stream, state, lambda: self.holding, in_doubt=lambda: self.failed)
         self.holding: Holding | None = None
         self.meter = Meter(self._clock, context.flows.taken, topic)
         self.latency = Histogram()

@@ -62,11 +62,20 @@ class _Known:
 
 
 class Deduplication:
-    """Of one topic. `known_to`: everything stored before this offset is taken into account."""
+    """Of one topic. `known_to`: everything stored before this offset is taken into account. `in_doubt`: whether an
+    append failed since the log was last read to its end: the log may have that batch all the same."""
 
-    def __init__(self, changed: Callable[[], None], *, snapshot_every: int, forget_ms: int) -> None:
+    def __init__(
+        self,
+        changed: Callable[[], None],
+        *,
+        snapshot_every: int,
+        forget_ms: int,
+        in_doubt: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._names: dict[str, _Known] = {}
         self._changed = changed
+        self._in_doubt = in_doubt
         self._snapshot_every = snapshot_every
         self._forget_ms = forget_ms
         self._since_snapshot = 0
@@ -147,7 +156,8 @@ class Deduplication:
         self._reached(end_offset)
 
     def _reached(self, end_offset: int) -> None:
-        self.known_to = max(self.known_to, end_offset)
+        if not self._in_doubt():  # else `catch_up` has to read what failed appends left before this offset
+            self.known_to = max(self.known_to, end_offset)
         self._since_snapshot += 1
         if self._since_snapshot >= self._snapshot_every:
             self._since_snapshot = 0

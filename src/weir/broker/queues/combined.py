@@ -41,9 +41,9 @@ class CombinedQueue:
     def alive(self) -> bool:
         return all(part.alive for part in self.parts)
 
-    async def counts(self) -> QueueCounts:
+    async def counts(self, *, use: bool = False) -> QueueCounts:
         """Its consumers are consumers of every part."""
-        counts = [await part.counts() for part in self.parts]
+        counts = [await part.counts(use=use) for part in self.parts]
         return QueueCounts(
             sum(one.ready for one in counts),
             sum(one.unacked for one in counts),

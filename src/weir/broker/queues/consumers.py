@@ -15,6 +15,9 @@ class ConsumedQueue(Protocol):
     async def accepted(self) -> None:
         """Wait until all that was published before can be seen."""
 
+    async def shortened(self) -> None:
+        """Wait until what was published before and exceeds the limits on length is dropped."""
+
     def taking(self) -> None:
         """A message is asked for."""
 
@@ -47,9 +50,10 @@ class LocalConsumer:
         consumer = self._consumer
         self._queue.taking()
         await self._queue.accepted()
+        await self._queue.shortened()
         while True:
             dispatcher = self._subscription.per_message() if consumer.open else None
-            if dispatcher is None or consumer not in dispatcher.consumers:
+            if dispatcher is None or not dispatcher.has(consumer):
                 raise ConsumerClosedError("the consumer is closed")
             found = dispatcher.take(consumer)
             if isinstance(found, Delivery):

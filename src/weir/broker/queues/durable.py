@@ -49,7 +49,10 @@ class DurableQueue(LocalQueue):
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._producer: BrokerProducer | None = None
-        self._settling = False
+        #: Waits until it is known what failed publishes left behind; what is published meanwhile, in its order.
+        self._settling: asyncio.Task[None] | None = None
+        self._deferred: list[tuple[QueueMessages, asyncio.Future[int]]] = []
+        self._deferred_bytes = 0
         self._making: asyncio.Future[None] | None = None
         #: The last answer that waits for a disk: what needs none is answered after it.
         self._last: asyncio.Future[int] | None = None
@@ -62,8 +65,18 @@ class DurableQueue(LocalQueue):
         letters = topic.letters.of(QUEUE_SUBSCRIPTION)
         keeper = self.keeper = QueueKeeper(self, letters, topic.end_offset, runtime=runtime, tasks=self._tasks)
         topic.queue_side.hooks = keeper
-        topic.on_growth(lambda: keeper.grown(topic.stable_offset))
         topic.on_death(keeper.close)
+
+    def topic_changed(self) -> None:
+        """The topic has grown, or this broker has closed it."""
+        keeper = self.keeper
+        if self.topic.alive:
+            if keeper is not None:
+                keeper.grown(self.topic.stable_offset)
+            return
+        if keeper is not None:
+            keeper.close()
+        self._owner.closed(self)
 
     def declared(self) -> None:
         """It is a queue that somebody declared, and not any topic."""
@@ -108,7 +121,25 @@ class DurableQueue(LocalQueue):
         producer = self._ready_producer()
         if isinstance(producer, WeirError):
             answer.set_exception(producer)
-            return answer
+        elif producer is None or self._deferred:
+            self._defer(messages, answer)
+        else:
+            self._publish(producer, messages, answer)
+        return answer
+
+    def _defer(self, messages: QueueMessages, answer: "asyncio.Future[int]") -> None:
+        """Publish it once the stream has found out what failed publishes left behind: it takes a moment, after
+        which the first message is stored that can be."""
+        size = sum(map(len, messages.encoded))
+        if self._deferred and self._deferred_bytes + size > _DEFERRED_BYTES:
+            answer.set_exception(_closed())
+            return
+        self._deferred.append((messages, answer))
+        self._deferred_bytes += size
+        if self._settling is None:
+            self._settling = self._tasks.spawn(self._settle(), "settle")
+
+    def _publish(self, producer: BrokerProducer, messages: QueueMessages, answer: "asyncio.Future[int]") -> None:
         refused = 0 if self.keeper is None else self.keeper.admit(messages)
         if refused:
             messages = taken_of(messages, refused)
@@ -118,7 +149,8 @@ class DurableQueue(LocalQueue):
         if receipts:
             self._accepted = receipts[-1]
         if not (messages.persistent or self._replicated) or not receipts:
-            return self._answer_at_once(receipts, answer, refused)
+            self._answer_at_once(receipts, answer, refused)
+            return
         self._last = answer
         left = len(receipts)
 
@@ -134,9 +166,10 @@ class DurableQueue(LocalQueue):
 
         for receipt in receipts:
             tell_promptly(receipt, stored)
-        return answer
 
     async def accepted(self) -> None:
+        if self._settling is not None:
+            await asyncio.wait([self._settling])
         last = self._accepted
         if last is not None:
             if not last.done():
@@ -214,7 +247,7 @@ class DurableQueue(LocalQueue):
 
     def _answer_at_once(
         self, receipts: "Sequence[asyncio.Future[Receipt]]", answer: "asyncio.Future[int]", refused: int
-    ) -> "asyncio.Future[int]":
+    ) -> None:
         """They are accepted, which is all that was asked for, unless they were refused; in the order of calls."""
         failed = next((r.exception() for r in receipts if r.done() and r.exception() is not None), None)
         for receipt in receipts:
@@ -235,10 +268,9 @@ class DurableQueue(LocalQueue):
         else:
             last.add_done_callback(say)
             self._last = answer
-        return answer
 
-    def _ready_producer(self) -> BrokerProducer | WeirError:
-        """The broker's own producer; after a failure another, once it is known what that left behind."""
+    def _ready_producer(self) -> BrokerProducer | WeirError | None:
+        """The broker's own producer; after a failure another, None until it is known what that left behind."""
         topic = self.topic
         if not self.alive:
             return TopicClosedError(f"{topic.name} is not served here any more")
@@ -250,19 +282,26 @@ class DurableQueue(LocalQueue):
         if producer is not None and producer.failures_seen == topic.stream.failures:
             return producer
         if topic.publisher.failed:
-            if not self._settling:
-                self._settling = True
-                self._tasks.spawn(self._settle(), "settle")
-            return ProducerClosedError("what was published before could not be stored", hint="publish it again")
+            return None
         self._producer = producer = topic.writing.produce_as_broker("weir-queue")
         return producer
 
     async def _settle(self) -> None:
+        """One attempt: while the disk is full, publishes are refused, and not kept until it has space again."""
         try:
-            with suppress(WeirError):  # the topic is gone, then
-                await self.topic.writing.settled()
+            with suppress(WeirError):
+                await self.topic.writing.settled(patient=False)
         finally:
-            self._settling = False
+            self._settling = None
+            deferred, self._deferred, self._deferred_bytes = self._deferred, [], 0
+            for messages, answer in deferred:
+                producer = self._ready_producer()
+                if answer.done():  # nobody waits any more
+                    continue
+                if isinstance(producer, BrokerProducer):
+                    self._publish(producer, messages, answer)
+                else:
+                    answer.set_exception(producer or _closed())
 
     @property
     def has_capacity(self) -> bool:
@@ -272,10 +311,16 @@ class DurableQueue(LocalQueue):
         await self.topic.publisher.wait_capacity()
 
 
+#: So much waits at most while it is found out what failed publishes left behind.
+_DEFERRED_BYTES = 4 * 1024 * 1024
 #: Before the messages of an entry.
 _HEAD_BYTES = 5
 #: A stamp of an earlier epoch, or one whose numbers are used up.
 _STORED_BEFORE = (StaleEpochError, OutOfOrderSequenceError)
+
+
+def _closed() -> ProducerClosedError:
+    return ProducerClosedError("what was published before could not be stored", hint="publish it again")
 
 
 def taken_of(messages: QueueMessages, refused: int) -> QueueMessages:

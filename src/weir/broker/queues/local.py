@@ -30,6 +30,9 @@ class QueueOwner(LetterRoutes, Protocol):
     def unused(self, queue: "LocalQueue") -> None:
         """One that goes with its last consumer has none any more."""
 
+    def closed(self, queue: "LocalQueue") -> None:
+        """Its topic is closed: the next use opens both."""
+
     def expired(self, queue: "LocalQueue") -> None:
         """Nobody has used it for as long as its rules say."""
 
@@ -182,9 +185,17 @@ class LocalQueue(ABC):
     async def accepted(self) -> None:
         """Wait until all that was published before can be seen: also what nobody waits for a disk for."""
 
-    async def counts(self) -> QueueCounts:
+    async def counts(self, *, use: bool = False) -> QueueCounts:
+        if use:
+            self.used()
         await self.accepted()
+        await self.shortened()
         return self.counts_now()
+
+    async def shortened(self) -> None:
+        """Wait until what was published before and exceeds the limits on length is dropped."""
+        if self.keeper is not None:
+            await self.keeper.length.enforced()
 
     async def purge(self) -> int:
         await self.accepted()

@@ -99,6 +99,8 @@ class MemoryQueue(LocalQueue):
                 lambda subscription: None,
                 self.side,
                 levels_in(context.formats),
+                label=f"queue {self.name!r}",
+                consumer_limit=context.consumer_limit,
             ),
             QUEUE_SUBSCRIPTION,
             Cursor(),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from weir.broker.api import NamespaceExchanges, Queue, Queues
+from weir.broker.api import NamespaceExchanges, Queue, QueueOutline, Queues
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
 from weir.broker.queues.declared import declaration_of, kept_by
@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 #: Queues in memory of one namespace.
 _MOST_IN_MEMORY = 100_000
 _ATTEMPTS = 10
+#: Exclusive queues that are deleted in one turn of the loop, when their connection has ended.
+_ENDED_PER_TURN = 32
 
 
 class LocalQueues(OpenQueues):
@@ -76,6 +78,8 @@ class LocalQueues(OpenQueues):
         self._broker = broker
         self._memory = memory
         self._tasks = tasks
+        #: Exclusive queues, by their connection and name.
+        self._exclusive: dict[str, dict[str, LocalQueue]] = {}
         #: One at a time changes what has a name here.
         self._alone = NamedLocks()
         self._everywhere = everywhere
@@ -99,12 +103,19 @@ class LocalQueues(OpenQueues):
         if found is not None:
             return found
         topic = self._topic_of(name)
-        for _ in range(_ATTEMPTS):
-            try:
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(TopicClosedError):
                 return await self._opened(name, topic)
-            except TopicClosedError:
-                continue
-        raise QueueNotFoundError(f"no {self._said(name)}")
+        return await self._opened(name, topic)  # a queue that cannot be loaded now exists all the same
+
+    async def outline(self, name: str) -> QueueOutline | None:
+        topic = self._topic_of(name)
+        record = await self._registry.topics.look(topic)
+        if record is None or record.deleting:
+            return None
+        declaration = declaration_of(record, topic) or QueueDeclaration(name)
+        parts = [topic] if topic.partition is not None else record.parts()
+        return QueueOutline(declaration, self.rules_of(declaration), self.policy_of(declaration), parts)
 
     async def _opened(self, name: str, topic: TopicName) -> LocalQueue:
         """TopicClosedError if it is deleted or moved just now."""
@@ -125,6 +136,7 @@ class LocalQueues(OpenQueues):
         declaration = declared or QueueDeclaration(name)
         kind = StreamQueue if loaded.queue_rules.kind is QueueKind.STREAM else DurableQueue
         queue = self._open[name] = kind(self, declaration, loaded, self._tasks)
+        loaded.on_growth(queue.topic_changed, own=True)
         if kind is DurableQueue:
             queue.keep(self._context.runtime)
             if declared is not None:
@@ -284,6 +296,8 @@ class LocalQueues(OpenQueues):
             share=self._memory.share(),
             tasks=self._tasks,
         )
+        if queue.connection:
+            self._exclusive.setdefault(queue.connection, {})[queue.name] = queue
         return queue
 
     def _new_name(self) -> str:
@@ -319,6 +333,7 @@ class LocalQueues(OpenQueues):
                 return
             queue.end(reason)
             del self._in_memory[queue.name]
+            self._forget_exclusive(queue)
             await self._exchanges.forget_queue(queue.name)
             return
         await self._exchanges.forget_queue(queue.name)
@@ -349,15 +364,24 @@ class LocalQueues(OpenQueues):
                     log.warning("queue %s is not deleted yet: %s", queue.name, failed)
 
     async def release(self, connection: str) -> None:
-        for queue in list(self._in_memory.values()):
-            if queue.declaration.exclusive and queue.connection == connection:
-                await self._end(queue, "its connection is gone")
+        for number, queue in enumerate(list(self._exclusive.get(connection, {}).values()), 1):
+            await self._end(queue, "its connection is gone")
+            if not number % _ENDED_PER_TURN:
+                await self._context.runtime.clock.sleep(0)
+
+    def _forget_exclusive(self, queue: LocalQueue) -> None:
+        mine = self._exclusive.get(queue.connection)
+        if mine is not None:
+            mine.pop(queue.name, None)
+            if not mine:
+                del self._exclusive[queue.connection]
 
     def close(self) -> None:
         """The broker goes down."""
         for queue in list(self._in_memory.values()):
             queue.end("the broker is going down")
         self._in_memory.clear()
+        self._exclusive.clear()
         self._open.clear()
 
     # --- dead letters -----------------------------------------------------------------------------------

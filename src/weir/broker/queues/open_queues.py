@@ -45,6 +45,10 @@ class OpenQueues:
         del self._open[name]
         return None
 
+    def closed(self, queue: LocalQueue) -> None:
+        if self._open.get(queue.name) is queue:
+            del self._open[queue.name]
+
     def in_memory(self, name: str) -> MemoryQueue | None:
         """The one of this name that is in this broker's memory."""
         return self._in_memory.get(name)

@@ -299,8 +299,8 @@ class RemoteQueue:
     def policy(self) -> QueuePolicy | None:
         return self._said.policy_of(self.declaration)
 
-    async def counts(self) -> QueueCounts:
-        numbers = await self._ask(wire.CountQueue(self._at))
+    async def counts(self, *, use: bool = False) -> QueueCounts:
+        numbers = await self._ask(wire.CountQueue(self._at, use))
         return QueueCounts(numbers.ready, numbers.unacked, numbers.consumers)
 
     async def purge(self) -> int:

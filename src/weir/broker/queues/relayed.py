@@ -191,7 +191,7 @@ class RelayedQueues:
         return wire.Refused(tuple(place for place in range(len(request.sizes)) if refused >> place & 1))
 
     async def _count(self, request: wire.CountQueue) -> wire.QueueNumbers:
-        counts = await (await self._at(request.queue)).counts()
+        counts = await (await self._at(request.queue)).counts(use=request.use)
         return wire.QueueNumbers(counts.ready, counts.unacked, counts.consumers)
 
     async def _purge(self, request: wire.PurgeQueue) -> wire.MessageCount:

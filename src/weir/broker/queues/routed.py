@@ -7,7 +7,7 @@ there is no topic of its name.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from weir.broker.api import Owner, Queue
+from weir.broker.api import Owner, Queue, QueueOutline
 from weir.broker.broker import Broker
 from weir.broker.parts.routed import PASSING
 from weir.broker.peers.calls import PeerCalls, PeerHandlers
@@ -114,6 +114,9 @@ class RoutedNamespace:
 
     async def look(self, name: str) -> Queue:
         return await self._reach(name, lambda: self.local.look(name))
+
+    async def outline(self, name: str) -> QueueOutline | None:
+        return await self.local.outline(name)
 
     async def _reach(self, name: str, here: Callable[[], Awaitable[Queue]]) -> Queue:
         """Who is asked may have lost it just now."""

@@ -14,7 +14,7 @@ from weir.broker.queues.declared import declaration_of, policed, policies_of
 from weir.broker.queues.rules import rules_of
 from weir.broker.registry.registry import Registry
 from weir.model.errors import QueueArgumentError, WeirError
-from weir.model.queues import QueueDeclaration, QueueRules, queue_of_topic
+from weir.model.queues import QueueDeclaration, queue_of_topic
 from weir.model.registry import SYSTEM_NAMESPACE, TopicRecord
 from weir.model.topics import Domain, NamespaceName, TopicName
 from weir.runtime.interfaces import Clock
@@ -28,13 +28,6 @@ _FIRST_S = 1.0
 _EVERY_S = 10.0
 #: Looking takes at most this part of the time.
 _SHARE = 50
-
-
-def acts_by_itself(rules: QueueRules) -> bool:
-    """Whether something happens to its messages, or to itself, that nobody asks for."""
-    return (
-        rules.message_ttl_ms is not None or rules.expires_ms is not None or rules.dead_letter_exchange is not None
-    )
 
 
 class OwnQueues(Protocol):
@@ -101,14 +94,14 @@ class QueueWatch:
         if declared is None and not table.policies:
             return False
         try:
-            return acts_by_itself(policed(declared or QueueDeclaration(queue_of_topic(topic)), table))
+            return policed(declared or QueueDeclaration(queue_of_topic(topic)), table).acts_by_itself
         except QueueArgumentError:
             return False
 
 
 async def watch_namespace(registry: Registry, namespace: NamespaceName, declaration: QueueDeclaration) -> None:
     """Have its queues looked for from now on, if this one has something to do by itself."""
-    if not acts_by_itself(rules_of(declaration)):
+    if not rules_of(declaration).acts_by_itself:
         return
     found = registry.namespaces.find(namespace)
     if found is None or WATCHED_PROPERTY not in found.properties:

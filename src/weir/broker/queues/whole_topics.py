@@ -6,7 +6,7 @@ What Kafka's clients make has partitions, if only one; the name of one partition
 from collections.abc import Sequence
 
 from weir.broker.access.security import Authoriser
-from weir.broker.api import Exchanges, NamespaceExchanges, NamespaceQueues, Queue, Queues
+from weir.broker.api import Exchanges, NamespaceExchanges, NamespaceQueues, Queue, QueueOutline, Queues
 from weir.broker.broker import Broker
 from weir.broker.queues.combined import CombinedQueue
 from weir.broker.queues.rules import check_equivalent
@@ -87,6 +87,9 @@ class WholeTopicNamespace:
             if record is not None:
                 return await self._whole(name, record)
         return await self.queues.look(name)
+
+    async def outline(self, name: str) -> QueueOutline | None:
+        return await self.queues.outline(name)
 
     async def declare(self, role: str, wanted: QueueDeclaration, *, connection: str = "") -> Queue:
         record = await self._record(wanted.name) if wanted.name and self.queues.find(wanted.name) is None else None

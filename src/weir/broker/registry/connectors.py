@@ -74,6 +74,16 @@ class Connectors(LeasedRunner):
 
         return (await upsert(self._meta, keys.connector(name), CONNECTOR, changed, runtime=self._runtime)).value
 
+    async def update(self, name: TopicName, *, config: str, role: str) -> Connector:
+        """Change its definition. It keeps its id, and with it its positions. ConnectorNotFoundError."""
+
+        def changed(current: Connector | None) -> Connector:
+            if current is None:
+                raise _none(name)
+            return current if current.config == config else replace(current, config=config, role=role)
+
+        return (await upsert(self._meta, keys.connector(name), CONNECTOR, changed, runtime=self._runtime)).value
+
     async def want(self, name: TopicName, wanted: ConnectorWanted) -> None:
         """Change what it shall do; ConnectorNotFoundError if there is none."""
 

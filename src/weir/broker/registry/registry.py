@@ -13,9 +13,11 @@ All but topics is kept in memory, fresh by a watch; of topics the records that a
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from weir.broker.registry.grants import GrantTable
 from weir.broker.registry.isolation import isolation_of
+from weir.broker.registry.lake_catalogs import LakeCatalogTable
 from weir.broker.registry.listing import TopicFilter, TopicListWatch, TopicPattern, listed, parts_of
 from weir.broker.registry.mirror import Bells, Mirror
 from weir.broker.registry.role_tenants import RoleTenants
@@ -25,7 +27,8 @@ from weir.broker.registry.users import UserTable
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
 from weir.meta.update import Codec
-from weir.model.errors import ClusterNotFoundError, NamespaceExistsError, TenantExistsError
+from weir.model.errors import ClusterNotFoundError, NamespaceExistsError, TenantExistsError, TopicNotFoundError
+from weir.model.lake import LakeCatalog
 from weir.model.policies import DEFAULT_POLICIES, AutoTopicCreation, Isolation, Policies, SchemaCompatibility
 from weir.model.registry import STANDALONE, SYSTEM_NAMESPACE, Cluster, TopicRecord, system_record
 from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
@@ -48,9 +51,11 @@ class Registry:
         *,
         limits: TopicLimits | None = None,
         may_index: Callable[[], bool] = lambda: True,
+        default_lake: LakeCatalog | None = None,
     ) -> None:
         """`defaults` hold where neither topic nor namespace says anything, over the built-in ones. `may_index`:
-        whether every broker indexes topics by now (`model.features`)."""
+        whether every broker indexes topics by now (`model.features`). `default_lake`: the catalog of the lake that
+        there is although no superuser has defined it."""
         self._defaults = defaults.over(DEFAULT_POLICIES)
         self._bells = Bells()
         self._access_revision = 0
@@ -72,6 +77,7 @@ class Registry:
         self.grants = GrantTable(meta, runtime, self._access_changed)
         self.role_tenants = RoleTenants(meta, runtime)
         self.users = UserTable(meta, runtime, self._access_changed)
+        self.lake_catalogs = LakeCatalogTable(meta, runtime, default_lake)
 
     async def start(self) -> None:
         """Know everything; on the very first start make `public/default`."""
@@ -87,7 +93,15 @@ class Registry:
     def _tables(
         self,
     ) -> tuple[
-        Mirror[Cluster] | TenantTable | NamespaceTable | TopicTable | GrantTable | RoleTenants | UserTable, ...
+        Mirror[Cluster]
+        | TenantTable
+        | NamespaceTable
+        | TopicTable
+        | GrantTable
+        | RoleTenants
+        | UserTable
+        | LakeCatalogTable,
+        ...,
     ]:
         return (
             self._clusters,
@@ -97,6 +111,7 @@ class Registry:
             self.grants,
             self.role_tenants,
             self.users,
+            self.lake_catalogs,
         )
 
     async def _first_start(self) -> None:
@@ -205,14 +220,19 @@ class Registry:
     async def ensure_topic(self, name: TopicName, *, create: bool = True) -> TopicRecord:
         """The topic (of a partition: the one that has it), made now if `create` and policy allow it.
 
-        TopicNotFoundError, NamespaceNotFoundError. A known topic costs no wait."""
+        TenantNotFoundError, NamespaceNotFoundError, TopicNotFoundError. A known topic costs no wait."""
         if create and name.namespace == SYSTEM_NAMESPACE:
             return system_record(name)
         found = self.topics.find(name)
         if found is not None:
             return found
         policy = self.policies(name.namespace).auto_topic_creation if create else None
-        return await self.topics.ensure(name, policy or AutoTopicCreation(allowed=False))
+        try:
+            return await self.topics.ensure(name, policy or AutoTopicCreation(allowed=False))
+        except TopicNotFoundError:
+            self.tenants.get(name.namespace.tenant)
+            self.namespaces.get(name.namespace)
+            raise
 
     async def doom_topic(self, name: TopicName) -> TopicRecord:
         """Mark the topic as being deleted, for good; answers what it is."""
@@ -288,7 +308,7 @@ class Registry:
             lambda: self.topics.pages(namespace, domain),
             may_see=may_see,
             access_changed=lambda: self._bells.wait([_ACCESS]),
-            on_close=self._unwatch,
+            on_close=partial(self._unwatch, keys.topics_of(namespace)),
         )
         self._lists.setdefault(keys.topics_of(namespace), {})[watch] = None
         try:
@@ -298,10 +318,11 @@ class Registry:
             raise
         return watch
 
-    def _unwatch(self, watch: TopicListWatch) -> None:
-        for prefix in [prefix for prefix, watches in self._lists.items() if watch in watches]:
-            del self._lists[prefix][watch]
-            if not self._lists[prefix]:
+    def _unwatch(self, prefix: str, watch: TopicListWatch) -> None:
+        watches = self._lists.get(prefix)
+        if watches is not None:
+            watches.pop(watch, None)
+            if not watches:
                 del self._lists[prefix]
 
     # --- access -------------------------------------------------------------------------------------------------

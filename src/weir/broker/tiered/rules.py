@@ -1,17 +1,17 @@
 """What a namespace says of the lake, as far as brokers have to do with it: properties that `weir lake on` writes.
 
-`lake` is for all topics of the namespace, `lake.NAME` for one of them and goes before it.
+`lake` is for all topics of the namespace, `lake.NAME` for one of them and goes before it. They name a catalog,
+which a superuser defined; a broker writes nowhere else.
 """
 
 import hashlib
-import json
 import logging
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 from urllib.parse import quote
 
 from weir.broker.registry.registry import Registry
+from weir.model.internal_topics import is_internal
+from weir.model.lake import LAKE_OFF, LAKE_PROPERTY, LAKE_TOPIC_PREFIX, ResolvedLake, owner_of, resolve_selection
 from weir.model.policies import Policies, Retention
 from weir.model.stream import SegmentStore
 from weir.model.tiering import TieringRules
@@ -19,12 +19,12 @@ from weir.model.topics import TopicName
 
 log = logging.getLogger(__name__)
 
-_ALL, _ONE, _OWNER = "lake", "lake.", "lake-owner"
 #: Beside the tables of all topics; tools that look for tables leave such names out.
 _FOLDER = "_segments"
 _FOR_EVER = Retention(-1, -1)
 #: Longer names are hashed: file systems have a limit.
 _MOST_NAME = 200
+_MOST_RESOLVED = 4096
 
 
 class LakeRules:
@@ -32,62 +32,76 @@ class LakeRules:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        self._revision = -1
+        self._resolved: dict[tuple[str, str], ResolvedLake] = {}
+        #: What is in no lake although it says so, and is in the log.
+        self._reported: dict[tuple[str, str], None] = {}
 
     def of(self, topic: TopicName) -> TieringRules | None:
         namespace = self._registry.namespaces.find(topic.namespace)
         if namespace is None:
             return None
-        said = namespace.properties.get(f"{_ONE}{topic.local}", namespace.properties.get(_ALL))
-        if said is None:
+        properties = namespace.properties
+        said = properties.get(f"{LAKE_TOPIC_PREFIX}{topic.local}")
+        if said is None and not is_internal(topic):
+            said = properties.get(LAKE_PROPERTY)
+        if said is None or said == LAKE_OFF:
+            return None
+        resolved = self._resolve(topic, said)
+        if resolved.selection.tiered_after_ms is None:
             return None
         record = self._registry.topics.find(topic)
         own = Policies() if record is None else record.policies
         explicit = own.retention or namespace.policies.retention
-        return _rules(said, namespace.properties.get(_OWNER, ""), topic, explicit)
+        after_ms, keep_ms = resolved.selection.tiered_after_ms, resolved.selection.keep_ms
+        if resolved.catalog is None:
+            return TieringRules(after_ms, None, _retention(explicit, keep_ms))
+        options = {name: value for name, value in resolved.catalog.options.items() if name.startswith("s3.")}
+        to = resolved.catalog.to.rstrip("/")
+        owner = owner_of(properties) or "weir"
+        where = f"{to}/{_FOLDER}/{owner}/{topic.namespace}/{_file_name(topic.local_with_partition)}"
+        return _rules(where, tuple(sorted(options.items())), after_ms, _retention(explicit, keep_ms))
 
     async def look(self, topic: TopicName) -> TieringRules | None:
         """Of a topic whose record may not be in memory."""
         await self._registry.topics.look(topic)
         return self.of(topic)
 
+    def _resolve(self, topic: TopicName, text: str) -> ResolvedLake:
+        catalogs = self._registry.lake_catalogs
+        if catalogs.revision != self._revision or len(self._resolved) >= _MOST_RESOLVED:
+            self._revision, self._resolved = catalogs.revision, {}
+        tenant = topic.namespace.tenant
+        found = self._resolved.get((tenant, text))
+        if found is None:
+            found = self._resolved[tenant, text] = resolve_selection(text, tenant, catalogs.all())
+            if found.catalog is None:
+                self._report(topic, text, found.problem)
+        return found
+
+    def _report(self, topic: TopicName, text: str, problem: str) -> None:
+        key = (topic.namespace.tenant, text)
+        if key not in self._reported and len(self._reported) < _MOST_RESOLVED:
+            self._reported[key] = None
+            log.warning(
+                "the lake definition of %s is ignored: %s "
+                "(a superuser defines the catalog: weir lake catalogs set, then: weir lake on %s --catalog NAME)",
+                topic.namespace,
+                problem,
+                topic.namespace,
+            )
+
 
 @lru_cache(maxsize=4096)
-def _rules(text: str, owner: str, topic: TopicName, explicit: Retention | None) -> TieringRules | None:
-    said = _parsed(text)
-    if said is None:
-        return None
-    where = f"{said.to}/{_FOLDER}/{owner or 'weir'}/{topic.namespace}/{_file_name(topic.local_with_partition)}"
+def _rules(where: str, options: tuple[tuple[str, str], ...], after_ms: int, retention: Retention) -> TieringRules:
+    return TieringRules(after_ms, SegmentStore(where, dict(options)), retention)
+
+
+def _retention(explicit: Retention | None, keep_ms: int | None) -> Retention:
     kept = explicit or _FOR_EVER
-    if said.keep_ms is not None:
-        time_ms = said.keep_ms if kept.time_ms < 0 else min(said.keep_ms, kept.time_ms)
-        kept = Retention.exactly(time_ms, kept.size_bytes)
-    return TieringRules(said.after_ms, SegmentStore(where, said.options), kept)
-
-
-@dataclass(frozen=True, slots=True)
-class _Said:
-    to: str
-    options: dict[str, str]
-    after_ms: int
-    keep_ms: int | None
-
-
-@lru_cache(maxsize=256)
-def _parsed(text: str) -> _Said | None:
-    """None if ledgers stay where they are."""
-    try:
-        said: dict[str, Any] = json.loads(text)
-        after, keep = said.get("tieredAfterMs"), said.get("keepMs")
-        if after is None:
-            return None
-        options = {
-            str(name): str(value) for name, value in said.get("options", {}).items() if name.startswith("s3.")
-        }
-        return _Said(str(said["to"]).rstrip("/"), options, int(after), None if keep is None else int(keep))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        if text != "off":
-            log.warning("a property `lake` is not as weir lake on writes it: %.80s", text)
-        return None
+    if keep_ms is None:
+        return kept
+    return Retention.exactly(keep_ms if kept.time_ms < 0 else min(keep_ms, kept.time_ms), kept.size_bytes)
 
 
 def _file_name(name: str) -> str:

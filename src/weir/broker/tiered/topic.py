@@ -10,7 +10,7 @@ from weir.model.errors import EntryLostError, StreamClosedError, StreamFencedErr
 from weir.model.features import TIERED, FeaturesInUse
 from weir.model.ids import LedgerId
 from weir.model.policies import Policies, Retention
-from weir.model.stream import LedgerFate, Span
+from weir.model.stream import LedgerFate, SegmentStore, Span
 from weir.model.tiering import TieringRules
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
@@ -96,6 +96,11 @@ class TopicTiering:
         if self._running is None and now_ms >= self._again_ms and self._is_due(now_ms):
             self._running = self._tasks.spawn(self._run(), "tiering")
 
+    @property
+    def working(self) -> bool:
+        """Whether ledgers are being copied or deleted."""
+        return self._running is not None
+
     async def done(self) -> None:
         """Wait until nothing is under way."""
         while self._running is not None:
@@ -106,7 +111,7 @@ class TopicTiering:
         if tiering.going or self._sweep_due(now_ms):
             return True
         rules = self.rules
-        if rules is None or not self._features.uses(TIERED):
+        if rules is None or rules.folder is None or not self._features.uses(TIERED):
             return False
         return self._roll_due(rules, now_ms) or self._next(rules, now_ms) is not None
 
@@ -154,10 +159,13 @@ class TopicTiering:
         for ledger_id in tiering.going:
             await tiering.let_go(ledger_id)
         rules = self.rules
-        if rules is not None and self._roll_due(rules, clock.wall_ms()):
+        if rules is not None and rules.folder is not None and self._roll_due(rules, clock.wall_ms()):
             await self._stream.roll()
-        while (rules := self.rules) is not None and (span := self._next(rules, clock.wall_ms())) is not None:
-            await self._move(rules, span)
+        while (rules := self.rules) is not None and rules.folder is not None:
+            span = self._next(rules, clock.wall_ms())
+            if span is None:
+                break
+            await self._move(rules.folder, span)
         if self._sweep_due(clock.wall_ms()):
             tiering.sweep_again()
             swept = await tiering.sweep()
@@ -165,11 +173,11 @@ class TopicTiering:
             if swept:
                 log.info("%d objects of %s that nobody named are gone", swept, self._name)
 
-    async def _move(self, rules: TieringRules, span: Span) -> None:
+    async def _move(self, folder: SegmentStore, span: Span) -> None:
         tiering = self._stream.tiering
         if span.segment is None:
             try:
-                await tiering.copy(span.ledger_id, rules.folder)
+                await tiering.copy(span.ledger_id, folder)
             except EntryLostError as lost:
                 self._damaged[span.ledger_id] = None
                 log.warning("ledger %s of %s is damaged, and stays as it is: %s", span.ledger_id, self._name, lost)

@@ -78,6 +78,11 @@ class TopicLetters:
             )
         return found
 
+    @property
+    def waiting(self) -> bool:
+        """Whether messages that were given up have not arrived at their destination yet."""
+        return any(self._outboxes.values())
+
     def close(self) -> None:
         """Whoever waits for letters to arrive waits for another broker."""
         for outbox in self._outboxes.values():

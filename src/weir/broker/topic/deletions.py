@@ -6,6 +6,7 @@ from typing import Protocol
 
 from weir.broker.context import BrokerContext
 from weir.broker.ports import NothingElsewhere, Ownership, PartsElsewhere, Registry
+from weir.broker.topic.overviews import Overviews
 from weir.broker.topic.topic import stream_name
 from weir.model.errors import NotOwnerError, TopicClosedError, TopicNotFoundError
 from weir.model.queues import QUEUE_PROPERTY
@@ -73,6 +74,7 @@ class Deletions:
         await self._served.put_down(part)
         if part.persistent:
             await erase(self._context.streams, stream_name(part), confirm=lambda: self._still_doomed(part.base))
+            await Overviews(self._context.streams).forget(part)
 
     async def close(self) -> None:
         """One that takes too long is cut short; its mark stays, and whoever asks for the topic goes on with it."""

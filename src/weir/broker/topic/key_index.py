@@ -40,6 +40,11 @@ class TopicKeyIndex:
         return self._on
 
     @property
+    def working(self) -> bool:
+        """Whether it is being built, or deleted."""
+        return self._work is not None
+
+    @property
     def covered_to(self) -> int:
         """Everything before this offset is indexed."""
         return self._index.covered_to

@@ -1,10 +1,11 @@
 """Dead letters that wait in a topic, for administrators: listed, and put back where they came from."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from pyroaring import BitMap64
 
-from weir.broker.api import LetterFilter, LetterPage, Redriven, StoredLetter
+from weir.broker.api import LetterFilter, LetterPage, Redriven, StartAt, StoredLetter
 from weir.broker.dead_letters.outbox import DeadLetters
 from weir.broker.dead_letters.parcels import Destination
 from weir.broker.dispatch.offsets import runs_in
@@ -13,7 +14,7 @@ from weir.broker.filters.compiled import CompiledFilter, compiled
 from weir.broker.filters.masks import head_of
 from weir.broker.topic.subscriptions import Subscriptions
 from weir.model.batch import Batch, BatchFlags
-from weir.model.dead_letters import NAMES, death_in
+from weir.model.dead_letters import NAMES, Death, death_in
 from weir.model.errors import SubscriptionBusyError, SubscriptionNotFoundError, TopicClosedError
 from weir.model.filters import MessageFilter
 from weir.model.message import Message
@@ -21,6 +22,7 @@ from weir.model.queues import QUEUE_SUBSCRIPTION
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 from weir.runtime.turns import Turns
+from weir.stream.cursor import Cursor
 from weir.wire.amqp.death import Reason
 from weir.wire.formats import opening
 
@@ -29,16 +31,22 @@ _READ_BYTES = 1024 * 1024
 _LOOKED_AT = 5_000
 
 
+#: Where a console of earlier releases kept how far it had redriven a topic's letters.
+_FORMER_CURSOR = "weir-redrive"
+
+
 class LetterBox:
     """Fills `api.DeadLetterBox`. `alive`: whether the topic is served here still."""
 
     def __init__(
         self,
+        topic: TopicName,
         subscriptions: Subscriptions,
         outbox: Callable[[], DeadLetters],
         alive: Callable[[], bool],
         clock: Clock,
     ) -> None:
+        self._topic = topic
         self._subscriptions = subscriptions
         self._outbox = outbox
         self._alive = alive
@@ -52,59 +60,96 @@ class LetterBox:
             return None
 
     @property
-    def waiting(self) -> int:
+    def _acked(self) -> Cursor:
+        """The letters that are no longer waiting."""
+        found = self._subscription or self._subscriptions.by_name.get(_FORMER_CURSOR)
+        return Cursor() if found is None else found.cursor
+
+    async def _ensure_subscription(self) -> Subscription:
+        """From now on this topic keeps its letters until they are redriven."""
         found = self._subscription
-        return 0 if found is None else found.backlog
+        if found is not None:
+            return found
+        start = self._acked.mark_delete + 1
+        return await self._subscriptions.create(QUEUE_SUBSCRIPTION, StartAt(offset=start or None))
+
+    @property
+    def waiting(self) -> int:
+        source = self._subscriptions.source
+        found = self._subscription
+        if found is not None:
+            return found.backlog
+        return max(0, source.end_offset - max(source.start_offset, self._acked.mark_delete + 1))
 
     async def page(self, wanted: LetterFilter, *, start: int, most: int) -> LetterPage:
         condition = compiled(MessageFilter(wanted.sql)) if wanted.sql.strip() else None
-        subscription = self._subscription
-        if subscription is None:
-            return LetterPage((), None, 0)
-        source, cursor = subscription.source, subscription.cursor
+        source, cursor = self._subscriptions.source, self._acked
+        end = source.end_offset if wanted.before is None else min(wanted.before, source.end_offset)
         found: list[StoredLetter] = []
         looked_at, offset = 0, start
         while len(found) < most and looked_at < _LOOKED_AT:
             offset = max(cursor.next_unacked(offset), source.start_offset)
-            if offset >= source.end_offset or not (batches := await source.read(offset, _READ_BYTES)):
-                return LetterPage(found, None, looked_at)
+            if offset >= end or not (batches := await source.read(offset, _READ_BYTES)):
+                return LetterPage(found, None, looked_at, end)
             for batch in batches:
-                for letter in await self._letters(batch, offset, subscription):
+                for letter in await self._letters(batch, offset, end, cursor):
                     if len(found) == most:
-                        return LetterPage(found, letter.offset, looked_at)
+                        return LetterPage(found, letter.offset, looked_at, end)
                     looked_at += 1
                     if _is_meant(letter, wanted, condition):
                         found.append(letter)
                 offset = max(offset, batch.end_offset)
-        return LetterPage(found, offset, looked_at)
+        return LetterPage(found, offset, looked_at, end)
 
-    async def _letters(self, batch: Batch, first: int, subscription: Subscription) -> list[StoredLetter]:
-        """Those of a batch that are not acknowledged, from the offset on."""
+    async def _letters(self, batch: Batch, first: int, end: int, cursor: Cursor) -> list[StoredLetter]:
+        """Those of a batch that are not acknowledged, in these offsets."""
         if batch.flags & BatchFlags.UNSEEN:
             return []
         messages = await self._turns.through(opening(batch))
         if len(messages) != batch.count:
             return []
-        visible = subscription.source.visible(batch)
-        bits = subscription.cursor.unacked_mask(batch.base_offset, batch.count)
+        visible = self._subscriptions.source.visible(batch)
+        bits = cursor.unacked_mask(batch.base_offset, batch.count)
         bits = bits if visible is None else bits & visible
         return [
-            StoredLetter(batch.base_offset + index, message, death_in(message.headers))
+            StoredLetter(batch.base_offset + index, message, self._death(message))
             for index, message in enumerate(messages)
-            if bits >> index & 1 and batch.base_offset + index >= first
+            if bits >> index & 1 and first <= batch.base_offset + index < end
         ]
 
+    def _death(self, message: Message) -> Death | None:
+        """What the letter's headers leave out, its topic's name says: `<topic>-<subscription>-DLQ`."""
+        death = death_in(message.headers)
+        if death is None or death.offset is not None:
+            return death
+        subscription, prefix, local = death.subscription, f"{death.topic.local}-", self._topic.local
+        if not subscription and local.startswith(prefix) and local.endswith("-DLQ"):
+            subscription = local[len(prefix) :].removesuffix("-DLQ")
+        return replace(death, subscription=subscription, died_ms=message.publish_ms)
+
     async def redrive(
-        self, wanted: LetterFilter, *, start: int, most: int, check: Callable[[TopicName], None] | None = None
+        self,
+        wanted: LetterFilter,
+        *,
+        start: int,
+        most: int,
+        check: Callable[[TopicName], None] | None = None,
+        to: Callable[[Message], TopicName] | None = None,
     ) -> Redriven:
         page = await self.page(wanted, start=start, most=most)
-        for origin in dict.fromkeys(letter.death.topic for letter in page.letters if letter.death is not None):
+        going: dict[TopicName, BitMap64] = {}
+        for letter in page.letters:
+            if to is not None:
+                going.setdefault(to(letter.message), BitMap64()).add(letter.offset)
+            elif letter.death is not None:
+                going.setdefault(letter.death.topic, BitMap64()).add(letter.offset)
+        for target in going:
             if check is not None:
-                check(origin)
-        subscription = self._subscription
-        meant = BitMap64([letter.offset for letter in page.letters if letter.death is not None])
-        if subscription is None or not meant:
-            return Redriven(0, len(page.letters), page.next, page.looked_at)
+                check(target)
+        if not going:
+            return Redriven(0, len(page.letters), page.next, page.looked_at, page.end)
+        subscription = await self._ensure_subscription()
+        meant = BitMap64.union(*going.values())
         dispatcher = subscription.per_message()
         if dispatcher is None:
             raise SubscriptionBusyError(
@@ -113,7 +158,11 @@ class LetterBox:
         outbox = self._outbox()
         taken = dispatcher.set_aside(None, list(runs_in(meant))) - outbox.offsets
         subscription.failing.tell_given_up(taken, Reason.REDRIVEN)
-        outbox.take(taken, Reason.REDRIVEN, Destination())
+        if to is None:
+            outbox.take(taken, Reason.REDRIVEN, Destination())
+        else:
+            for target, offsets in going.items():
+                outbox.take(taken & offsets, Reason.REDRIVEN, Destination(back_to=str(target)))
         while taken & outbox.offsets:
             if not self._alive():
                 raise TopicClosedError(
@@ -122,7 +171,7 @@ class LetterBox:
             await outbox.arrived.wait()
         await subscription.persisted()
         moved = len(taken) - len(subscription.cursor.unacked_of(taken))
-        return Redriven(moved, len(page.letters) - moved, page.next, page.looked_at)
+        return Redriven(moved, len(page.letters) - moved, page.next, page.looked_at, page.end)
 
 
 def _is_meant(letter: StoredLetter, wanted: LetterFilter, condition: CompiledFilter | None) -> bool:

@@ -1,11 +1,12 @@
 """Topics that store nothing: what is published goes to whoever has credit at that moment, or nowhere."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from weir.broker.api import (
     AbortedTransaction,
     Delivery,
+    KeyShared,
     Latency,
     LogReader,
     Outgoing,
@@ -21,9 +22,11 @@ from weir.broker.api import (
 from weir.broker.context import BrokerContext
 from weir.broker.dispatch.agreeing import wanted_filter
 from weir.broker.dispatch.consumer import BrokerConsumer
-from weir.broker.dispatch.decisions import Seat, pick_active, share_out
-from weir.broker.dispatch.key_ranges import Ranges, Ring, split_by_hash
-from weir.broker.dispatch.key_shared import map_of
+from weir.broker.dispatch.demand_ring import DemandRing
+from weir.broker.dispatch.dispatcher import UnackedLimits
+from weir.broker.dispatch.key_ranges import KeyMap, Ring, split_by_hash
+from weir.broker.dispatch.key_shared import key_map_of
+from weir.broker.dispatch.single import Standing
 from weir.broker.filters.compiled import CompiledFilter, compiled
 from weir.broker.filters.masks import Masks
 from weir.broker.publish.limits import RateLimit
@@ -73,13 +76,15 @@ class PassingSubscription:
         self._topic = topic
         self._consumers: dict[int, BrokerConsumer] = {}
         self._count = 0
-        self._turn = 0
+        self._ring = DemandRing(UnackedLimits())
+        self._standing = Standing()
         self._active: BrokerConsumer | None = None
-        self._map: Ring | Ranges = Ring()
+        self._map: KeyMap = Ring()
+        self._sticky = False
 
     @property
-    def consumers(self) -> list[BrokerConsumer]:
-        return list(self._consumers.values())
+    def consumers(self) -> Collection[BrokerConsumer]:
+        return self._consumers.values()
 
     @property
     def backlog(self) -> int:
@@ -113,27 +118,48 @@ class PassingSubscription:
             latency=latency,
             delivery_share=delivery_share,
         )
-        joined = {**self._consumers, consumer.number: consumer}
-        self._remap(joined)
+        self._join(consumer)
         return consumer
 
-    def _remap(self, consumers: dict[int, BrokerConsumer]) -> None:
+    def _join(self, consumer: BrokerConsumer) -> None:
         if self.type is SubscriptionType.KEY_SHARED:
-            modes = [consumer.request.key_shared for consumer in consumers.values()]
-            self._map = map_of(consumers, any(mode is not None and mode.sticky for mode in modes))
-        self._consumers = consumers
+            mode = consumer.request.key_shared or KeyShared()
+            if self._consumers and mode.sticky != self._sticky:
+                raise SubscriptionBusyError("the subscription's consumers divide keys in another way")
+            key_map = self._map if self._consumers else key_map_of(mode)
+            key_map.add(consumer.number, consumer.name, mode.ranges)  # raises if the ranges do not fit
+            self._map, self._sticky = key_map, mode.sticky
+        self._consumers[consumer.number] = consumer
         if self.type is SubscriptionType.FAILOVER:
-            there = self.consumers
-            place = pick_active([Seat(c.name, c.priority, 0) for c in there], self._topic.name.partition)
-            self._active = None if place is None else there[place]
-            for consumer in there:
-                consumer.set_active(consumer is self._active)
+            consumer.set_active(False)
+            self._standing.add(consumer)
+            self._choose()
+
+    def _leave(self, consumer: BrokerConsumer) -> None:
+        del self._consumers[consumer.number]
+        self._ring.discard(consumer)
+        if self.type is SubscriptionType.KEY_SHARED:
+            self._map.remove(consumer.number)
+        if self.type is SubscriptionType.FAILOVER:
+            self._standing.discard(consumer)
+            self._choose()
+
+    def _choose(self) -> None:
+        number = self._standing.active(self._topic.name.partition)
+        chosen = None if number is None else self._consumers[number]
+        if chosen is self._active:
+            return
+        if self._active is not None:
+            self._active.set_active(False)
+        self._active = chosen
+        if chosen is not None:
+            chosen.set_active(True)
 
     def expel(self, consumer: BrokerConsumer, reason: str) -> None:
         if not consumer.open:
             return
         consumer.take_inbox()
-        self._remap({n: c for n, c in self._consumers.items() if c is not consumer})
+        self._leave(consumer)
         consumer.shut(reason)
         if not self._consumers:
             self._topic.forget(self)
@@ -151,11 +177,11 @@ class PassingSubscription:
                 return
         match self.type:
             case SubscriptionType.SHARED:
-                there = self.consumers
-                seats = [Seat(c.name, c.priority, c.capacity) for c in there]
-                cost = batch.count if passing is None else passing.bit_count()
-                chosen, self._turn = share_out([cost], seats, self._turn)
-                self._give(there[chosen[0]] if chosen else None, batch, passing)
+                line = self._ring.line(0, 1)
+                chosen = None if line is None else line.consumers[0]
+                self._give(chosen, batch, passing)
+                if chosen is not None:
+                    self._ring.served(chosen)
             case SubscriptionType.KEY_SHARED:
                 for owner, mask in self._shares(batch, passing).items():
                     self._give(None if owner is None else self._consumers[owner], batch, mask)
@@ -185,8 +211,9 @@ class PassingSubscription:
 
     # --- what consumers ask -----------------------------------------------------------------------------
 
-    def demanded(self) -> None:
-        pass
+    def demanded(self, consumer: BrokerConsumer) -> None:
+        if self.type is SubscriptionType.SHARED:
+            self._ring.add(consumer)
 
     def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
         self.dropped += sum(delivery.batch.count for delivery in deliveries)
@@ -217,7 +244,7 @@ class PassingSubscription:
     async def unsubscribe(self, consumer: BrokerConsumer, *, force: bool) -> None:
         if len(self._consumers) > 1 and not force:
             raise SubscriptionBusyError(f"subscription {self.name!r} has other consumers")
-        for other in self.consumers:
+        for other in list(self.consumers):
             self.expel(other, "unsubscribed")
 
     async def leave(self, consumer: BrokerConsumer, *, failed: bool = False) -> None:
@@ -346,6 +373,8 @@ class NonPersistentTopic:
         if 0 < (self.policies.max_consumers or 0) <= sum(len(s.consumers) for s in self._subscriptions.values()):
             raise TooManyError(f"{self._name} has as many consumers as it may have")
         found = self._subscriptions.get(request.subscription)
+        if found is not None:
+            self._context.consumer_limit.check(len(found.consumers), str(self._name), found.name)
         subscription = found or PassingSubscription(self, request.subscription, request.type)
         consumer = subscription.add(request, self._context.settings.delivery_bytes, self._latency, delivery_share)
         self._subscriptions[request.subscription] = subscription
@@ -430,7 +459,7 @@ class NonPersistentTopic:
         self._life.die(reason)
         self.producers.close(reason)
         for subscription in list(self._subscriptions.values()):
-            for consumer in subscription.consumers:
+            for consumer in list(subscription.consumers):
                 subscription.expel(consumer, reason)
         self._growth.fail(TopicClosedError(f"{self._name} is closed: {reason}"))
 

@@ -1,10 +1,12 @@
 """The stats of a persistent topic, from its live parts."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from weir.broker.api import (
     ConsumerStats,
     CursorStats,
+    Flow,
     InternalStats,
     LakeStats,
     Latency,
@@ -17,6 +19,7 @@ from weir.broker.dispatch.subscription import Subscription
 from weir.broker.groups.assigned import GroupMembers
 from weir.broker.publish.producers import Producers
 from weir.broker.publish.publishing import Publisher
+from weir.broker.topic.meters import Meter
 from weir.broker.topic.stats_of import flow_of, producer_stats, subscription_stats, unplaced
 from weir.broker.topic.subscriptions import Subscriptions
 from weir.model.half import HalfCounts
@@ -33,6 +36,7 @@ def topic_stats(
     producers: Producers,
     subscriptions: Subscriptions,
     *,
+    reads: Meter,
     members: GroupMembers,
     held: int,
     half: HalfCounts,
@@ -44,7 +48,7 @@ def topic_stats(
     return TopicStats(
         name=str(name),
         published=flow_of(publisher.meter),
-        delivered=flow_of(*(s.meter for s in there)),
+        delivered=_delivered(subscriptions, reads),
         storage_bytes=stream.size_bytes,
         start_offset=stream.start_offset,
         end_offset=stream.end_offset,
@@ -72,6 +76,12 @@ def topic_stats(
         half=half,
         lake=lake,
     )
+
+
+def _delivered(subscriptions: Subscriptions, reads: Meter) -> Flow:
+    """To all subscriptions, and to those who read by offset, as Kafka's clients do. It never falls."""
+    now, former = flow_of(reads, *(s.meter for s in subscriptions.by_name.values())), subscriptions.former
+    return replace(now, messages=now.messages + former.messages, bytes=now.bytes + former.bytes)
 
 
 def _subscription_stats(

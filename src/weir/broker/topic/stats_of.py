@@ -1,6 +1,6 @@
 """Stats as values, from the live parts of a topic."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from weir.broker.api import ConsumerStats, Flow, ProducerStats, QueryProgress, SubscriptionStats, SubscriptionType
@@ -35,7 +35,7 @@ class AnySubscription(Protocol):
     def backlog(self) -> int: ...
 
     @property
-    def consumers(self) -> Sequence[BrokerConsumer]: ...
+    def consumers(self) -> Collection[BrokerConsumer]: ...
 
     @property
     def properties(self) -> Mapping[str, str]: ...

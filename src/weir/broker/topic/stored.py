@@ -128,6 +128,7 @@ class BrokerStoredTopic:
     def dead_letters(self) -> LetterBox:
         subscriptions = self._subscriptions
         return LetterBox(
+            self.topic.name,
             subscriptions,
             lambda: subscriptions.letters.of(QUEUE_SUBSCRIPTION),
             lambda: self.topic.alive,

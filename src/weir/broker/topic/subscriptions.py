@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from weir.broker.api import (
     StartAt,
@@ -40,6 +41,13 @@ from weir.stream.state import StateLog
 from weir.wire.snapshots.subscriptions import decode_subscription
 
 
+class Given(NamedTuple):
+    """How much was delivered."""
+
+    messages: int = 0
+    bytes: int = 0
+
+
 class Subscriptions:
     """Begins with the durable ones that the state knows. The policies hold once they are applied."""
 
@@ -71,6 +79,8 @@ class Subscriptions:
         self.queue_side = QueueSide()
         self._queue_rules = QueueRules()
         self.by_name: dict[str, Subscription] = {}
+        #: Delivered to subscriptions that are gone.
+        self.former = Given()
         self.letters = TopicLetters(
             context,
             topic,
@@ -99,12 +109,17 @@ class Subscriptions:
             moved,
             trace=trace,
             given_up=self.letters,
+            label=str(topic),
+            consumer_limit=context.consumer_limit,
         )
         #: What policies are about to delete unread.
         self.unread: tuple[UnreadWarning, ...] = ()
-        #: Consumers that are no queue's own.
-        self._others: list[BrokerConsumer] = []
         self.by_name.update(_load_subscriptions(self._around, state))
+
+    @property
+    def source(self) -> DecidedLog:
+        """Messages that subscriptions may see."""
+        return self._around.source
 
     def get(self, name: str) -> Subscription:
         found = self.by_name.get(name)
@@ -129,9 +144,8 @@ class Subscriptions:
     @property
     def only_the_queue(self) -> bool:
         """Whether nobody but consumers of the queue waits for messages."""
-        if self._others:
-            self._others = [consumer for consumer in self._others if consumer.open]
-        return not self._others and len(self.by_name) == 1 and QUEUE_SUBSCRIPTION in self.by_name
+        queue = self.by_name.get(QUEUE_SUBSCRIPTION)
+        return queue is not None and len(self.by_name) == 1 and not queue.others
 
     # --- policies ---------------------------------------------------------------------------------------
 
@@ -144,8 +158,10 @@ class Subscriptions:
             self._limit(subscription)
 
     def _limit(self, subscription: Subscription) -> None:
-        subscription.limits.consumer = self._policies.max_unacked_per_consumer or 0
-        subscription.limits.subscription = self._policies.max_unacked_per_subscription or 0
+        subscription.set_limits(
+            consumer=self._policies.max_unacked_per_consumer or 0,
+            subscription=self._policies.max_unacked_per_subscription or 0,
+        )
         subscription.rate.set(self._policies.subscription_dispatch_rate or Rate())
         subscription.apply_retry(self._retry_of(subscription))
 
@@ -204,8 +220,6 @@ class Subscriptions:
             if not subscription.durable and not subscription.consumers:
                 subscription.end("its first consumer was not let in")
             raise
-        if not request.per_message:
-            self._others.append(consumer)
         if fresh and subscription.durable:
             try:
                 await self._state.flush()
@@ -334,6 +348,9 @@ class Subscriptions:
     def _dropped(self, subscription: Subscription) -> None:
         if self.by_name.get(subscription.name) is subscription:
             del self.by_name[subscription.name]
+            self.former = Given(
+                self.former.messages + subscription.meter.messages, self.former.bytes + subscription.meter.bytes
+            )
 
 
 def _load_subscriptions(around: SubscriptionParts, state: StateLog) -> dict[str, Subscription]:

@@ -17,6 +17,7 @@ from weir.broker.api import (
     UnreadWarning,
 )
 from weir.broker.context import BrokerContext
+from weir.broker.dispatch.agreeing import wanted_retry
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.queue_side import QueueSide
 from weir.broker.dispatch.subscription import Subscription
@@ -318,6 +319,10 @@ class BrokerTopic:
     ) -> BrokerConsumer:
         self._life.check()
         self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
+        retry = wanted_retry(request)
+        named = None if retry is None else retry.named_topic(self._name)
+        if named is not None:
+            self._context.guard.check(request.role, named, Action.PRODUCE)
         await self._context.schemas.for_consumer(self._name, request.schema, role=request.role)
         self._life.check()
         self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
@@ -380,8 +385,14 @@ class BrokerTopic:
     def idempotent_producers(self) -> list[ProducerInfo]:
         return self.producer_state.infos()
 
-    def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:
-        return self._growth.add(callback)
+    def on_growth(self, callback: Callable[[], None], *, own: bool = False) -> Callable[[], None]:
+        """`own`: for the broker itself, which does not keep the topic loaded."""
+        return self._growth.add(callback, own=own)
+
+    @property
+    def has_watchers(self) -> bool:
+        """Whether clients wait for it to grow, or members of consumer groups read it."""
+        return bool(self._growth.clients or self._context.members.on(self._name))
 
     # --- what upkeep and administrators see -------------------------------------------------------------
 
@@ -401,6 +412,7 @@ class BrokerTopic:
             self.publisher,
             self.producers,
             self._subscriptions,
+            reads=self._reads.meter,
             members=self._context.members,
             held=self.stored.held_messages,
             half=self.half.counts,

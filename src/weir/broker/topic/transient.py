@@ -68,11 +68,14 @@ class TransientMessages:
 
     async def close(self) -> None:
         """Write down what the next broker shall have, and what is acknowledged of it."""
-        queue = self._subscriptions.by_name.get(QUEUE_SUBSCRIPTION)
         if self._stream.unwritten is not None:
-            if queue is not None:
-                self._state.mark(cursor_key(queue.name), queue.cursor.to_bytes)
-            await self._carried.save()
+            self._mark_cursor()
+            await self._carried.save(self._mark_cursor)
+
+    def _mark_cursor(self) -> None:
+        queue = self._subscriptions.by_name.get(QUEUE_SUBSCRIPTION)
+        if queue is not None:
+            self._state.mark(cursor_key(queue.name), queue.cursor.to_bytes)
 
     # --- who wants them ---------------------------------------------------------------------------------
 

@@ -168,11 +168,12 @@ class WriteSide:
         self._name_count += 1
         return f"weir-{self._context.runtime.rng.getrandbits(48):012x}-{self._name_count}"
 
-    async def settled(self) -> None:
-        """Wait until it is known what failed appends left behind: that counts as stored."""
+    async def settled(self, *, patient: bool = True) -> None:
+        """Wait until it is known what failed appends left behind: that counts as stored. Unless `patient`, an
+        attempt to find out that fails is raised, and not repeated."""
         while self.publisher.failed:
             failures = self._stream.failures
-            await self._stream.settled()
+            await self._stream.settled(patient=patient)
             await self.publisher.dedup_switch.catch_up()
             await self.producer_state.catch_up()
             await self.publisher.split.catch_up()

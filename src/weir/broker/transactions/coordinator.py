@@ -26,6 +26,7 @@ from weir.model.errors import (
     InvalidNameError,
     NotAuthorisedError,
     NotInTransactionError,
+    SinkOfOtherQueryError,
     StaleEpochError,
     TooManyError,
     TransactionBusyError,
@@ -316,16 +317,25 @@ class Transactions:
         *,
         role: str = "",
         bounded: bool = False,
+        query: str = "",
+        instead_of: str = "",
     ) -> bool:
         """Commit all of them or none, together with the word that the sink has written this epoch. False, and
         nothing is done, if it had written this epoch or a later one before. `bounded`: whether the role may have
-        so many sinks only."""
+        so many sinks only. `query`, `instead_of`: as in `weir.broker.api.Sinks`."""
         await self.check_together(sink, [name for name, _ in transactions])
         shard = await self._shard_of_sink(sink)
         last, owner = self._sink(shard, sink, role)
         if bounded and shard.sink(sink) is None:
             self._check_owned(shard.sinks_of(role), role, "sinks")
-        if epoch <= last:
+        known = shard.sink_query(sink)
+        other = query not in ("", known)
+        taken = other and known != "" and known == instead_of
+        if other and last >= 0 and not taken:
+            _check_query(sink, known, query, (epoch, last))
+        if epoch <= last and not taken:
+            if other:
+                shard.put_sink_query(sink, query)
             await shard.flush()
             return False
         found: dict[str, Transaction] = {}
@@ -341,7 +351,9 @@ class Transactions:
         for transaction in found.values():
             transaction.move(TransactionEvent.COMMIT, now_ms)
             shard.put(transaction)
-        shard.put_sink(sink, epoch, owner)
+        shard.put_sink(sink, epoch, owner, again=taken)
+        if other:
+            shard.put_sink_query(sink, query)
         await shard.flush()
         await asyncio.gather(*map(shard.end, found.values()))
         return True
@@ -450,3 +462,18 @@ class Transactions:
             raise InvalidNameError(
                 f"a transactional id has 1 to {_MAX_NAME_BYTES} bytes, {full_name(name)[:80]!r} does not"
             )
+
+
+def _check_query(sink: str, known: str, query: str, epochs: tuple[int, int]) -> None:
+    """SinkOfOtherQueryError if another query has written the last epoch. `epochs`: its own, and the last one. The
+    other one is unknown in a sink of an older broker: then a first epoch behind others is of another query."""
+    epoch, last = epochs
+    if not known and not epoch == 0 < last:
+        return
+    whose = f"query {known}" if known else "an unknown query"
+    take = f"; or set sinkTakeOver={known}, if that query will not run again" if known else ""
+    raise SinkOfOtherQueryError(
+        f"sink {full_name(sink)[:80]!r} has epoch {last} of {whose}, and this is epoch {epoch} of query {query}: "
+        "a new checkpoint counts epochs from 0, and its rows would be taken for duplicates",
+        hint=f"start the query with the checkpoint that has written it, or give it another sinkId{take}",
+    )

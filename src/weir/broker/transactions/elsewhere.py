@@ -87,10 +87,18 @@ class CoordinatorBroker:
         return (await self._peers.ask(self._broker_id, JoinGroup(role, name, *who, group, joins))).round
 
     async def commit_together(
-        self, role: str, sink: str, epoch: int, transactions: Sequence[tuple[str, ProducerIdentity]]
+        self,
+        role: str,
+        sink: str,
+        epoch: int,
+        transactions: Sequence[tuple[str, ProducerIdentity]],
+        *,
+        query: str = "",
+        instead_of: str = "",
     ) -> bool:
         writers = tuple(SinkWriter(name, who.producer_id, who.epoch) for name, who in transactions)
-        return (await self._peers.ask(self._broker_id, CommitEpoch(role, sink, epoch, writers))).now
+        request = CommitEpoch(role, sink, epoch, writers, query, instead_of)
+        return (await self._peers.ask(self._broker_id, request)).now
 
     async def sink_epoch(self, role: str, sink: str) -> int:
         return (await self._peers.ask(self._broker_id, AskSinkEpoch(role, sink))).epoch
@@ -107,7 +115,13 @@ class _Transactions(Protocol):
     async def join_group(self, name: str, identity: ProducerIdentity, group: str, *, joins: bool) -> int: ...
 
     async def commit_together(
-        self, sink: str, epoch: int, transactions: Sequence[tuple[str, ProducerIdentity]]
+        self,
+        sink: str,
+        epoch: int,
+        transactions: Sequence[tuple[str, ProducerIdentity]],
+        *,
+        query: str = "",
+        instead_of: str = "",
     ) -> bool: ...
 
     async def sink_epoch(self, sink: str) -> int: ...
@@ -144,7 +158,11 @@ class TransactionsService:
     async def _commit_epoch(self, request: CommitEpoch) -> EpochCommitted:
         wanted = [(one.name, ProducerIdentity(one.producer_id, one.epoch)) for one in request.writers]
         transactions = self._access.here(request.role)
-        return EpochCommitted(await transactions.commit_together(request.sink, request.epoch, wanted))
+        return EpochCommitted(
+            await transactions.commit_together(
+                request.sink, request.epoch, wanted, query=request.query, instead_of=request.instead_of
+            )
+        )
 
     async def _sink_epoch(self, request: AskSinkEpoch) -> SinkEpoch:
         return SinkEpoch(await self._access.here(request.role).sink_epoch(request.sink))

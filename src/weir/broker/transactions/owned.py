@@ -146,13 +146,21 @@ class OwnedTransactions:
     # --- sinks ------------------------------------------------------------------------------------------
 
     async def commit_together(
-        self, sink: str, epoch: int, transactions: Sequence[tuple[str, ProducerIdentity]]
+        self,
+        sink: str,
+        epoch: int,
+        transactions: Sequence[tuple[str, ProducerIdentity]],
+        *,
+        query: str = "",
+        instead_of: str = "",
     ) -> bool:
         """As the coordinator has it."""
         await self._transactions.check_together(sink, [name for name, _ in transactions])
         other = await self._broker_of(sink)
         if other is not None:
-            return await other.commit_together(self._role, sink, epoch, transactions)
+            return await other.commit_together(
+                self._role, sink, epoch, transactions, query=query, instead_of=instead_of
+            )
         kept, actor = await self._to_make(sink, self._transactions.sink_role)
         named: list[tuple[str, ProducerIdentity]] = []
         for name, identity in transactions:
@@ -161,7 +169,9 @@ class OwnedTransactions:
                 raise UnknownProducerError(f"{name[:80]!r} is not of the role whose the sink is")
             named.append((one, identity))
         bounded = not self._everything
-        return await self._transactions.commit_together(kept, epoch, named, role=actor, bounded=bounded)
+        return await self._transactions.commit_together(
+            kept, epoch, named, role=actor, bounded=bounded, query=query, instead_of=instead_of
+        )
 
     async def sink_epoch(self, sink: str) -> int:
         """-1 if the role has none of this name."""

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 _RECORD = "transaction/"
 _SINK = "sink/"
+#: Which query wrote a sink's last epoch. Apart from the epoch, whose form older brokers read.
+_SINK_QUERY = "sink-query/"
 #: What is gone, or can never take anything again, needs no decision.
 _GONE = (TopicNotFoundError, NamespaceNotFoundError, TenantNotFoundError, StreamTerminatedError)
 #: A round is the shard's epoch, and below it, in so many bits, how many transactions it knows of the id.
@@ -160,9 +162,18 @@ class TransactionShard:
         data = self.shard.state.get(_SINK + sink)
         return None if data is None else decode_sink(data)
 
-    def put_sink(self, sink: str, epoch: int, role: str) -> None:
+    def sink_query(self, sink: str) -> str:
+        """The id of the query that wrote the sink's last epoch; empty if it is not known."""
+        data = self.shard.state.get(_SINK_QUERY + sink)
+        return "" if data is None else data.decode()
+
+    def put_sink_query(self, sink: str, query: str) -> None:
+        self.shard.state.put(_SINK_QUERY + sink, query.encode())
+
+    def put_sink(self, sink: str, epoch: int, role: str, *, again: bool = False) -> None:
+        """`again`: another query continues the sink, with epochs of its own."""
         known = self.sink(sink)
-        check(known is None or epoch > known[0], "a sink writes each epoch once, in their order")
+        check(again or known is None or epoch > known[0], "a sink writes each epoch once, in their order")
         if known is not None:
             self._sinks_of[known[1]] -= 1
         self._sinks_of[role] += 1
@@ -173,6 +184,7 @@ class TransactionShard:
         if known is not None:
             self._sinks_of[known[1]] -= 1
         self.shard.state.delete(_SINK + sink)
+        self.shard.state.delete(_SINK_QUERY + sink)
 
     async def flush(self) -> None:
         """NotOwnerError if another broker has the shard by now: then nothing of this counts here any more."""

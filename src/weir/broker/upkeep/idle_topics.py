@@ -1,21 +1,25 @@
-"""Topics that nobody has loaded lose their old messages, too.
+"""Upkeep of topics that no broker has loaded: retention, expiry and backlog quotas.
 
 What is old is told from the metadata alone; only a topic that has something to lose is loaded, looked after, and
-let go again. So a broker with many idle topics keeps them out of its memory.
+let go again. So a broker with many idle topics keeps them out of its memory. A topic that needs its timers after
+that, since part of its backlog expires later, stays loaded until they have run.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 from weir.broker.context import BrokerContext
 from weir.broker.ports import Registry
 from weir.broker.topic.opening import AnyTopic
+from weir.broker.topic.overviews import Overviews
 from weir.broker.topic.topic import BrokerTopic
 from weir.broker.upkeep.topic import maintain
 from weir.meta import keys
-from weir.model.errors import InvalidNameError, NotAllowedError, WeirError
+from weir.model.errors import InvalidNameError, WeirError
 from weir.model.ids import LedgerId
-from weir.model.policies import LogCompaction, Retention
+from weir.model.policies import BacklogAction, BacklogQuota, LogCompaction, Policies, Retention
+from weir.model.queues import QUEUE_SUBSCRIPTION
 from weir.model.registry import SYSTEM_NAMESPACE
 from weir.model.stream import Chain
 from weir.model.topics import Domain, TopicName
@@ -31,22 +35,23 @@ _PAGE = 500
 
 
 class IdleTopics:
-    """`is_loaded`, `load` and `unload` are the broker's."""
+    """`is_idle` and `borrow` are the broker's. `is_idle`: whether this broker is to serve the topic, and has not
+    loaded it. `borrow` loads a topic, and unloads it afterwards if it is not needed."""
 
     def __init__(
         self,
         context: BrokerContext,
         registry: Registry,
-        is_loaded: Callable[[TopicName], bool],
-        load: Callable[[TopicName], Awaitable[AnyTopic]],
-        unload: Callable[[TopicName], Awaitable[None]],
+        overviews: Overviews,
+        is_idle: Callable[[TopicName], bool],
+        borrow: Callable[[TopicName], AbstractAsyncContextManager[AnyTopic]],
     ) -> None:
         self._context = context
         self._clock = context.runtime.clock
         self._registry = registry
-        self._is_loaded = is_loaded
-        self._load = load
-        self._unload = unload
+        self._overviews = overviews
+        self._is_idle = is_idle
+        self._borrow = borrow
         #: The oldest ledger of those that were looked after and lost nothing: a subscription holds it back, say.
         self._held_back: dict[TopicName, LedgerId] = {}
 
@@ -67,9 +72,9 @@ class IdleTopics:
             page = await self._context.streams.meta.page(keys.STREAMS, after=after, limit=_PAGE)
             for number, (key, value, _) in enumerate(page.items, 1):
                 name = _topic_of(key)
-                if name is not None and not self._is_loaded(name):
+                if name is not None and self._is_idle(name):
                     chain = decode_chain(value)
-                    if await self._is_to_move(name, chain):
+                    if await self._is_to_move(name, chain) or await self._expires(name, chain):
                         await self._maintain(name)
                     elif chain.spans and await self._has_old(name, chain):
                         oldest = held_back[name] = chain.spans[0].ledger_id
@@ -105,18 +110,42 @@ class IdleTopics:
             rules is not None and staying is not None and self._clock.wall_ms() - staying.last_ms >= rules.after_ms
         )
 
+    async def _expires(self, name: TopicName, chain: Chain) -> bool:
+        """Whether part of a backlog is older than a policy allows, or a subscription expires unless it is used."""
+        if not chain.spans:
+            return False
+        policies = await self._registry.look_policies(name)
+        limit_ms = _backlog_limit_ms(policies)
+        if limit_ms is None and not policies.subscription_expiry_min:
+            return False
+        stats = await self._overviews.look(name)
+        if stats is None:  # its broker ended without an overview
+            return True
+        if policies.subscription_expiry_min and any(one.name != QUEUE_SUBSCRIPTION for one in stats.subscriptions):
+            return True
+        starts = [one.mark_delete + 1 for one in stats.subscriptions if one.backlog]
+        if limit_ms is None or not starts:
+            return False
+        span = next((span for span in chain.spans if (span.end_offset or 0) > min(starts)), chain.spans[-1])
+        return self._clock.wall_ms() - span.first_ms >= limit_ms
+
     async def _maintain(self, name: TopicName) -> None:
         try:
-            topic = await self._load(name)
-            if isinstance(topic, BrokerTopic):
-                await maintain(topic, self._clock.wall_ms())
-                await topic.tiering.done()
-                topic.check_unused()
-            await self._unload(name)
-        except NotAllowedError:
-            pass  # somebody uses it by now, and it is looked after with the others
+            async with self._borrow(name) as topic:
+                if isinstance(topic, BrokerTopic):
+                    await maintain(topic, self._clock.wall_ms())
+                    await topic.tiering.done()
         except WeirError as failed:  # another broker has it, say
             log.info("%s, which is idle, was not looked after: %s", name, failed)
+
+
+def _backlog_limit_ms(policies: Policies) -> int | None:
+    """The age at which messages of a backlog expire; None for never."""
+    quota = policies.backlog_quota or BacklogQuota()
+    limits = [policies.message_ttl_s * 1000] if policies.message_ttl_s else []
+    if quota.seconds >= 0 and quota.action is BacklogAction.EVICT_OLDEST:
+        limits.append(quota.seconds * 1000)
+    return min(limits, default=None)
 
 
 def _topic_of(key: str) -> TopicName | None:

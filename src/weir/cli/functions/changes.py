@@ -31,7 +31,7 @@ What is under way is finished. What comes then waits for it, and weir functions 
 """
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@remote_options
+@remote_options(changes=True)
 def stop(*, names: tuple[str, ...], remote: Remote, as_json: bool) -> None:
     """Let functions stop, until they are started again; messages wait for them."""
     access = access_of(remote)
@@ -53,7 +53,7 @@ It goes on with what came meanwhile. Ends with 1 if it fails at once; weir funct
 """
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@remote_options
+@remote_options(changes=True)
 def start(*, names: tuple[str, ...], remote: Remote, as_json: bool) -> None:
     """Let functions run again."""
     access = access_of(remote)
@@ -79,7 +79,7 @@ and its log stay.
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--if-exists", is_flag=True, help="One that is not there is no error.")
-@remote_options
+@remote_options(changes=True)
 def delete(*, names: tuple[str, ...], if_exists: bool, remote: Remote, as_json: bool) -> None:
     """End functions for good, with their state; the topics that they wrote stay."""
     access = access_of(remote)

@@ -212,8 +212,23 @@ It needs to be a superuser where there are tokens. weir up --functions does the 
 @click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
 @click.option("--checkpoints", metavar="FOLDER", help="Where functions on Spark keep what they need to go on.")
 @click.option("--standby", is_flag=True, help="While another one runs the functions, wait until it does not.")
-@remote_options
-def run(*, kafka: str | None, checkpoints: str | None, standby: bool, remote: Remote, as_json: bool) -> None:
+@click.option(
+    "--deployed-by",
+    "deployers",
+    multiple=True,
+    metavar="ROLE",
+    help="Run functions that this role has deployed, and no others; may be given several times.",
+)
+@remote_options(changes=True)
+def run(
+    *,
+    kafka: str | None,
+    checkpoints: str | None,
+    standby: bool,
+    deployers: tuple[str, ...],
+    remote: Remote,
+    as_json: bool,
+) -> None:
     """Run the functions, until a signal ends it; what is under way is finished then."""
     from weir.functions.runner import Runner, WorkerOptions
 
@@ -222,7 +237,7 @@ def run(*, kafka: str | None, checkpoints: str | None, standby: bool, remote: Re
     access = access_of(remote, patience_s=_RUNNER_PATIENCE_S)
     if not rest.runner(access).allowed:
         raise ConfigError("functions are run by a superuser", hint="give a superuser's --token")
-    options = WorkerOptions(kafka, verbose=verbose)
+    options = WorkerOptions(kafka, verbose=verbose, deployers=deployers)
     if checkpoints is not None:
         options = replace(options, checkpoints=Path(checkpoints).absolute())
     stopped: list[int] = []

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from weir.cli.functions.imports import check_imports
 from weir.cli.functions.names import access_of, find
 from weir.cli.output import done
 from weir.cli.remote import Remote, remote_options
@@ -102,7 +103,7 @@ by weir functions run, or weir up --functions: where there are tokens, deploying
     "--name", help="Of the function: NAME, or TENANT/NAMESPACE/NAME. By default what it is called in the file."
 )
 @_options
-@remote_options
+@remote_options(changes=True)
 def deploy(*, code: str, name: str | None, remote: Remote, as_json: bool, **given: Any) -> None:
     """Deploy a Python function of messages: from now on it runs as a subscription of its inputs."""
     read = _read(code)
@@ -133,7 +134,7 @@ their subscriptions are removed, with what waited there.
 @click.argument("name")
 @click.argument("code", metavar="[FILE.py[:FUNCTION]]", required=False)
 @_options
-@remote_options
+@remote_options(changes=True)
 def update(*, name: str, code: str | None, remote: Remote, as_json: bool, **given: Any) -> None:
     """Give a function other code, topics or options, without losing a message."""
     access = access_of(remote)
@@ -167,6 +168,8 @@ def _definition(
     """What is not said stays as it was."""
     text, file, entry = code
     seen = look(text, file, entry)
+    if before is None or before.code != text:
+        check_imports(text, file, entry)
     usual = from_text({} if before is None else before.options)
     if before is None:
         usual = replace(usual, stateful=seen.stateful and not seen.batch, log_topic=f"{name.local}-logs")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from weir.cli.topics.stats import stats_of, topic_names, topic_stats
+from weir.cli.topics.stats import overviews, topic_stats
 from weir.cli.topics.views import unreadable
 from weir.client.addresses import parse_url
 from weir.client.admin import AdminClient, join
@@ -71,7 +71,7 @@ async def all_groups(admin: AdminClient, namespace: NamespaceName, topic: TopicN
     if topic is not None:
         stats = {str(topic): await topic_stats(admin, topic)}
     else:
-        stats = await stats_of(admin, await topic_names(admin, namespace))
+        stats = await overviews(admin, namespace)
     coordinated = await _coordinated(admin)
     found: dict[tuple[str, str], Found] = {}
     for name, told in stats.items():

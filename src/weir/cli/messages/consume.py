@@ -13,7 +13,7 @@ from weir.cli.values import parse_span_ms
 from weir.client.addresses import parse_url
 from weir.client.consumer import Subscribing
 from weir.client.pulsar import PulsarClient
-from weir.model.errors import ConfigError
+from weir.model.errors import ConfigError, TopicNotFoundError
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.wire.pulsar.ids import LATEST
@@ -46,7 +46,8 @@ Examples:
 In a format:
 {WORDS}
 
-It ends with 0 once everything that was there is printed, or -n messages; with 1 if anything kept it from that.
+It ends with 0 once everything that was there is printed, or -n messages; with 1 if anything kept it from that. It
+never creates TOPIC: without one, --follow waits until it is created, and everything else is an error.
 """
 )
 @click.argument("topic", shell_complete=complete_topic)
@@ -55,7 +56,7 @@ It ends with 0 once everything that was there is printed, or -n messages; with 1
     "--subscription",
     metavar="SUB",
     shell_complete=complete_subscription,
-    help="Made if new. Without: as a reader that leaves no trace.",
+    help="Consume by this subscription, created if it is new. Without: by a reader that leaves no trace.",
 )
 @click.option(
     "--type", "kind", type=click.Choice(list(_TYPES)), default="exclusive", show_default=True, help="Of SUB."
@@ -64,23 +65,21 @@ It ends with 0 once everything that was there is printed, or -n messages; with 1
     "--from",
     "start",
     metavar="WHERE",
-    help="Where to begin: earliest (the default), latest, an offset, a message id, a moment, or as in -10min.",
+    help="Start position: earliest (the default), latest, an offset, a message id, a time, or a span (-10min).",
 )
-@click.option(
-    "--offset", type=int, metavar="N", help="Short for --from with an offset; -N: so many before the end."
-)
+@click.option("--offset", type=int, metavar="N", help="Short for --from with an offset; -N: the last N messages.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), metavar="P", help="Of this partition alone.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="End after N messages.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for more, until interrupted.")
 @click.option(
     "--wait",
     metavar="SPAN",
-    help=f"End after so long a silence; {_SILENCE} by default, but with -n or --follow only if it is given.",
+    help=f"End if no message arrives for SPAN; {_SILENCE} by default, with -n or --follow only if given.",
 )
 @click.option("-F", "--format", "pattern", metavar="FORMAT", help="Print each message so: see below.")
 @click.option("--no-ack", is_flag=True, help="Acknowledge nothing.")
 @click.option("--compacted", is_flag=True, help="Only the last message of each key, as far as compacted.")
-@remote_options
+@remote_options(patient=True)
 def consume(
     *,
     topic: str,
@@ -105,8 +104,14 @@ def consume(
     if start is not None and offset is not None:
         raise ConfigError("--from and --offset exclude each other", hint="give one of them")
     begin_at = Start.parse(start or "earliest") if offset is None else Start(offset=offset)
+    remote.changes = subscription is not None
     printer = Printer(out, None if pattern is None else MessageFormat(pattern))
-    begin = _begin(remote, name, begin_at, subscription)
+    begin = Begin()
+    try:
+        begin = _begin(remote, name, begin_at, subscription)
+    except TopicNotFoundError:
+        if not follow:
+            raise
     asked = Subscribing(
         subscription=subscription or "",
         type=_TYPES[kind],
@@ -114,7 +119,7 @@ def consume(
         durable=subscription is not None,
         start=None if subscription is not None else begin_at.at,
         starts=begin.starts,
-        create_topic=follow or count is not None,
+        create_topic=False,
         read_compacted=compacted,
     )
     silence = wait if wait is not None else None if follow or count is not None else _SILENCE

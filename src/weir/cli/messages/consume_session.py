@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+import click
+
 from weir.cli.messages.format import Printed
 from weir.cli.messages.views import Printer
 from weir.cli.topics.stats import topic_stats
+from weir.cli.values import short_topic
 from weir.client.admin import AdminClient
 from weir.client.consumer import Consumer, Subscribing
 from weir.client.messages import Incoming
@@ -19,6 +22,7 @@ from weir.model.errors import (
     NetworkError,
     StreamError,
     TopicClosedError,
+    TopicNotFoundError,
     WeirError,
 )
 from weir.model.topics import TopicName
@@ -69,6 +73,7 @@ class Session:
         if not self._asked.subscription:
             name = f"weir-consume-{runtime.rng.randrange(2**32):08x}"
             self._asked = replace(self._asked, subscription=name)
+        waits = False
         while True:
             self._unacked.clear()
             try:
@@ -79,6 +84,14 @@ class Session:
                     break
                 finally:
                     await _close(consumer)
+            except TopicNotFoundError:
+                if not self._wanted.follow or self._patience_ended(_RETRY_PAUSE_S):
+                    raise
+                if not waits:
+                    waits = True
+                    click.echo(f"there is no topic {short_topic(self._topic)} yet; waiting for it", err=True)
+                # All messages of a topic that is created from now on are new.
+                self._asked = replace(self._asked, earliest=True, start=None, starts={})
             except (NetworkError, ConsumerClosedError, TopicClosedError) as failure:
                 if not self._wanted.follow:
                     raise _after(failure, self.count) from None
@@ -89,6 +102,10 @@ class Session:
             raise StreamError(
                 f"{self.count} of {self._wanted.count} messages came", hint="give a longer --wait, or a smaller -n"
             )
+
+    def _patience_ended(self, waited_s: float) -> bool:
+        self._waited_s += waited_s
+        return self._wanted.patience_s is not None and self._waited_s > self._wanted.patience_s
 
     async def _receive(self, consumer: Consumer) -> None:
         while self._wanted.count is None or self.count < self._wanted.count:

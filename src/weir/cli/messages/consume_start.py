@@ -39,9 +39,9 @@ class Start:
             return cls(moment_ms=parse_moment_ms(text, RealClock().wall_ms()))
         except ConfigError:
             raise ConfigError(
-                f"{text!r} is nowhere to begin",
-                hint="write earliest, latest, an offset (-5: five before the end), a message id (12:0), "
-                "2030-01-31T12:00:00 or -10min",
+                f"invalid start position {text!r}",
+                hint="use earliest, latest, an offset (-5: five before the end), a message id (12:0), a time"
+                " (2030-01-31T12:00:00) or a span (-10min)",
             ) from None
 
     @property
@@ -63,6 +63,7 @@ async def find_begin(admin: AdminClient, topic: TopicName, start: Start) -> Begi
     count = await partitions_of(admin, topic)
     starts: dict[int, MessageId] = {}
     offsets: dict[int, int] = {}
+    ranges: list[tuple[int, int]] = []
     for at, part in enumerate([topic.at(number) for number in range(count)] or [topic]):
         path = offsets_path(part)
         if start.moment_ms is not None:
@@ -72,6 +73,20 @@ async def find_begin(admin: AdminClient, topic: TopicName, start: Start) -> Begi
             if wanted < 0:
                 wanted = max(0, (await admin.own("GET", path))["end"] + wanted)
             found = await admin.own("GET", f"{path}?offset={wanted}")
+            ranges.append((found["start"], found["end"]))
         offsets[at] = found["offset"]
         starts[at] = LATEST if found["offset"] >= found["end"] else parse_id(found["messageId"])
+    if ranges and all((start.offset or 0) > end for _, end in ranges):
+        raise _beyond(topic, start.offset or 0, ranges)
     return Begin(starts, offsets)
+
+
+def _beyond(topic: TopicName, offset: int, ranges: list[tuple[int, int]]) -> ConfigError:
+    """No partition has had the offset, nor gives it to the next message."""
+    first, end = min(first for first, _ in ranges), max(end for _, end in ranges)
+    of = topic.local if len(ranges) == 1 else f"any of the {len(ranges)} partitions of {topic.local}"
+    held = f"its offsets are {first} to {end - 1}" if end > first else "it has no messages"
+    return ConfigError(
+        f"offset {offset} is beyond the end of {of}: {held}",
+        hint=f"offset {end} is the next message's: --offset {end} --follow waits for it",
+    )

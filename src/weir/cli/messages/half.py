@@ -14,7 +14,7 @@ from weir.cli.remote import Remote, remote_options
 from weir.cli.topics.stats import partitions_of
 from weir.cli.values import parse_pairs, parse_span_ms, show_moment
 from weir.client.admin import AdminClient, join
-from weir.model.errors import BrokerError, NotAllowedError
+from weir.model.errors import BrokerError, NotAllowedError, NotFoundError
 from weir.model.topics import TopicName
 
 _PAGE = 1000
@@ -86,9 +86,7 @@ def prepare(
     async def work(admin: AdminClient) -> tuple[TopicName, str]:
         try:
             parts = await _parts(admin, name)
-        except BrokerError as missing:
-            if type(missing) is not BrokerError:
-                raise
+        except NotFoundError:
             try:  # it comes to be, if policies allow
                 return name, (await admin.own("POST", _path(name), body))["id"]
             except NotAllowedError:  # with partitions
@@ -247,7 +245,7 @@ async def _on_its_part(
         try:
             return part, await admin.own(verb, _path(part, half_id, *rest))
         except BrokerError as failed:
-            if type(failed) is not BrokerError:  # it is more than that there is no such message
+            if not isinstance(failed, NotFoundError):  # it is more than that there is no such message
                 raise
     return last, await admin.own(verb, _path(last, half_id, *rest))
 

@@ -97,10 +97,11 @@ def shown_json(message: dict[str, Any]) -> dict[str, Any]:
         at=message["id"],
         payload=_bytes(message["value"]) or b"",
         key=_bytes(message["key"]),
-        properties=_headers(message),
+        headers=_headers(message),
         publish_ms=message["publishMs"],
         event_ms=message.get("eventMs"),
-        partition=message["topic"].partition,
+        topic=message["topic"].local,
+        partition=-1 if message["topic"].partition is None else message["topic"].partition,
     )
     return {**shown, "offset": message["offset"]}
 

@@ -66,7 +66,7 @@ Examples:
 @click.option("--deliver-in", metavar="SPAN", help="Not to be seen before so long from now, as in 10s or 2h.")
 @click.option("--deliver-at", metavar="MOMENT", help="Not to be seen before, as in 2030-01-31T12:00:00 (UTC).")
 @click.option("--name", help="The producer's name, for deduplication.")
-@remote_options
+@remote_options(changes=True, patient=True)
 def produce(
     *,
     topic: str,

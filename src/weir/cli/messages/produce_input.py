@@ -58,7 +58,9 @@ class Reading:
             if payload is None and "payload" not in found:
                 raise ValueError("there is no payload")
             key = _field(found, "key")
-            properties = {str(name): str(value) for name, value in (found.get("properties") or {}).items()}
+            # `properties` is the name of earlier releases.
+            headers = {**(found.get("properties") or {}), **(found.get("headers") or {})}
+            properties = {str(name): str(value) for name, value in headers.items()}
             return replace(
                 self.like,
                 payload=payload or b"",
@@ -70,7 +72,7 @@ class Reading:
         except (ValueError, AttributeError, TypeError) as wrong:
             raise ConfigError(
                 f"{data[:80]!r} is no message: {wrong}",
-                hint='one JSON object per line, as in {"key": "k", "payload": "text", "properties": {}}',
+                hint='one JSON object per line, as in {"key": "k", "payload": "text", "headers": {}}',
             ) from None
 
 

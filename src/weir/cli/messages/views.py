@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
+from rich.cells import cell_len
 
 from weir.cli.messages.format import MessageFormat, Printed
 from weir.cli.output import Format, Output, csv_line, shown
 from weir.cli.values import show_moment
 
 _COLUMNS = ("topic", "partition", "offset", "id", "published", "key", "headers", "payload")
+#: Cells of -o wide, but for the payload: messages are printed as they come, so the widths are fixed.
+_WIDTHS = (20, 9, 8, 12, 24, 12, 24)
 
 
 class Printer:
@@ -35,9 +38,10 @@ class Printer:
                 click.echo(csv_line(_COLUMNS), nl=False)
             click.echo(csv_line(_row(printed)), nl=False)
         elif self._out.wide:
-            *head, payload = _row(printed)
-            words = [shown(word) for word in head[1:] if word not in (None, "", {})]
-            click.echo("  ".join([*words, str(payload)]))
+            if not self._begun:
+                self._begun = True
+                click.echo(_wide(tuple(name.upper() for name in _COLUMNS)))
+            click.echo(_wide(_row(printed)))
         else:
             click.echo(readable(message.payload))
 
@@ -53,15 +57,23 @@ def _json(printed: Printed) -> dict[str, Any]:
         at=str(message.id),
         payload=message.payload,
         key=message.key,
-        properties=message.properties,
+        headers=message.properties,
         publish_ms=message.publish_ms,
         event_ms=message.event_ms,
         producer=message.producer,
         redelivered=message.redelivered,
         encrypted=message.encrypted or None,
         null=message.null or None,
-        partition=None if printed.partition < 0 else printed.partition,
+        topic=printed.topic,
+        partition=printed.partition,
     ) | ({"offset": message.offset} if message.offset >= 0 else {})
+
+
+def _wide(row: tuple[object, ...]) -> str:
+    """Cells of fixed widths; a longer one moves those behind it. Nothing is `-`."""
+    *head, payload = ["-" if cell in (None, "", {}) else shown(cell) for cell in row]
+    cells = [text + " " * (width - cell_len(text)) for text, width in zip(head, _WIDTHS, strict=True)]
+    return "  ".join([*cells, payload])
 
 
 def _row(printed: Printed) -> tuple[object, ...]:
@@ -92,18 +104,20 @@ def message_json(
     at: str,
     payload: bytes,
     key: bytes | None = None,
-    properties: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
     publish_ms: int = 0,
+    topic: str = "",
+    partition: int = -1,
     **more: Any,
 ) -> dict[str, Any]:
-    """Bytes that are not UTF-8 go into a field of another name, as base64."""
-    found: dict[str, Any] = {"id": at}
+    """`partition`: null of a topic that is not partitioned (-1).
+
+    Bytes that are not UTF-8 go into a field of another name, as base64."""
+    found: dict[str, Any] = {"topic": topic, "partition": None if partition < 0 else partition, "id": at}
     found |= _bytes("key", key) if key is not None else {}
     found |= _bytes("payload", payload)
-    found["properties"] = dict(properties or {})
+    found["headers"] = dict(headers or {})
     found["published"] = show_moment(publish_ms)
-    partition = more.pop("partition", None)
-    found |= {"partition": partition} if partition is not None else {}
     return found | {name: value for name, value in more.items() if value not in (None, 0, "")}
 
 

@@ -9,8 +9,8 @@ from shutil import disk_usage
 
 import click
 
-from weir.cli.found import DEFAULT_URL, addresses_of_folder, url_of_folder
-from weir.cli.operating.doctor_running import descriptors, folder, running
+from weir.cli.found import DEFAULT_URL, addresses_of_folder, http_url
+from weir.cli.operating.doctor_running import descriptors, folder, running, serves
 from weir.cli.output import Column, Output
 from weir.cli.remote import output_options
 from weir.model.diagnosis import Check, State
@@ -43,7 +43,7 @@ Examples:
 @output_options
 def doctor(*, data: str, start_spark: bool, url: str | None, out: Output) -> int:
     """Check Python, Java, Spark, ports and disk, and a Weir that runs here, and say what to do."""
-    found = list(_checks(Path(data), start_spark, url or url_of_folder(Path(data)) or DEFAULT_URL))
+    found = list(_checks(Path(data), start_spark, url or _url(Path(data))))
     data_of = [{"name": c.name, "state": c.state.value, "found": c.found, "hint": c.hint} for c in found]
     columns = ("check", "state", Column("found", cut="end"), Column("what to do", cut="end"))
     out.table(columns, [(c.name, c.state.value, c.found, c.hint) for c in found], data=data_of)
@@ -54,7 +54,16 @@ def doctor(*, data: str, start_spark: bool, url: str | None, out: Output) -> int
     return 1 if any(check.state is State.FAILED for check in found) else 0
 
 
-def _checks(data: Path, start_spark: bool, url: str) -> Iterator[Check]:
+def _url(data: Path) -> str | None:
+    """Of the server of the folder, which alone gets the token; the default address where there is no folder."""
+    if not data.exists():
+        return DEFAULT_URL
+    served = addresses_of_folder(data)
+    url = http_url(served)
+    return url if url is not None and serves(url, str(served.get("instance", ""))) else None
+
+
+def _checks(data: Path, start_spark: bool, url: str | None) -> Iterator[Check]:
     from weir.spark import checks as spark
 
     yield python(sys.version_info[:3])
@@ -67,7 +76,10 @@ def _checks(data: Path, start_spark: bool, url: str) -> Iterator[Check]:
     yield disk(data)
     yield descriptors()
     yield from folder(data)
-    yield from running(url, os.environ.get("WEIR_TOKEN"))
+    if url is None:
+        yield Check("weir", State.GOOD, f"none runs on {data}", "")
+    else:
+        yield from running(url, os.environ.get("WEIR_TOKEN"))
 
 
 def python(version: tuple[int, ...]) -> Check:
@@ -87,7 +99,10 @@ def free_port(name: str, port: int, served: str = "") -> Check:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
-            hint = f"if that is no Weir: weir up --set listeners.{name}=127.0.0.1:0 takes a free one"
+            hint = (
+                "for a second Weir: weir up --port-offset 100 moves all listeners;"
+                f" --set listeners.{name}=127.0.0.1:0 takes a free one"
+            )
             return Check(f"port {name}", State.WARNING, f"{port} is in use", hint)
     return Check(f"port {name}", State.GOOD, f"{port} is free")
 

@@ -14,7 +14,10 @@ from time import time
 from typing import NamedTuple
 
 from weir.cli.operating.scrape import read_scrape
+from weir.datafolder.verify import verify_folder
 from weir.model.diagnosis import Check, State
+from weir.model.errors import FileLockedError, WeirError
+from weir.runtime.real import run
 
 _TIMEOUT_S = 5.0
 #: Fewer descriptors are used up by a few thousand clients.
@@ -43,6 +46,15 @@ def ask(url: str, path: str, token: str | None = None) -> Answer:
         return Answer(refused.code, refused.read().decode(errors="replace"), refused.headers.get("Date", ""))
     except (OSError, HTTPException, ValueError) as failed:
         return Answer(0, str(failed))
+
+
+def serves(url: str, instance: str) -> bool:
+    """Whether the server at this address is the one that wrote the folder's `listening.json`."""
+    answer = ask(url, "/admin/weir/v1/instance")
+    try:
+        return bool(instance) and json.loads(answer.text)["instance"] == instance
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def running(url: str, token: str | None = None) -> Iterator[Check]:
@@ -150,7 +162,7 @@ def descriptors() -> Check:
 
 
 def folder(data: Path) -> Iterator[Check]:
-    """What can be seen of a data folder without reading all of it."""
+    """The state of a data folder: of a stopped one all that a start reads, and no messages."""
     if not data.exists():
         return
     if not data.is_dir():
@@ -160,13 +172,36 @@ def folder(data: Path) -> Iterator[Check]:
         hint = f"run Weir as its owner, or: chown -R $(id -un) {data}"
         yield Check("data folder", State.FAILED, f"{data} may not be written by this user", hint)
         return
+    files = _files(data)
     losses = [str(path) for path in (data / "accepted-losses", data / "meta" / "accepted-losses") if path.exists()]
     losses += [str(path) for path in (data / "bookie" / "accepted-losses",) if path.exists()]
-    if losses:
+    if files.state is not State.GOOD:
+        yield files
+    elif losses:
         hint = "that file says what was given up; `weir verify` (stopped) says whether all else is whole"
         yield Check("data folder", State.WARNING, f"a loss was accepted: {', '.join(losses)}", hint)
     elif (data / "salvage.json").exists():
         hint = f"{data / 'salvage.json'} lists what was lost then"
         yield Check("data folder", State.GOOD, f"{data} was salvaged", hint)
     else:
-        yield Check("data folder", State.GOOD, f"{data}; to check every checksum, stop Weir and run `weir verify`")
+        yield files
+
+
+def _files(data: Path) -> Check:
+    """Whether all files are whole that a start reads."""
+    name = "data folder"
+    if not (data / "meta").exists() and not (data / "bookie").exists():
+        return Check(name, State.GOOD, str(data))
+    try:
+        report = run(lambda runtime: verify_folder(runtime, str(data.absolute()), entry_logs=False))
+    except FileLockedError:
+        hint = "to check every checksum, stop Weir and run `weir verify`"
+        return Check(name, State.GOOD, f"{data} is in use", hint)
+    except WeirError as bad:
+        return Check(name, State.FAILED, bad.what, bad.hint)
+    if report.is_whole:
+        hint = "`weir verify` checks the messages too"
+        return Check(name, State.GOOD, f"{data}: metadata, journal and indexes are whole", hint)
+    first = report.damages[0]
+    found = f"{len(report.damages)} damaged places, the first: {first.path} at byte {first.offset}: {first.what}"
+    return Check(name, State.FAILED, found, f"`weir verify {data}` lists all and says how to mend them")

@@ -70,7 +70,7 @@ def create(
     source = _with_folder(secret or private_key or "")
     data = run(lambda runtime: read_key(source, runtime.disk))
     signed = create_token(
-        load_secret(data) if secret is not None else load_private_key(data),
+        load_secret(data).key if secret is not None else load_private_key(data),
         role,
         expires_ms=None if expires is None else RealClock().wall_ms() + parse_span_ms(expires),
         algorithm=algorithm,
@@ -97,7 +97,7 @@ def access_key(*, role: str, secret: str | None, remote: Remote, out: Output) ->
     else:
         source = _with_folder(secret)
         data = run(lambda runtime: read_key(source, runtime.disk))
-        found = access_key_secret(load_secret(data), role)
+        found = access_key_secret(load_secret(data).key, role)
     if out.json:
         print_json({"accessKey": role, "secretKey": found})
         return
@@ -108,8 +108,7 @@ def access_key(*, role: str, secret: str | None, remote: Remote, out: Output) ->
 @token.command(epilog=examples("weir token secret > secret.key"))
 def secret() -> None:
     """Print a new shared secret as base64."""
-    # In the alphabet without slashes: a setting that begins with one may be a path, too.
-    click.echo(base64.urlsafe_b64encode(create_secret()).decode())
+    click.echo(base64.b64encode(create_secret()).decode())
 
 
 @token.command(epilog=examples("weir token keys --out signer     signer.key and signer.pub"))

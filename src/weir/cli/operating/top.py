@@ -1,19 +1,25 @@
 """`weir top`: what the console's first page shows, in a terminal."""
 
 import asyncio
+import os
 import sys
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import count
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from weir.cli.operating.scrape import SORTS, Overview, Scrape, overview, read_scrape
-from weir.cli.output import human_bytes, human_number, print_json
+from weir.cli.output import cut_middle, human_bytes, human_number, print_json
 from weir.cli.remote import Remote, remote_options
 from weir.client.admin import AdminClient
 
@@ -36,12 +42,16 @@ Examples:
 )
 @remote_options
 @click.option(
-    "--interval", type=click.FloatRange(_SHORTEST_S), default=2.0, show_default=True, help="Seconds between looks."
+    "--interval",
+    type=click.FloatRange(_SHORTEST_S),
+    default=2.0,
+    show_default=True,
+    help="Seconds between screens.",
 )
-@click.option("--count", "looks", type=click.IntRange(1), help="Look so often, and end; for ever if not given.")
+@click.option("--count", "looks", type=click.IntRange(1), metavar="N", help="End after N screens.")
 @click.option("--sort", type=click.Choice(SORTS), default="in", show_default=True, help="Which topics come first.")
 def top(remote: Remote, as_json: bool, interval: float, looks: int | None, sort: str) -> None:
-    """Watch a broker: rates, what waits, connections, disk, and its busiest topics. End it with Ctrl-C."""
+    """Watch a broker: rates, what waits, connections, disk, and its busiest topics. End it with q or Ctrl-C."""
 
     async def watch(client: AdminClient) -> None:
         if as_json or not sys.stdout.isatty():
@@ -69,9 +79,12 @@ async def _print(client: AdminClient, interval: float, looks: int, sort: str, *,
 async def _show(client: AdminClient, url: str, interval: float, looks: int | None, sort: str) -> None:
     before = await _scrape(client)
     rates: list[float] = []
-    with Live(Text(f"looking at {url} ..."), screen=looks is None, auto_refresh=False) as live:
+    quitting = asyncio.Event()
+    waiting = Live(Text(f"looking at {url} ..."), screen=looks is None, auto_refresh=False)
+    with _key("q", quitting), waiting as live:
         for look in count(1):
-            await asyncio.sleep(interval)
+            if await _happens(quitting, interval):
+                return
             now = await _scrape(client)
             room = max(3, live.console.height - _AROUND)
             seen = overview(before, now, sort=sort, most=room)
@@ -82,6 +95,37 @@ async def _show(client: AdminClient, url: str, interval: float, looks: int | Non
                 return
 
 
+@contextmanager
+def _key(key: str, pressed: asyncio.Event) -> Iterator[None]:
+    """Set the event when the key is pressed; nothing if the standard input is no terminal."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def read() -> None:
+        if key in os.read(descriptor, 64).decode(errors="replace").lower():
+            pressed.set()
+
+    before = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor)
+    loop.add_reader(descriptor, read)
+    try:
+        yield
+    finally:
+        loop.remove_reader(descriptor)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+async def _happens(event: asyncio.Event, within_s: float) -> bool:
+    try:
+        async with asyncio.timeout(within_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
 async def _scrape(client: AdminClient) -> Scrape:
     return read_scrape(await client.metrics(), asyncio.get_running_loop().time())
 
@@ -90,7 +134,9 @@ def screen(seen: Overview, rates: list[float], url: str) -> RenderableType:
     """One look."""
     head = Table.grid(padding=(0, 3))
     head.add_row(
-        f"[bold]weir[/] {escape(url)}", f"up {duration(seen.up_s)}", f"[cyan]{bars(rates)}[/]" if rates else ""
+        f"[bold]weir[/] {escape(url)}",
+        f"up {duration(seen.up_s)}",
+        *([f"[cyan]{bars(rates)}[/]", "[dim]q quits[/]"] if rates else []),
     )
     facts = Table.grid(padding=(0, 3))
     facts.add_row(
@@ -113,14 +159,27 @@ def screen(seen: Overview, rates: list[float], url: str) -> RenderableType:
     return Group(head, facts, machine, *warnings, *streams, "", _topics(seen))
 
 
+class _Name:
+    """A name that fits its column."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(cut_middle(self._name, options.max_width), no_wrap=True)
+
+    def __rich_measure__(self, _console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, min(len(self._name), options.max_width))
+
+
 def _topics(seen: Overview) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
-    table.add_column("TOPIC", ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column("TOPIC", ratio=1, no_wrap=True)
     for column in ("IN/S", "OUT/S", "BYTES/S", "WAIT", "SIZE", "PROD", "CONS"):
         table.add_column(column, justify="right", no_wrap=True)
     for line in seen.busiest:
         table.add_row(
-            escape(line.topic.removeprefix("persistent://")),
+            _Name(line.topic.removeprefix("persistent://")),
             human_number(line.messages_in),
             human_number(line.messages_out),
             human_bytes(line.bytes_in),

@@ -49,6 +49,8 @@ def verify(data: str, out: Output) -> int:
         elif report.is_whole:
             click.echo("everything is whole")
         else:
+            for command in report.remedies:
+                click.echo(f"to mend the bookie's cookie: {command}")
             click.echo(f"to save what can be read: weir salvage {data} --into NEW")
     return 0 if report.is_whole else DAMAGED
 

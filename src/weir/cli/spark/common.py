@@ -41,7 +41,8 @@ def need_spark() -> None:
     if missing:
         raise SparkSetupError(f"SQL runs on Spark, and {', '.join(missing)} is not installed")
     # Spark's errors come as exceptions; its own log of them would stand beside each.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def quiet_session(

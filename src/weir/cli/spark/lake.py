@@ -19,9 +19,11 @@ from weir.model.errors import ConfigError, LakeError
 from weir.model.topics import NamespaceName, TopicName
 
 if TYPE_CHECKING:
+    from weir.spark.lake.definitions import Definition
     from weir.spark.lake.export import Exported
     from weir.spark.lake.runner import LakeRunner
     from weir.spark.lake.upkeep import Limits, Tasks
+    from weir.spark.sql.cluster import WeirCluster
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ _STOP_AT = "WEIR_LAKE_STOP_AT"
 \b
 Examples:
   weir lake on orders                          a table beside the broker's data
-  weir lake on public/default --to s3://lake   every topic of a namespace, in a bucket
+  weir lake on shop/orders --catalog archive   every topic of a namespace, in a catalog of the superuser's
   weir lake on orders --tiered-after 1d        and delete old ledgers: brokers serve them from the lake
   weir lake run --once                         export all that is acknowledged now
   weir lake run                                go on doing so, until Ctrl-C
@@ -87,18 +89,20 @@ def need_lake() -> None:
         "weir lake on orders",
         "weir lake on orders --to /srv/lake --keep 365d",
         "weir lake on orders --tiered-after 1d",
+        "weir lake on shop/orders --catalog archive",
         "weir lake on public/default --to s3://lake/weir --option s3.endpoint=http://minio:9000",
-        "weir lake on public/default --to s3://lake --catalog http://catalog:8181",
     )
 )
 @click.argument("what", metavar="NAMESPACE|TOPIC")
 @click.option(
-    "--to", metavar="URL", help="A folder, or s3://bucket/...; by default `lake` beside the broker's data."
+    "--catalog",
+    metavar="NAME",
+    help="A catalog of `weir lake catalogs list`; the one called default, by default. Superusers may write a URL.",
 )
 @click.option(
-    "--catalog",
+    "--to",
     metavar="URL",
-    help="sqlite:///FILE (beside the tables, by default), postgresql://..., or a REST one.",
+    help="For superusers: a folder, or s3://bucket/...; defines a catalog with this place for the tenant.",
 )
 @click.option(
     "--keep", metavar="SPAN", help="For how long messages stay in the lake, as in 365d; by default for ever."
@@ -113,9 +117,9 @@ def need_lake() -> None:
     "options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Of the store or catalog, by pyiceberg's names.",
+    help="For superusers, with --to: of the store or catalog, by pyiceberg's names.",
 )
-@remote_options
+@remote_options(changes=True)
 def on(
     *,
     what: str,
@@ -129,36 +133,86 @@ def on(
 ) -> None:
     """Export a topic, or every topic of a namespace, into tables from now on; `weir lake run` does it."""
     need_lake()
-    from weir.client.streams import listeners
+    from weir.model.lake import LakeSelection
     from weir.spark.lake import definitions as lakes
-    from weir.spark.lake.holding import check_there, hold
+    from weir.spark.lake.holding import check_there, hold, skipped_topics
     from weir.spark.lake.stores import open_catalog
 
     namespace, topic = _named(what)
     place = place_of(remote, None)
     pairs = parse_pairs(options)
-    lakes.check_options(pairs)
-    data = listeners(place.access).data
-    url = lakes.where(to, data)
-    wanted = lakes.Definition(
-        url,
-        lakes.catalog_of(catalog, url, data),
-        pairs,
-        None if keep is None else parse_span_ms(keep),
-        None if tiered_after is None else parse_span_ms(tiered_after),
-    )
     # What is wrong is said now, before anything of it is kept.
+    keep_ms = None if keep is None else parse_span_ms(keep)
+    tiered_after_ms = None if tiered_after is None else parse_span_ms(tiered_after)
     if topic is not None:
         check_there(place, topic)
-    open_catalog(wanted)
-    lakes.turn_on(place.access, namespace, None if topic is None else topic.local, wanted)
+    named = catalog is not None and ":" not in catalog
+    if named and (to is not None or pairs):
+        raise ConfigError(
+            f"--catalog {catalog} names a catalog that has its place and options",
+            hint="leave --to and --option out, or define another one: weir lake catalogs set NAME --to URL",
+        )
+    if named:
+        name = catalog or ""
+    else:
+        found = _found_default(place, plain=to is None and catalog is None and not pairs)
+        if found is None:
+            wanted = _placed(place, to, catalog, pairs)
+            open_catalog(wanted)
+            plain = to is None and catalog is None and not pairs
+            name = lakes.ensure_catalog(place.access, wanted, namespace.tenant, "default" if plain else None)
+        else:
+            name = found
+    lakes.select(
+        place.access,
+        namespace,
+        None if topic is None else topic.local,
+        LakeSelection(name, keep_ms, tiered_after_ms),
+    )
     held = hold(place, namespace, topic)
-    done(f"{what} is in the lake: {url} ({held} topic{'' if held == 1 else 's'} now)", as_json=as_json, to=url)
+    defined = next((one.defined for one in lakes.list_catalogs(place.access) if one.name == name), None)
+    url = None if defined is None else defined.to
+    where = f"catalog {name}" if url is None else url
+    skipped = () if topic is not None else skipped_topics(place, namespace)
+    if skipped and not as_json:
+        names = ", ".join([*skipped[:3], *(["..."] if len(skipped) > 3 else [])])
+        click.echo(
+            f"{len(skipped)} internal topics are left out ({names}); "
+            f"weir lake on {namespace}/TOPIC exports one of them",
+            err=True,
+        )
+    done(
+        f"{what} is in the lake: {where} ({held} topic{'' if held == 1 else 's'} now)",
+        as_json=as_json,
+        to=url,
+        catalog=name,
+    )
+
+
+def _found_default(place: "WeirCluster", *, plain: bool) -> str | None:
+    """The catalog of those who name none, if there is one."""
+    from weir.model.lake import DEFAULT_CATALOG
+    from weir.spark.lake.definitions import list_catalogs
+
+    there = plain and any(one.name == DEFAULT_CATALOG for one in list_catalogs(place.access))
+    return DEFAULT_CATALOG if there else None
+
+
+def _placed(place: "WeirCluster", to: str | None, catalog: str | None, options: Mapping[str, str]) -> "Definition":
+    """What a superuser writes with addresses."""
+    from weir.client.streams import listeners
+    from weir.spark.lake import definitions as lakes
+
+    data = listeners(place.access).data
+    url = lakes.where(to, data)
+    found = lakes.Definition(url, lakes.catalog_of(catalog, url, data), options)
+    found.check()
+    return found
 
 
 @lake.command(epilog=examples("weir lake off orders", "weir lake off public/default"))
 @click.argument("what", metavar="NAMESPACE|TOPIC")
-@remote_options
+@remote_options(changes=True)
 def off(*, what: str, remote: Remote, as_json: bool) -> None:
     """Export it no longer. Its tables stay as they are."""
     need_lake()
@@ -170,6 +224,108 @@ def off(*, what: str, remote: Remote, as_json: bool) -> None:
     was_on = lakes.turn_off(place.access, namespace, None if topic is None else topic.local)
     let_go(place, namespace, topic)
     done(f"{what} {'is no longer' if was_on else 'was not'} in the lake", as_json=as_json)
+
+
+@lake.group(
+    epilog=examples(
+        "weir lake catalogs list",
+        "weir lake catalogs set archive --to s3://lake/weir --option s3.endpoint=http://minio:9000",
+        "weir lake catalogs remove archive",
+    )
+)
+def catalogs() -> None:
+    """Catalogs of tables: superusers define them, namespaces select one by its name."""
+
+
+@catalogs.command(
+    "set",
+    epilog=examples(
+        "weir lake catalogs set archive --to /srv/lake",
+        "weir lake catalogs set archive --to s3://lake/weir --option s3.endpoint=http://minio:9000 --tenant shop",
+        "weir lake catalogs set archive --to s3://lake --catalog http://catalog:8181",
+    ),
+)
+@click.argument("name")
+@click.option(
+    "--to", metavar="URL", help="A folder, or s3://bucket/...; by default `lake` beside the broker's data."
+)
+@click.option(
+    "--catalog",
+    metavar="URL",
+    help="sqlite:///FILE (beside the tables, by default), postgresql://..., or a REST one.",
+)
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Of the store or catalog, by pyiceberg's names; only those that docs/lake.md lists.",
+)
+@click.option(
+    "--tenant", "tenants", multiple=True, metavar="TENANT", help="Who may select it; by default every tenant."
+)
+@remote_options
+def set_catalog(
+    *,
+    name: str,
+    to: str | None,
+    catalog: str | None,
+    options: tuple[str, ...],
+    tenants: tuple[str, ...],
+    remote: Remote,
+    as_json: bool,
+) -> None:
+    """Define a catalog, or define it anew. Takes a superuser."""
+    need_lake()
+    from weir.model.lake import LakeCatalog, check_catalog_name
+    from weir.spark.lake import definitions as lakes
+    from weir.spark.lake.stores import open_catalog
+
+    check_catalog_name(name)
+    place = place_of(remote, None)
+    wanted = _placed(place, to, catalog, parse_pairs(options))
+    open_catalog(wanted)
+    defined = LakeCatalog(name, wanted.to, wanted.catalog, wanted.options, tenants or None)
+    lakes.put_catalog(place.access, defined)
+    whose = ", ".join(tenants) if tenants else "every tenant"
+    done(f"catalog {name} is defined: {wanted.to}, for {whose}", as_json=as_json, name=name, to=wanted.to)
+
+
+@catalogs.command("list", epilog=examples("weir lake catalogs list", "weir lake catalogs list -o wide"))
+@remote_options
+def list_catalogs(*, remote: Remote, out: Output) -> None:
+    """The catalogs that may be selected; for superusers, all, with their addresses."""
+    from weir.spark.lake import definitions as lakes
+
+    rows: list[tuple[object, ...]] = []
+    for one in lakes.list_catalogs(place_of(remote, None).access):
+        found = one.defined
+        if found is None:
+            rows.append((one.name, one.kind, None, None, None, None))
+            continue
+        pairs = ", ".join(f"{name}={value}" for name, value in sorted(found.options.items()))
+        tenants = "*" if found.tenants is None else ", ".join(found.tenants)
+        rows.append((one.name, one.kind, found.to, tenants, found.catalog, pairs))
+    columns = [
+        Column("name"),
+        Column("kind"),
+        Column("to", cut="start"),
+        Column("tenants"),
+        Column("catalog", wide=True),
+        Column("options", wide=True),
+    ]
+    out.table(columns, rows)
+
+
+@catalogs.command("remove", epilog=examples("weir lake catalogs remove archive"))
+@click.argument("name")
+@remote_options
+def remove(*, name: str, remote: Remote, as_json: bool) -> None:
+    """Remove a catalog that no namespace selects. Its tables stay. Takes a superuser."""
+    from weir.spark.lake import definitions as lakes
+
+    lakes.remove_catalog(place_of(remote, None).access, name)
+    done(f"catalog {name} is removed", as_json=as_json, name=name)
 
 
 @lake.command(
@@ -187,7 +343,7 @@ def off(*, what: str, remote: Remote, as_json: bool) -> None:
 @click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
 @master_option("Where Spark's tasks run; `none`: without Spark")
 @click.option("--memory", default="1g", show_default=True, help="Memory of Spark's driver.")
-@remote_options
+@remote_options(changes=True)
 def run(
     *,
     once: bool,
@@ -242,7 +398,7 @@ def run(
 @click.option(
     "--master", default="none", show_default=True, help="Where Spark's tasks run; `none`: in this process."
 )
-@remote_options
+@remote_options(changes=True)
 def upkeep(
     *, snapshots: str, orphans: str, small: str, files: int, master: str, remote: Remote, as_json: bool
 ) -> None:

@@ -79,7 +79,7 @@ def init(*, name: str, source: str, sink: str) -> None:
 @_MASTER
 @click.option("--memory", default="1g", show_default=True, help="Memory of Spark's driver.")
 @click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
-@remote_options
+@remote_options(changes=True)
 def run(
     *,
     folder: str,

@@ -68,7 +68,7 @@ __dead_reason, __dead_subscription, __dead_deliveries, __dead_at. See docs/repla
 @click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
 @master_option("Where Spark picks the messages")
 @click.option("--no-server", is_flag=True, help="Start Spark in this process, not in the server of weir sql.")
-@remote_options
+@remote_options(changes=True)
 @click.pass_context
 def replay(
     ctx: click.Context,
@@ -168,7 +168,7 @@ def list_replays(*, topic: str | None, remote: Remote, out: Output) -> None:
 @click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
 @master_option("Where Spark picks the messages")
 @click.option("--no-server", is_flag=True, help="Start Spark in this process, not in the server of weir sql.")
-@remote_options
+@remote_options(changes=True)
 def resume(
     *, replay_id: str | None, kafka: str | None, master: str, no_server: bool, remote: Remote, as_json: bool
 ) -> None:
@@ -201,7 +201,7 @@ def resume(
 
 @replay.command(epilog=examples("weir replay cancel 20261116-081500-a1b2c3"))
 @click.argument("replay_id", metavar="ID")
-@remote_options
+@remote_options(changes=True)
 def cancel(*, replay_id: str, remote: Remote, as_json: bool) -> None:
     """End a replay; what was delivered stays delivered."""
     need_spark()

@@ -1,6 +1,7 @@
 """`weir sql`: topics as tables, at a prompt or from a script."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -89,6 +90,9 @@ def sql(
     need_spark()
     given = [*texts, *([_read(file)] if file is not None else [])]
     asked = not given and sys.stdin.isatty()
+    if not given and not asked:
+        given = [sys.stdin.read()]
+    remote.changes = asked or any(map(_CHANGING.search, given))
     hello = hello_of(
         remote,
         as_json=out.json,
@@ -112,9 +116,15 @@ def sql(
         if asked:
             _prompt(session, printer, debug=debug)
         else:
-            _script(session, printer, given or [sys.stdin.read()], debug=debug)
+            _script(session, printer, given, debug=debug)
     finally:
         session.close()
+
+
+#: A statement that may change something; a comment or a text that looks like one does no harm.
+_CHANGING = re.compile(
+    r"(?:\A|;|\n)\s*(?:create|drop|alter|insert|pause|resume|truncate|delete|update|merge|set)\b", re.IGNORECASE
+)
 
 
 def _script(session: Session, printer: Printer, texts: list[str], *, debug: bool) -> None:

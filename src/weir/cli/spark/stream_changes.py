@@ -38,7 +38,7 @@ It stops at the end of the batch that it is in; what waits for it is kept, and i
 """
 )
 @_names
-@remote_options
+@remote_options(changes=True)
 def pause(*, names: tuple[str, ...], remote: Remote, as_json: bool) -> None:
     """Let streams pause, until they are resumed."""
     access = access_of(remote)
@@ -60,7 +60,7 @@ It goes on with what came meanwhile. Ends with 1 if it fails at once; `weir stre
 """
 )
 @_names
-@remote_options
+@remote_options(changes=True)
 def resume(*, names: tuple[str, ...], remote: Remote, as_json: bool) -> None:
     """Let paused streams run again."""
     access = access_of(remote)
@@ -86,7 +86,7 @@ What it has written stays: delete its topic with weir topics delete.
 )
 @_names
 @click.option("--if-exists", is_flag=True, help="One that is not there is no error.")
-@remote_options
+@remote_options(changes=True)
 def drop(*, names: tuple[str, ...], if_exists: bool, remote: Remote, as_json: bool) -> None:
     """End streams for good; the topics that they wrote stay."""
     access = access_of(remote)

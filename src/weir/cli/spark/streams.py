@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +19,7 @@ from weir.cli.spark.common import need_spark, place_of, spark_config
 from weir.cli.spark.sql_views import print_watched
 from weir.cli.spark.stream_changes import access_of, drop, found_streams, pause, resume, short_name
 from weir.client.stream_rows import COLUMNS, FIELDS, described, listed
-from weir.model.errors import NetworkError, RunnerBusyError, TopicClosedError
+from weir.model.errors import NetworkError, RunnerBusyError, SparkJvmError, TopicClosedError
 
 if TYPE_CHECKING:
     from weir.client.blocking import Access
@@ -160,7 +161,7 @@ Examples:
 @click.option("--standby", is_flag=True, help="While another one runs the streams, wait until it does not.")
 @click.option("--debug", is_flag=True, help="Log all that Spark and Java say of a stream that fails.")
 @click.option("--leave-when-idle", is_flag=True, help="End when there are no streams for a minute.")
-@remote_options
+@remote_options(changes=True)
 def run(
     *,
     checkpoints: str | None,
@@ -176,6 +177,8 @@ def run(
 ) -> None:
     """Run the streams: one process does it for all of them, as a superuser where there are tokens."""
     need_spark()
+    from py4j.protocol import Py4JError
+
     from weir.spark.serving.runner_starter import checkpoint_folder
     from weir.spark.sessions import session
     from weir.spark.sql import runner as runners
@@ -208,8 +211,12 @@ def run(
         click.echo(f"running streams as process {os.getpid()}; checkpoints in {folder}")
         runners.run(runner, lambda: bool(stopped), patience_s=patience, leave_when_idle=leave_when_idle)
         runner.close()
+    except SparkJvmError:
+        runner.close()  # the next process need not wait for the lease to run out
+        raise
     finally:
-        spark.stop()
+        with suppress(OSError, Py4JError):  # the JVM may be what has ended
+            spark.stop()
 
 
 def _stand_by(access: "Access") -> None:

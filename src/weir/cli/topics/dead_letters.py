@@ -1,7 +1,7 @@
 """`weir subscriptions retry` and `dead-letters`: what becomes of messages that fail, and putting them back."""
 
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,7 +16,7 @@ from weir.cli.remote import Remote, remote_options
 from weir.cli.topics.stats import partitions_of
 from weir.cli.values import parse_moment_ms, show_moment
 from weir.client.admin import AdminClient, join, topic_path
-from weir.model.errors import ConfigError, NotAllowedError
+from weir.model.errors import ConfigError, NotFoundError
 from weir.model.topics import TopicName
 from weir.runtime.real import RealClock
 
@@ -129,7 +129,7 @@ def list_(*, count: int, remote: Remote, out: Output, **which: Any) -> None:
 
     async def work(admin: AdminClient) -> list[Any]:
         found: list[Any] = []
-        async for place, path in _places(admin, which):
+        for place, path in await _places(admin, which):
             start: int | None = 0
             while start is not None and len(found) < count:
                 query = {**_query(which), "from": start, "limit": min(_PAGE, count - len(found))}
@@ -180,12 +180,15 @@ async def _redrive(admin: AdminClient, which: dict[str, Any], *, dry_run: bool, 
     moved = kept = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("letters"))
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
-        async for place, path in _places(admin, which):
+        places = await _places(admin, which)
+        # letters that come while the command runs, or died again because of it, are not redriven
+        ends = [(await admin.own("GET", f"{path}?limit=1"))["end"] for _, path in places]
+        for (place, path), end in zip(places, ends, strict=True):
             task = bar.add_task(place.local, total=None)
             start: int | None = 0
             looked_at = 0
             while start is not None:
-                query = {**_query(which), "from": start, "limit": _PAGE}
+                query = {**_query(which), "before": end, "from": start, "limit": _PAGE}
                 if dry_run:
                     page = await admin.own("GET", _with_query(path, query))
                     moved += sum(one["reason"] is not None for one in page["letters"])
@@ -199,8 +202,9 @@ async def _redrive(admin: AdminClient, which: dict[str, Any], *, dry_run: bool, 
     return moved, kept
 
 
-async def _places(admin: AdminClient, which: dict[str, Any]) -> AsyncIterator[tuple[TopicName, str]]:
-    """The topics in which the subscription's dead letters are, each partition by itself."""
+async def _places(admin: AdminClient, which: dict[str, Any]) -> list[tuple[TopicName, str]]:
+    """The topics in which the subscription's dead letters are, each partition by itself; nothing if the
+    subscription has had none so far. NotFoundError if there is no such topic as the command names."""
     topic = TopicName.parse(which["topic"])
     named = which["place"]
     if named is None:
@@ -208,13 +212,13 @@ async def _places(admin: AdminClient, which: dict[str, Any]) -> AsyncIterator[tu
         place = TopicName.parse((await admin.get(path))["deadLetterTopic"])
     else:
         place = TopicName.parse(named if "/" in named else f"{topic.namespace}/{named}")
-    parts = [place]
     try:
-        await admin.own("GET", f"{_path(place)}?limit=1")
-    except NotAllowedError:  # it is partitioned
-        parts = [place.at(number) for number in range(await partitions_of(admin, place))]
-    for part in parts:
-        yield part, _path(part)
+        count = await partitions_of(admin, place)
+    except NotFoundError:
+        if named is not None:
+            raise
+        return []
+    return [(part, _path(part)) for part in [place.at(number) for number in range(count)] or [place]]
 
 
 def _path(topic: TopicName) -> str:

@@ -1,5 +1,6 @@
 """`weir schemas`: what the messages of a topic look like."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from weir.cli.remote import Remote, remote_options
 from weir.cli.values import parse_pairs, show_moment
 from weir.client.admin import join
 from weir.model.errors import ConfigError
+from weir.model.json_schema import is_json_schema, to_avro
 from weir.model.topics import TopicName
 
 
@@ -72,7 +74,7 @@ _PROPERTY = click.option("--property", "properties", multiple=True, metavar="NAM
 def upload(
     *, topic: str, kind: str, file: str | None, properties: tuple[str, ...], remote: Remote, as_json: bool
 ) -> None:
-    """Give a topic a new version of its schema, if its policy allows."""
+    """Give a topic a new version of its schema, if its policy allows. JSON: a JSON Schema or an Avro record."""
     body = _body(kind, file, properties)
     answer = remote.admin(lambda admin: admin.post(_path(topic, "schema"), body))
     done(f"schema of {topic} uploaded", as_json=as_json, answer=answer)
@@ -99,7 +101,7 @@ def check(
 ) -> None:
     """Ask whether a schema could be uploaded. Exits with 1 if not."""
     body = _body(kind, file, properties)
-    answer = remote.admin(lambda admin: admin.post(_path(topic, "compatibility"), body))
+    answer = remote.admin(lambda admin: admin.post(_path(topic, "compatibility"), body), reads=True)
     good = bool(answer.get("isCompatibility", answer.get("compatibility")))
     strategy = answer.get("schemaCompatibilityStrategy", "")
     if as_json:
@@ -133,7 +135,18 @@ def _body(kind: str, file: str | None, properties: tuple[str, ...]) -> dict[str,
             text = Path(file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as failure:
             raise ConfigError(f"cannot read {file}: {failure}", hint="check --file") from None
+    if kind.upper() == "JSON":
+        text = _avro_of(text)
     return {"type": kind.upper(), "schema": text, "properties": parse_pairs(properties)}
+
+
+def _avro_of(text: str) -> str:
+    """JSON Schema as the Avro definition that Pulsar's clients know; anything else as it is."""
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return text  # the server says what is wrong
+    return json.dumps(to_avro(said)) if is_json_schema(said) else text
 
 
 def _field(found: dict[str, Any], name: str) -> object:

@@ -47,6 +47,18 @@ async def topic_stats(admin: AdminClient, topic: TopicName, partitions: int | No
     return found
 
 
+async def overviews(admin: AdminClient, namespace: NamespaceName) -> dict[str, dict[str, Any]]:
+    """Of all persistent topics of a namespace: what lists show. The server loads no topic for it."""
+    found: dict[str, dict[str, Any]] = {}
+    after: dict[str, str] = {}
+    while True:
+        page = await admin.own("GET", join("overviews", namespace.tenant, namespace.name), query=after)
+        found |= page["topics"]
+        if not page["next"]:
+            return found
+        after = {"after": page["next"]}
+
+
 async def stats_of(admin: AdminClient, topics: dict[str, int]) -> dict[str, dict[str, Any]]:
     """Of many; those that are gone meanwhile, or that this user may not look at, are missing."""
     found: dict[str, dict[str, Any]] = {}

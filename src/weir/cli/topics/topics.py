@@ -13,7 +13,7 @@ from weir.cli.remote import Remote, remote_options
 from weir.cli.topics import views
 from weir.cli.topics.message_policies import add_message_policies
 from weir.cli.topics.retention import retention_body, retention_options, retention_text
-from weir.cli.topics.stats import partitions_of, stats_of, topic_names, topic_stats
+from weir.cli.topics.stats import overviews, partitions_of, stats_of, topic_names, topic_stats
 from weir.cli.values import parse_pairs, short_topic
 from weir.client.admin import AdminClient, topic_path
 from weir.model.errors import NotAllowedError
@@ -71,7 +71,9 @@ def list_(namespace: str, non_persistent: bool, sizes: bool | None, remote: Remo
         found = await topic_names(admin, name, domain)
         people = out.format in (Format.TABLE, Format.WIDE)
         wanted = sizes if sizes is not None else out.wide or (people and len(found) <= _SIZES_OF)
-        return found, await stats_of(admin, found) if wanted else None
+        if not wanted:
+            return found, None
+        return found, await (overviews(admin, name) if domain is Domain.PERSISTENT else stats_of(admin, found))
 
     found, stats = remote.admin(work)
     # On a terminal as one would type it; in full for programs.

@@ -70,7 +70,7 @@ def topic_row(topic: str, partitions: int, stats: dict[str, Any] | None) -> tupl
         Bytes(stats.get("storageSize", 0)),
         Rate(stats.get("msgRateIn", 0.0)),
         Rate(stats.get("msgRateOut", 0.0)),
-        len(stats.get("publishers") or ()),
+        stats.get("producers", len(stats.get("publishers") or ())),
         len(subscriptions),
         sum(len(one.get("consumers") or ()) for one in subscriptions.values()),
         max((one.get("msgBacklog", 0) for one in subscriptions.values()), default=0),

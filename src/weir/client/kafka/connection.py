@@ -65,6 +65,8 @@ _NEWEST = {
 }
 #: With transactions version 2 (KIP-890): producing and moving positions join, and each end begins an epoch.
 _NEWEST_2 = {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}
+#: A fetch that names topics by their ids: it never reads another topic that has taken the name.
+_FETCH_BY_ID = 13
 _IOV = 512
 
 
@@ -75,6 +77,8 @@ class KafkaConnection:
         self.address = address
         self._settings = settings
         self._versions: dict[int, int] = {ApiKey.API_VERSIONS: 0}
+        #: Whether fetches may name topics by their ids.
+        self.fetches_by_id = False
         self._waiting: deque[tuple[int, int, int]] = deque()
         self._last_id = 0
         #: Whether the other end closed it, broke it, or did not answer in time; and if so, whether it was that.
@@ -100,6 +104,8 @@ class KafkaConnection:
         """Send a request; its answer is received in turn."""
         key = _KEYS[type(request)]
         version = self._versions.get(key)
+        if isinstance(request, m.FetchRequest) and any(any(topic.topic_id) for topic in request.topics):
+            version = _FETCH_BY_ID if self.fetches_by_id else None
         if version is None:
             raise UnknownVersionError(f"{self.address} does not serve {key.name}")
         self._last_id += 1
@@ -171,6 +177,8 @@ class KafkaConnection:
                 best = min(newest[ApiKey(api.api_key)], api.max_version, ours[1])
                 if best >= max(api.min_version, ours[0]):
                     self._versions[api.api_key] = best
+            if api.api_key == ApiKey.FETCH:
+                self.fetches_by_id = api.max_version >= _FETCH_BY_ID
         if self._settings.login is not None:
             self._log_in(self._settings.login.user, self._settings.login.password)
 

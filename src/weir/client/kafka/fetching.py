@@ -29,7 +29,12 @@ class Fetched:
 class Fetcher:
     """`ask` for what begins at an offset, then `take` it; one at a time."""
 
-    def __init__(self, cluster: Cluster, partition: Partition, *, committed: bool = True) -> None:
+    def __init__(
+        self, cluster: Cluster, partition: Partition, *, committed: bool = True, topic_id: str = ""
+    ) -> None:
+        """`topic_id`: of the topic that is meant; TopicNotFoundError if another one has its name. Brokers that
+        know no ids ignore it."""
+        self._topic_id = bytes.fromhex(topic_id)
         self._cluster = cluster
         self._partition = partition
         self._isolation = 1 if committed else 0
@@ -72,7 +77,13 @@ class Fetcher:
             min_bytes=1,
             max_bytes=max_bytes,
             isolation_level=self._isolation,
-            topics=[m.FetchRequest.FetchTopic(topic=self._partition.topic, partitions=[part])],
+            topics=[
+                m.FetchRequest.FetchTopic(
+                    topic=self._partition.topic,
+                    topic_id=self._topic_id if self._topic_id and connection.fetches_by_id else bytes(16),
+                    partitions=[part],
+                )
+            ],
         )
         connection.send(request)
         self._connection = connection

@@ -1,4 +1,8 @@
-"""How far a group has come, kept by the brokers: in Weir, the position of a subscription."""
+"""How far a group has come, kept by the brokers: in Weir, the position of a subscription.
+
+Brokers keep positions by the names of topics. A client that commits with `of_topic` says which topic of the name
+it has read, so a position that reaches a topic that was created again meanwhile is recognized by `is_of`.
+"""
 
 from collections.abc import Iterable, Mapping
 
@@ -6,9 +10,30 @@ from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.refusals import check
 from weir.wire.kafka import messages as m
 
+_TOPIC_ID = "topic-id="
 
-def commit(cluster: Cluster, group: str, positions: Mapping[Partition, int], metadata: str = "") -> None:
-    """Set the offsets of the next messages that the group wants. It must have no members."""
+
+def of_topic(topic_id: str) -> str:
+    """Metadata for positions in the topic with this id."""
+    return f"{_TOPIC_ID}{topic_id}" if topic_id else ""
+
+
+def is_of(metadata: str, topic_id: str) -> bool:
+    """Whether a position is of the topic with this id. Positions without an id are of any topic."""
+    return not metadata.startswith(_TOPIC_ID) or not topic_id or metadata == of_topic(topic_id)
+
+
+def commit(
+    cluster: Cluster,
+    group: str,
+    positions: Mapping[Partition, int],
+    metadata: str | Mapping[str, str] = "",
+    *,
+    ids: Mapping[str, str] | None = None,
+) -> None:
+    """Set the offsets of the next messages that the group wants. It must have no members. `metadata`: of all
+    positions, or by topic. `ids`: which topics the positions are of, in place of `metadata`."""
+    said = metadata if ids is None else {topic: of_topic(topic_id) for topic, topic_id in ids.items()}
     topics: dict[str, list[m.OffsetCommitRequest.OffsetCommitRequestPartition]] = {}
     for partition, offset in positions.items():
         topics.setdefault(partition.topic, []).append(
@@ -16,7 +41,7 @@ def commit(cluster: Cluster, group: str, positions: Mapping[Partition, int], met
                 partition_index=partition.index,
                 committed_offset=offset,
                 committed_leader_epoch=-1,
-                committed_metadata=metadata,
+                committed_metadata=said if isinstance(said, str) else said.get(partition.topic, ""),
             )
         )
     request = m.OffsetCommitRequest(

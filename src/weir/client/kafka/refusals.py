@@ -37,6 +37,7 @@ _BY_CODE: dict[int, tuple[type[errors.WeirError], str]] = {
     88: (errors.UnstablePositionError, "a transaction that moves the position is open"),
     89: (errors.ProducersHeldError, "the broker asks to wait"),
     90: (errors.StaleEpochError, "a newer producer has taken over"),
+    100: (errors.TopicNotFoundError, "the topic was deleted, or deleted and created again"),
     120: (errors.NotInTransactionError, "the partition is not part of the transaction"),
 }
 

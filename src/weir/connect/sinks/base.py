@@ -7,7 +7,7 @@ from weir.client.kafka.cluster import Partition
 from weir.client.kafka.producing import Sender
 from weir.client.registry import TopicSchema, kafka_name
 from weir.connect.inlet import Inlet, Piece
-from weir.connect.outlet import chunks, ensure_topic
+from weir.connect.outlet import TOPIC_ID, Outlet, chunks, ensure_topic, positions_topic
 from weir.connect.task import Job, Message, Status
 from weir.connect.values import Decoder, latest_schema
 from weir.model.topics import TopicName
@@ -28,7 +28,10 @@ class Sink:
         self._decoders.clear()
         kept = self.kept()
         ids = self.kept_ids()
-        self.inlet.open(kept, ids)
+        begun = self._note([])
+        self.inlet.open(kept, ids, begun)
+        if begun != self.inlet.ids:
+            self._note(list(self.inlet.ids))
         new = {topic: found for topic, found in self.inlet.ids.items() if found and topic not in ids}
         if new:
             self.keep_ids(new)
@@ -44,6 +47,20 @@ class Sink:
 
     def keep_ids(self, ids: Mapping[str, str]) -> None:
         """Of topics that nothing is known of yet."""
+
+    def _note(self, topics: Sequence[str]) -> dict[str, str]:
+        """Note that the sink has begun to read these topics; answers those that were noted before, with their ids.
+        A sink that begins at the end needs that: a topic that was created again is not begun at its end."""
+        if self.job.option("start") != "latest":
+            return {}
+        name = f"weir-connect-{self.job.id}-begun"
+        outlet = Outlet(self.job.place.kafka, name, kafka_name(positions_topic(self.job)))
+        try:
+            found = {key.removeprefix(TOPIC_ID): str(said) for key, said in outlet.open().items()}
+            outlet.write([], {f"{TOPIC_ID}{topic}": self.inlet.ids[topic] for topic in topics})
+            return found
+        finally:
+            outlet.close()
 
     def interrupt(self) -> None:
         """Steps are short."""

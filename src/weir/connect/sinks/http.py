@@ -70,9 +70,11 @@ class HttpSink(Sink):
     def _ask(self, piece: Piece, messages: Sequence[tuple[int, Message]]) -> None:
         body = plain_json([self._record(offset, message) for offset, message in messages])
         first, last = messages[0][0], messages[-1][0]
+        # Offsets of a topic that was created again are other messages.
+        which = filter(None, [self.inlet.ids.get(piece.partition.topic)])
         headers = {
             "Content-Type": "application/json",
-            "Idempotency-Key": f"{self.job.id}/{piece.partition}/{first}-{last}",
+            "Idempotency-Key": "/".join((self.job.id, *which, str(piece.partition), f"{first}-{last}")),
         }
         pause_s = _FIRST_PAUSE_S
         for attempt in range(self.job.option("retries") + 1):

@@ -37,11 +37,16 @@ class PulsarSink(Sink):
             local = partition.topic.rpartition("..")[2]
             self._producers[partition] = self._client.create_producer(
                 f"{self.job.option('prefix')}{local}",
-                producer_name=f"weir-connect-{self.job.id}-{partition}",
+                # Sequence ids are offsets: those of a topic that was created again begin anew.
+                producer_name=f"weir-connect-{self.job.id}-{partition}{self._which(partition)}",
                 batching_enabled=False,  # of a batch, deduplication would know the first sequence id alone
                 block_if_queue_full=True,
             )
         return self._producers[partition]
+
+    def _which(self, partition: Partition) -> str:
+        found = self.inlet.ids.get(partition.topic)
+        return f"-{found}" if found else ""
 
     def step(self) -> int:
         with one_sentence(self.job):

@@ -6,15 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weir.client.registry import TopicSchema, kafka_name
-from weir.connect.outlet import Outlet, ensure_topic
+from weir.connect.outlet import Outlet, ensure_topic, positions_topic
 from weir.connect.task import Job, Message, Status
 from weir.connect.values import Encoder, Row, key_of, latest_schema, record_of, register
-from weir.model.topics import TopicName
-
-
-def positions_topic(job: Job) -> TopicName:
-    """Where its positions are kept."""
-    return TopicName.parse(f"{job.definition.name.namespace}/connect-{job.definition.name.local}-positions")
 
 
 def now_ms() -> int:

@@ -22,7 +22,8 @@ class KafkaSource(Source):
         self._topics: tuple[str, ...] = job.option("topics")
         self._at: dict[Partition, int] = {}
         self._turn = 0
-        self._pieces = Pieces(self._other)
+        #: Which topic of its name is read, as the positions say.
+        self._pieces = Pieces(self._other, lambda topic: self.positions.get(f"{TOPIC_ID}{topic}", ""))
 
     def open(self) -> None:
         super().open()

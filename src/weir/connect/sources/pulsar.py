@@ -23,6 +23,10 @@ def _place(message_id: Any) -> list[int]:
     return [message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()]
 
 
+#: Before a topic's name in the positions: the source has begun to read it.
+_BEGUN = "begun:"
+
+
 class PulsarSource(Source):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -41,6 +45,7 @@ class PulsarSource(Source):
         import pulsar
 
         self._looked_s = time.monotonic()
+        begun = [key.removeprefix(_BEGUN) for key in self.positions if key.startswith(_BEGUN)]
         for topic in self.job.option("topics"):
             parts = list(self._client.get_topic_partitions(topic))
             if self.job.definition.topics:
@@ -50,18 +55,29 @@ class PulsarSource(Source):
             for part in parts:
                 if part in self._consumers:
                     continue
-                first = pulsar.InitialPosition.Earliest if earliest else pulsar.InitialPosition.Latest
-                consumer = self._client.subscribe(
-                    part,
-                    f"weir-{self.job.group}",
-                    consumer_type=pulsar.ConsumerType.Exclusive,
-                    initial_position=first,
-                )
+                if not earliest and topic not in begun:
+                    self._subscribe(part, pulsar.InitialPosition.Latest).close()
+                # The client subscribes again by itself if the topic is deleted and created again: nothing of the
+                # new topic is left out.
+                consumer = self._subscribe(part, pulsar.InitialPosition.Earliest)
                 if part in self.positions:
                     # What was written here and not acknowledged there comes again, and is left out.
                     ledger, entry, _ = self.positions[part]
                     consumer.seek(pulsar.MessageId(-1, ledger, entry, -1))
                 self._consumers[part] = consumer
+        new = [topic for topic in self.job.option("topics") if topic not in begun]
+        if new:
+            self.send([], {f"{_BEGUN}{topic}": True for topic in new})
+
+    def _subscribe(self, part: str, first: Any) -> Any:
+        import pulsar
+
+        return self._client.subscribe(
+            part,
+            f"weir-{self.job.group}",
+            consumer_type=pulsar.ConsumerType.Exclusive,
+            initial_position=first,
+        )
 
     def close(self) -> None:
         self._consumers.clear()

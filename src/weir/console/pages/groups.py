@@ -64,6 +64,8 @@ async def show_one(view: View) -> Response:
 async def reset(view: View) -> Response:
     """All of its partitions to the beginning, the end, a moment or an offset."""
     name, to, value = view.path["group"], view.said("to"), view.form.get("value", "").strip()
+    if to not in ("start", "end", "moment", "offset"):
+        raise RefusedError(400, "no place to reset to was chosen")
     group = await view.ask("GET", f"{_API}/{quote(name, safe='')}")
     places = {
         at["topic"]: await _place(view, TopicName.parse(at["topic"]), to, value) for at in group["positions"]

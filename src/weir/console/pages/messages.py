@@ -15,6 +15,8 @@ from weir.model.registry import Action
 from weir.model.topics import TopicName
 
 _PAGE = 50
+#: The end of the year 9999, the last one that dates have.
+_LAST_MS = 253_402_300_799_999
 #: As `wire.pulsar.translation` writes it.
 SCHEMA_VERSION = "weir-schema-version"
 
@@ -43,7 +45,7 @@ class ShownMessage:
 async def browse(view: View) -> Response:
     frame = await frame_of(view)
     part = chosen_part(view, frame)
-    by, query = _query(view)
+    by, moment, query = _query(view)
     page = await view.ask("GET", frame.weir_api("messages", part), {**query, "limit": _PAGE})
     shown = await shown_messages(view, frame, page["messages"])
     return render(
@@ -53,7 +55,7 @@ async def browse(view: View) -> Response:
         "messages.html",
         part=part,
         by=by,
-        asked={name: view.asked(name) for name in ("offset", "moment", "key")},
+        asked={"offset": view.asked("offset"), "key": view.asked("key"), "moment": local_time(moment)},
         page_of=page,
         messages=shown,
         subscriptions=await view.look(frame.api("/subscriptions"), default=[]),
@@ -88,12 +90,12 @@ async def redeliver(view: View) -> Response:
     return view.back(frame.url("messages"), f"{name}: the message at offset {offset} {said}.")
 
 
-def copy_of(message: dict[str, Any], leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
+def copy_of(message: dict[str, Any]) -> dict[str, Any]:
     """A browsed message as the API takes one."""
     return {
         "key": message["key"],
         "value": message["value"],
-        "headers": [pair for pair in message["headers"] if pair[0] not in leave_out],
+        "headers": message["headers"],
         "eventMs": message["eventMs"],
     }
 
@@ -135,16 +137,25 @@ def moment_ms(text: str) -> int:
     return max(0, round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))
 
 
-def _query(view: View) -> tuple[str, dict[str, object]]:
-    """How somebody looks, and what the API is asked."""
+def local_time(moment: int | None) -> str:
+    """As the browser's control for a date and a time has it, in UTC; empty for None."""
+    if moment is None:
+        return ""
+    return datetime.fromtimestamp(moment / 1000, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
+
+
+def _query(view: View) -> tuple[str, int | None, dict[str, object]]:
+    """The chosen look-up, its moment if it has one, and the query of the API. A look-up that lacks its value, as
+    after its choice in the form, shows the newest messages."""
     by = view.asked("by", "last")
     if by == "moment" and view.asked("moment"):
-        return by, {"moment": moment_ms(view.asked("moment"))}
+        moment = min(moment_ms(view.asked("moment")), _LAST_MS)
+        return by, moment, {"moment": moment}
     if by == "key" and view.asked("key"):
-        return by, {"key": view.asked("key"), "offset": view.number("offset", 0)}
+        return by, None, {"key": view.asked("key"), "offset": view.number("offset", 0)}
     if by == "offset":
-        return by, {"offset": view.number("offset", 0)}
-    return "last", {"last": _PAGE}
+        return by, None, {"offset": view.number("offset", 0)}
+    return by if by in ("moment", "key") else "last", None, {"last": _PAGE}
 
 
 def _header(value: str | None) -> str:

@@ -1,13 +1,14 @@
 """Sending one message, now or later."""
 
 from base64 import b64encode
+from http import HTTPStatus
 from typing import Any
 
 from weir.admin.http import Response
 from weir.admin.routing import RefusedError
 from weir.console.app import Console, PageRoute
 from weir.console.pages.messages import SCHEMA_VERSION, moment_ms
-from weir.console.pages.topic_frame import BASE, frame_of, render, schema_of
+from weir.console.pages.topic_frame import BASE, TopicFrame, frame_of, render, schema_of
 from weir.console.pages.topics import topic_segment
 from weir.console.values import encode
 from weir.console.view import View
@@ -19,12 +20,19 @@ def routes(console: Console) -> list[PageRoute]:
 
 
 async def show(view: View) -> Response:
-    frame = await frame_of(view)
+    return await _page(view, await frame_of(view))
+
+
+async def _page(view: View, frame: TopicFrame, status: int = 200, problem: str = "") -> Response:
+    """The form, with the content that was sent and the reason why it was refused."""
     return render(
         view,
         frame,
         "produce",
         "produce.html",
+        status,
+        problem=problem,
+        filled={name: view.form.get(name, "") for name in ("value", "key", "at", "as", "headers")},
         schema=await schema_of(view, frame),
         may=view.context.authoriser.may(view.role, Action.PRODUCE, frame.name),
     )
@@ -32,6 +40,15 @@ async def show(view: View) -> Response:
 
 async def send(view: View) -> Response:
     frame = await frame_of(view)
+    try:
+        return await _send(view, frame)
+    except RefusedError as refused:
+        if refused.status == HTTPStatus.FORBIDDEN:
+            raise
+        return await _page(view, frame, refused.status, str(refused))
+
+
+async def _send(view: View, frame: TopicFrame) -> Response:
     schema = await schema_of(view, frame)
     try:
         value = bytes.fromhex(view.said("value")) if view.form.get("as") == "hex" else None

@@ -11,6 +11,15 @@ from weir.console.pages.topic_frame import BASE, TopicFrame, frame_of, render
 from weir.console.view import View
 from weir.model.registry import Action
 
+#: Where a subscription can be moved.
+_WORDS = {
+    "end": "the end",
+    "start": "the beginning",
+    "moment": "the time {}",
+    "offset": "offset {}",
+    "skip": "{} messages further",
+}
+
 
 def routes(console: Console) -> list[PageRoute]:
     return [
@@ -63,9 +72,60 @@ async def move(view: View) -> Response:
     """Somewhere else in the topic: what is before is acknowledged, what is behind comes (again)."""
     frame = await frame_of(view)
     name, to, value = view.said("subscription"), view.said("to"), view.form.get("value", "").strip()
-    back = view.form.get("back", "") or frame.url("subscriptions")
+    back = view.form.get("back", "")
+    back = back if back.startswith("/console/") else frame.url("subscriptions")
+    if view.form.get("confirmed") != "yes":
+        return await _confirm(view, frame, name, to, value, back=back)
     said = await move_to(view, frame, name, to, value)
-    return view.back(back if back.startswith("/console/") else frame.url("subscriptions"), said)
+    return view.back(back, said)
+
+
+async def _confirm(view: View, frame: TopicFrame, name: str, to: str, value: str, *, back: str) -> Response:
+    """The question before a subscription is moved, with the numbers of messages that this skips and repeats."""
+    partition = view.form.get("partition", "0")
+    parts = [chosen_part(view, frame, partition)] if to == "offset" else frame.parts()
+    skipped = again = 0
+    for part in parts:
+        one = TopicFrame(part, 0)
+        found = (await stats_of(view, one))["subscriptions"].get(name)
+        if found is None:
+            if len(parts) == 1:
+                raise RefusedError(404, f"there is no subscription {name[:80]}")
+            continue
+        query = {"time": moment_ms(value)} if to == "moment" else None
+        offsets = await view.ask("GET", one.weir_api("offsets"), query)
+        target = _target(to, value, found["position"] or 0, offsets)
+        backlog = found["msgBacklog"]
+        if to == "end":
+            skipped += backlog
+        elif target > (found["position"] or 0):
+            skipped += min(target - (found["position"] or 0), backlog)
+        else:
+            again += max(0, offsets["end"] - target - backlog)
+    return render(
+        view,
+        frame,
+        "subscriptions",
+        "move.html",
+        name=name,
+        target=_WORDS[to].format(value),
+        skipped=skipped,
+        again=again,
+        to=to,
+        value=value,
+        partition=partition,
+        back=back,
+    )
+
+
+def _target(to: str, value: str, position: int, offsets: dict[str, int]) -> int:
+    """The offset that a subscription of one partition is moved to."""
+    wanted = {"end": offsets["end"], "start": offsets["start"], "moment": offsets["offset"]}.get(to)
+    if wanted is None:
+        if to not in _WORDS:
+            raise _no_target(to)
+        wanted = _number(value) + (position if to == "skip" else 0)
+    return max(offsets["start"], min(wanted, offsets["end"]))
 
 
 async def move_to(view: View, frame: TopicFrame, name: str, to: str, value: str) -> str:
@@ -91,7 +151,11 @@ async def move_to(view: View, frame: TopicFrame, name: str, to: str, value: str)
             await view.ask("POST", one.subscription(name, "/resetcursor"), body=found)
             return f"{name} is at offset {value}: what is there and behind comes again."
         case _:
-            raise RefusedError(400, f"nothing is known about moving to {to[:40]}")
+            raise _no_target(to)
+
+
+def _no_target(to: str) -> RefusedError:
+    return RefusedError(400, "no place to move to was chosen" if not to else f"{to[:40]!r} is no place to move to")
 
 
 async def _at(view: View, frame: TopicFrame, offset: int) -> dict[str, Any]:

@@ -79,10 +79,19 @@ async def frame_of(view: View) -> TopicFrame:
     return frame
 
 
-def render(view: View, frame: TopicFrame, page: str, template: str, **values: Any) -> Response:
+def render(
+    view: View, frame: TopicFrame, page: str, template: str, status: int = 200, /, **values: Any
+) -> Response:
     tabs = [(key, frame.url(key), label) for key, label in _TABS if frame.stored or key in _PASSING]
     return view.render(
-        template, title=frame.name.local_with_partition, tab="topics", frame=frame, tabs=tabs, page=page, **values
+        template,
+        status,
+        title=frame.name.local_with_partition,
+        tab="topics",
+        frame=frame,
+        tabs=tabs,
+        page=page,
+        **values,
     )
 
 

@@ -124,6 +124,8 @@ def _what(failure: BaseException, method: Method | None, vhost: str, user: str) 
         kind, name = _about(method)
         if kind:
             return _refused(kind, name, vhost, user)
+    if isinstance(failure, errors.ExchangeNotFoundError) and isinstance(method, basic.Publish):
+        return f"no exchange '{method.exchange}' in vhost '{vhost}'"  # with its line breaks as they are
     return _NAMED.sub(lambda found: f"{found[1]} '{found[2]}' in vhost '{vhost}'", failure.what, count=1)
 
 

@@ -23,6 +23,8 @@ class AmqpMetrics:
     blocked: int = 0
     #: Connections that were ended for what they sent.
     refused: int = 0
+    #: Consumers, and the like, that were refused since their connection had as many as it may have.
+    over_limit: int = 0
 
     def count(self, method: str, count: int = 1) -> None:
         self.requests[method] = self.requests.get(method, 0) + count

@@ -165,6 +165,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.StreamNotFoundError: Code.UNKNOWN_TOPIC_OR_PARTITION,
     errors.StreamClosedError: Code.NOT_LEADER_OR_FOLLOWER,
     errors.StreamFencedError: Code.NOT_LEADER_OR_FOLLOWER,
+    errors.WriterFencedError: Code.NOT_LEADER_OR_FOLLOWER,
     errors.StreamTerminatedError: Code.POLICY_VIOLATION,
     errors.StreamBusyError: Code.NOT_LEADER_OR_FOLLOWER,
     errors.OffsetTrimmedError: Code.OFFSET_OUT_OF_RANGE,
@@ -190,7 +191,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.MessageTooLargeError: Code.MESSAGE_TOO_LARGE,
     errors.InvalidRecordError: Code.INVALID_RECORD,
     errors.QuotaExceededError: Code.POLICY_VIOLATION,
-    errors.StorageFullError: Code.POLICY_VIOLATION,
+    errors.StorageFullError: Code.KAFKA_STORAGE_ERROR,  # clients send again until there is space, or time is up
     errors.ProducersHeldError: Code.THROTTLING_QUOTA_EXCEEDED,
     errors.InvalidSchemaError: Code.INVALID_RECORD,
     errors.IncompatibleSchemaError: Code.INVALID_RECORD,

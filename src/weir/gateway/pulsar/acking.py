@@ -5,7 +5,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from weir.broker.api import Consumer, Topic
-from weir.gateway.pulsar.errors import code_of, text_of
+from weir.gateway.pulsar.errors import NO_TRANSACTIONS, code_of, text_of
 from weir.gateway.pulsar.unacked import EntryPosition, Range, Unacked, joined, ranges_of
 from weir.gateway.pulsar.values import place_of
 from weir.model.batch import Batch
@@ -58,7 +58,7 @@ class Acking:
     def take(self, command: api.CommandAck) -> Work | None:
         """Acknowledge; raises what can be told at once. What names much is work to be done in turns."""
         if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
-            raise NotAllowedError("transactions are not enabled")
+            raise NotAllowedError(NO_TRANSACTIONS)
         ids = command.message_id
         if command.ack_type == api.CommandAck.Cumulative and len(ids) != 1:
             raise NotAllowedError("a cumulative acknowledgement names one message")

@@ -6,6 +6,9 @@ from weir.wire.pulsar.refusals import Code
 
 _E = api.ServerError
 
+#: What every attempt to use a transaction is answered with, as a broker of Pulsar's does that has them disabled.
+NO_TRANSACTIONS = "Transactions are not supported"
+
 CODES: dict[type[BaseException], Code] = {
     errors.WeirError: _E.UnknownError,
     errors.InvalidNameError: _E.InvalidTopicName,
@@ -24,6 +27,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.StreamFencedError: _E.ServiceNotReady,
     errors.StreamBusyError: _E.ServiceNotReady,
     errors.BrokerError: _E.UnknownError,
+    errors.NotFoundError: _E.TopicNotFound,
     errors.NotAuthenticatedError: _E.AuthenticationError,
     errors.NotAuthorisedError: _E.AuthorizationError,
     errors.NotAllowedError: _E.NotAllowedError,
@@ -60,12 +64,14 @@ CODES: dict[type[BaseException], Code] = {
     errors.InvalidSchemaError: _E.IncompatibleSchema,
     errors.IncompatibleSchemaError: _E.IncompatibleSchema,
     errors.StorageFullError: _E.ProducerBlockedQuotaExceededException,
+    errors.MetaFullError: _E.MetadataError,
     errors.ProducersHeldError: _E.ProducerBlockedQuotaExceededError,
     # What only Kafka's clients ask for; a client of Pulsar meets none of these.
     errors.OutOfOrderSequenceError: _E.NotAllowedError,
     errors.StaleEpochError: _E.ProducerFenced,
     errors.UnknownProducerError: _E.NotAllowedError,
     errors.TransactionStateError: _E.InvalidTxnStatus,
+    errors.SinkOfOtherQueryError: _E.NotAllowedError,
     errors.NotInTransactionError: _E.InvalidTxnStatus,
     errors.UnknownTransactionError: _E.TransactionNotFound,
     errors.TransactionBusyError: _E.TransactionConflict,

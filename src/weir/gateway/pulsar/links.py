@@ -1,7 +1,7 @@
 """The producers, or consumers, of one connection under the ids that its client gave them."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from weir.model.errors import NotAllowedError, TooManyError, WeirError
@@ -24,8 +24,10 @@ class Opening:
 class Links(Generic[L]):
     """id -> being made, or there; none once closed."""
 
-    def __init__(self, what: str, limit: int) -> None:
+    def __init__(self, what: str, limit: int, on_full: Callable[[str], None]) -> None:
+        """`on_full`: called with `what` when one over the limit is refused."""
         self._what = what
+        self._on_full = on_full
         self._limit = limit
         self._links: dict[int, Opening | L] = {}
         self._closed: OrderedDict[int, WeirError | None] = OrderedDict()
@@ -33,7 +35,11 @@ class Links(Generic[L]):
     def begin(self, link_id: int) -> Opening:
         """Take an id that is free."""
         if len(self._links) >= self._limit:
-            raise TooManyError(f"this connection has {self._limit} {self._what}s, which is its limit")
+            self._on_full(self._what)
+            raise TooManyError(
+                f"this connection has {self._limit} {self._what}s, which is its limit",
+                hint="use more connections, or raise limits.connection_consumers",
+            )
         if link_id in self._links:
             raise NotAllowedError(f"{self._what} {link_id} is there already")
         self._closed.pop(link_id, None)

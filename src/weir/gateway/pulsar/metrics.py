@@ -12,3 +12,5 @@ class PulsarMetrics:
     requests: dict[int, int] = field(default_factory=dict)
     #: Connections that were ended for what they sent.
     refused: int = 0
+    #: Consumers, and the like, that were refused since their connection had as many as it may have.
+    over_limit: int = 0

@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from weir.broker.api import Outgoing, Producer, Receipt
-from weir.gateway.pulsar.errors import FINAL, code_of, text_of
+from weir.gateway.pulsar.errors import FINAL, NO_TRANSACTIONS, code_of, text_of
 from weir.model.batch import BatchFormat
-from weir.model.errors import NotAllowedError, WeirError, WireError
+from weir.model.errors import NotAllowedError, StreamTerminatedError, WeirError, WireError
 from weir.model.topics import TopicName
 from weir.runtime.movable import clients_behind_ms
 from weir.runtime.waiters import Waiters
@@ -172,7 +172,9 @@ class ProducerLink:
     def _failed(self, sequence: int, failure: BaseException) -> None:
         self._broken = True
         log.info("producer %s on %s: a send failed: %s", self.producer.name, self.topic_name, failure)
-        if isinstance(failure, FINAL):
+        # A terminated topic closes its producers, and clients learn the reason when they connect anew. A client
+        # for Go forgets a producer that gets a SEND_ERROR for it, and its sends then never end.
+        if isinstance(failure, FINAL) and not isinstance(failure, StreamTerminatedError):
             self._session.answer(self._send_error(sequence, failure))
             # The client may go on with what it sends next; what is under way already is behind the gap.
             self._session.tasks.spawn(self._mend(), "mend")
@@ -218,7 +220,7 @@ def _outgoing(command: api.CommandSend, message: memoryview, max_count: int, beh
     that is known. The bytes are copied out of the receive buffer, once: kept as a
     slice, a small message would pin a large buffer for as long as it stays in the tail cache."""
     if command.HasField("txnid_least_bits"):
-        raise NotAllowedError("transactions are not enabled")
+        raise NotAllowedError(NO_TRANSACTIONS)
     parts = split_message(message)
     if parts.broker_entry is not None:
         raise WireError("broker entry metadata is the broker's to add")

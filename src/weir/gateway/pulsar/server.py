@@ -100,4 +100,5 @@ class PulsarServer:
             clock=self._clock,
             limits=self._settings.limits,
             service_url=self.service_url,
+            served=self._settings.served,
         )

@@ -33,6 +33,7 @@ from weir.model.errors import (
     UnknownVersionError,
     WeirError,
     WireError,
+    WrongPortError,
 )
 from weir.model.ids import Buffer
 from weir.model.topics import TopicName
@@ -43,7 +44,8 @@ from weir.runtime.movable import liveness
 from weir.runtime.outbox import Outbox
 from weir.runtime.request_budget import RequestBudget, RequestShare
 from weir.runtime.tasks import TaskScope
-from weir.runtime.turns import UNIT_BYTES, Turns
+from weir.runtime.turns import OPEN_UNITS, UNIT_BYTES, Turns
+from weir.wire.first_bytes import ServedPort, answer_to
 from weir.wire.pulsar.commands import COMMANDS, Type
 from weir.wire.pulsar.frames import FRAME_PADDING_BYTES, Frame, decode_frame, encode_command, splitter
 from weir.wire.pulsar.hot import PING
@@ -77,13 +79,21 @@ class Session:
     """Serves one connection until it ends. `service_url` is how clients reach this listener."""
 
     def __init__(
-        self, services: Services, connection: Connection, *, clock: Clock, limits: SessionLimits, service_url: str
+        self,
+        services: Services,
+        connection: Connection,
+        *,
+        clock: Clock,
+        limits: SessionLimits,
+        service_url: str,
+        served: ServedPort,
     ) -> None:
         self.broker = services.broker
         self.services = services
         self.clock = clock
         self.limits = limits
         self.service_url = service_url
+        self._served = served
         self.state = State.CONNECTING
         self.outbox = Outbox(connection, clock, services.metrics)
         self.load = Load(limits)
@@ -95,9 +105,11 @@ class Session:
         self.features = api.FeatureFlags()
         self.client_version = ""
         self.protocol_version = 0
-        self.producers: Links[ProducerLink] = Links("producer", limits.max_links)
-        self.consumers: Links[ConsumerLink] = Links("consumer", limits.max_links)
-        self.watches: Links[Watch] = Links("watcher", limits.max_links)
+        self.producers: Links[ProducerLink] = Links("producer", limits.max_links, self._over_limit)
+        self.consumers: Links[ConsumerLink] = Links("consumer", limits.max_links, self._over_limit)
+        self.watches: Links[Watch] = Links("watcher", -(-limits.max_links // 10), self._over_limit)
+        #: Held while topics are listed, which reads all names of a namespace: one list at a time.
+        self.listing = asyncio.Lock()
         self.tasks = TaskScope(f"pulsar {connection.peer}", on_failure=lambda _: self.abort())
         #: Producers that sent something in the receive buffer at hand.
         self.senders: dict[ProducerLink, None] = {}
@@ -108,6 +120,7 @@ class Session:
         self._living = liveness(clock)
         self._heard_at = self._living.monotonic()
         self._pinged = False
+        self._told_limit = False
         self._held_back = False  # by its load, or by a producer that must rest
         self._farewell: WeirError | None = None
         self._ended = asyncio.Event()
@@ -210,12 +223,12 @@ class Session:
 
     async def _let_go(self) -> None:
         """Close everything that the client had opened."""
-        closing: list[Coroutine[Any, Any, None]] = [link.close() for link in self.producers.clear()]
+        producers, consumers = self.producers.clear(), self.consumers.clear()
         lost = self._farewell is None  # else it is the broker that ends it
-        closing += [link.close(lost=lost) for link in self.consumers.clear()]
-        for failed in await asyncio.gather(*closing, return_exceptions=True):
-            if isinstance(failed, Exception):
-                log.warning("a producer or consumer of %s did not close: %s", self.peer, failed)
+        failures = await self.turns.run_all((link.close() for link in producers), OPEN_UNITS)
+        failures += await self.turns.run_all((link.close(lost=lost) for link in consumers), OPEN_UNITS)
+        for failed in failures:
+            log.warning("a producer or consumer of %s did not close: %s", self.peer, failed)
 
     # --- other brokers -----------------------------------------------------------------------------------
 
@@ -243,10 +256,15 @@ class Session:
     # --- receiving ---------------------------------------------------------------------------------------
 
     async def _receive(self) -> None:
+        first = True
         try:
             while data := await self._connection.receive():
                 self._heard_at = self._living.monotonic()
                 self._pinged = False
+                if first:
+                    first = False
+                    if (wrong := self._served.refusal(data)) is not None:
+                        self._refuse_port(data, wrong)
                 if self.state in READING:
                     await self._take(data)
                 data = b""  # an idle connection keeps no buffer
@@ -255,6 +273,16 @@ class Session:
         except NetworkError as lost:
             log.debug("connection of %s broke: %s", self.peer, lost)
         self._move(Event.GONE)
+
+    def _refuse_port(self, first: Buffer, why: WrongPortError) -> None:
+        log.warning("connection of %s is closed: %s", self.peer, why)
+        self.services.metrics.refused += 1
+        answer = answer_to(first, why)
+        if answer:
+            self.answer(answer)
+            self._move(Event.ENDING)
+        else:
+            self.end(why)
 
     async def _take(self, data: Buffer) -> None:
         """Take the commands in a receive buffer, as fast as the limits allow."""
@@ -413,6 +441,13 @@ class Session:
         no = refusal(frame, code_of(failure), text_of(failure))
         if no is not None:
             self.outbox.say(no)
+
+    def _over_limit(self, what: str) -> None:
+        """A producer, consumer or watcher was refused: the connection has as many as it may have."""
+        self.services.metrics.over_limit += 1
+        if not self._told_limit:
+            self._told_limit = True
+            log.warning("connection of %s is at its limit of %ss (limits.connection_consumers)", self.peer, what)
 
 
 def error_frame(why: WeirError) -> bytes:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from weir.wire.first_bytes import ServedPort
 from weir.wire.pulsar.frames import MAX_MESSAGE_BYTES
 
 
@@ -19,8 +20,9 @@ class SessionLimits:
     max_publish_bytes: int = 32 * 1024 * 1024
     #: Messages that were taken from the log and that the client has not read yet.
     max_delivery_bytes: int = 8 * 1024 * 1024
-    #: Producers, consumers and watchers that it may hold, each.
-    max_links: int = 50_000
+    #: Producers and consumers that it may have, each; and a tenth as many watchers of topics, each of which has a
+    #: list of the namespace's topics.
+    max_links: int = 10_000
     #: Of a frame before the client has said who it is.
     max_connect_bytes: int = 64 * 1024
     #: How long a client may take to connect, to say anything (it is pinged half-way), to read its answers.
@@ -41,6 +43,8 @@ class PulsarSettings:
 
     host: str = "127.0.0.1"
     port: int = 0
+    #: The listener among those of the process, for clients of other protocols.
+    served: ServedPort = field(default_factory=lambda: ServedPort("pulsar"))
     #: `pulsar://host:port` (or `pulsar+ssl://`) as clients reach it; None: the bound address.
     advertise: str | None = None
     max_connections: int = 10_000

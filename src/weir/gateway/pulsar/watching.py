@@ -1,13 +1,18 @@
 """A client's watch of a namespace's topics: the list at first, then what changes."""
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from weir.broker.api import TopicListWatch
+from weir.model.errors import ConnectionLostError, WeirError
+from weir.runtime.turns import OPEN_UNITS
 from weir.wire.pulsar.proto import api
 
 if TYPE_CHECKING:
     from weir.gateway.pulsar.session import Session
+
+log = logging.getLogger(__name__)
 
 
 class Watch:
@@ -27,9 +32,12 @@ class Watch:
             self._task.cancel()
 
     async def _follow(self) -> None:
+        """Until the client closes the watch, its connection is gone, or the list cannot be followed: then the
+        client finds new topics by its own periodic look."""
         try:
             while True:
                 change = await self._topics.next()
+                await self._session.turns.pause(OPEN_UNITS)  # thousands may watch the same namespace
                 self._session.answer(
                     api.CommandWatchTopicUpdate(
                         watcher_id=self._watcher_id,
@@ -39,5 +47,9 @@ class Watch:
                     )
                 )
                 await self._session.outbox.drain()
+        except ConnectionLostError as lost:
+            log.info("topic watcher %d of %s ended: %s", self._watcher_id, self._session.peer, lost)
+        except WeirError as failed:
+            log.warning("topic watcher %d of %s dropped: %s", self._watcher_id, self._session.peer, failed)
         finally:
             self._topics.close()

@@ -6,7 +6,14 @@ A module per layer, the broker's by what they are about; a new class gets its li
 """
 
 from weir.model.errors.access import NotAllowedError, NotAuthenticatedError, NotAuthorisedError, TooManyError
-from weir.model.errors.base import BrokerError, ConfigError, InvalidNameError, InvariantError, WeirError
+from weir.model.errors.base import (
+    BrokerError,
+    ConfigError,
+    InvalidNameError,
+    InvariantError,
+    NotFoundError,
+    WeirError,
+)
 from weir.model.errors.bookie import (
     BookieBusyError,
     BookieCookieError,
@@ -117,6 +124,7 @@ from weir.model.errors.spark import (
     ReplayNotFoundError,
     ReplayStateError,
     RunnerBusyError,
+    SparkJvmError,
     SparkSetupError,
     SqlError,
     SqlStreamExistsError,
@@ -143,6 +151,7 @@ from weir.model.errors.topics import (
     HashRangesError,
     InvalidRecordError,
     MessageTooLargeError,
+    MetaFullError,
     NotOwnerError,
     ProducerBusyError,
     ProducerClosedError,
@@ -159,6 +168,7 @@ from weir.model.errors.topics import (
 from weir.model.errors.transactions import (
     NotInTransactionError,
     OutOfOrderSequenceError,
+    SinkOfOtherQueryError,
     StaleEpochError,
     TransactionBusyError,
     TransactionStateError,
@@ -173,6 +183,7 @@ from weir.model.errors.wire import (
     FrameTooLargeError,
     UnknownVersionError,
     WireError,
+    WrongPortError,
 )
 
 __all__ = [
@@ -248,6 +259,7 @@ __all__ = [
     "MetaConflictError",
     "MetaCorruptError",
     "MetaError",
+    "MetaFullError",
     "MetaHistoryLostError",
     "MetaKeyMissingError",
     "MetaUnavailableError",
@@ -261,6 +273,7 @@ __all__ = [
     "NotAuthorisedError",
     "NotEmptyError",
     "NotEnoughBookiesError",
+    "NotFoundError",
     "NotHeldError",
     "NotInTransactionError",
     "NotOwnerError",
@@ -293,6 +306,8 @@ __all__ = [
     "SchemaNotFoundError",
     "SegmentDamagedError",
     "SessionTimeoutError",
+    "SinkOfOtherQueryError",
+    "SparkJvmError",
     "SparkSetupError",
     "SqlError",
     "SqlStreamExistsError",
@@ -330,4 +345,5 @@ __all__ = [
     "WindowFullError",
     "WireError",
     "WriterFencedError",
+    "WrongPortError",
 ]

@@ -33,3 +33,7 @@ class InvalidNameError(WeirError):
 
 class BrokerError(WeirError):
     """The broker could not do what was asked."""
+
+
+class NotFoundError(BrokerError):
+    """The broker's answer is that there is no such thing."""

@@ -42,6 +42,14 @@ class SparkSetupError(WeirError):
         super().__init__(what, hint=install if hint is None else hint)
 
 
+class SparkJvmError(WeirError):
+    """The JVM of this process can run no query any more; only a new process can."""
+
+    hint = "start it again; weir up --streams does so by itself"
+    #: By which those who started the process know that a new one will do better.
+    exit_code = 75
+
+
 class DataLostError(WeirError):
     """Offsets that a query still wanted are no longer in the topic."""
 

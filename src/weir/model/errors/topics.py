@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 
-from weir.model.errors.base import BrokerError
+from weir.model.errors.base import BrokerError, NotFoundError
+from weir.model.errors.meta import MetaUnavailableError
 
 
-class TopicNotFoundError(BrokerError):
+class TopicNotFoundError(NotFoundError):
     """No such topic, and it may not be made by being asked for."""
 
 
@@ -67,6 +68,12 @@ class StorageFullError(QuotaExceededError):
         "free some space, shorten retention or delete topics; or lower storage.low_water_bytes and"
         " storage.high_water_bytes"
     )
+
+
+class MetaFullError(StorageFullError, MetaUnavailableError):
+    """The disk of the metadata store is full; the change may be made once it has space again."""
+
+    hint = "free some space on that disk; Weir continues by itself"
 
 
 class ProducersHeldError(QuotaExceededError):

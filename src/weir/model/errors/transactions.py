@@ -23,6 +23,10 @@ class NotInTransactionError(TransactionStateError):
     """The open transaction of this producer, if it has one, knows nothing of the partition or group."""
 
 
+class SinkOfOtherQueryError(BrokerError):
+    """Another query has written the last epoch of this sink: epochs of two checkpoints cannot be compared."""
+
+
 class TransactionBusyError(BrokerError):
     """The last transaction of this id is still being ended."""
 

@@ -7,6 +7,10 @@ class WireError(WeirError):
     """Bytes that do not follow the protocol: the only error that a codec raises."""
 
 
+class WrongPortError(WireError):
+    """A client uses another protocol than its port serves."""
+
+
 class FrameTooLargeError(WireError):
     """A frame announces more bytes than the limit allows."""
 

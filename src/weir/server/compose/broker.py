@@ -9,6 +9,7 @@ from weir.broker.access.security import Authenticator, Authoriser, TopicGuard
 from weir.broker.api import ConnectionDirectory
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
+from weir.broker.dispatch.consumer_limit import ConsumerLimit
 from weir.broker.exchanges.service import ExchangeService
 from weir.broker.feature_gate import FeatureGate
 from weir.broker.peers.calls import PeerHandlers
@@ -51,7 +52,9 @@ async def compose_broker(
     def may_index() -> bool:
         return features.uses(TOPIC_INDEX)
 
-    registry = Registry(meta, runtime, how.policies, limits=how.topics, may_index=may_index)
+    registry = Registry(
+        meta, runtime, how.policies, limits=how.topics, may_index=may_index, default_lake=how.default_lake
+    )
     await registry.start()
     stack.push_async_callback(registry.close)
     peer_handlers, peer_metrics = PeerHandlers(), PeerMetrics()
@@ -74,6 +77,7 @@ async def compose_broker(
         compose_streams(runtime, meta, ledgers, how, features=features, stack=stack),
         how.broker,
         ByteBudget(how.broker.in_flight_bytes),
+        consumer_limit=ConsumerLimit(how.broker.subscription_consumers),
         guard=guard,
         schemas=schemas,
         open_holding=partial(open_holding, how.holding),

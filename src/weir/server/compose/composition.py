@@ -15,6 +15,7 @@ from weir.broker.settings import BrokerSettings
 from weir.broker.tracing import Tracing
 from weir.broker.transactions.model import TransactionSettings
 from weir.model.features import FEATURES
+from weir.model.lake import LakeCatalog
 from weir.model.policies import Policies
 from weir.runtime.object_store import ObjectStores
 from weir.stream.holding.settings import HoldingSettings
@@ -58,6 +59,8 @@ class Composition:
     peers: PeerLinks | None = None
     #: What it says that it can do.
     features: tuple[str, ...] = FEATURES
+    #: The catalog of the lake that there is although no superuser has defined it.
+    default_lake: LakeCatalog | None = None
     #: Stands in for the stores of the lake as the runtime reaches them.
     stores: ObjectStores | None = None
     #: Told at which step a ledger is on its way to the lake.

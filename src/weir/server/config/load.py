@@ -11,15 +11,28 @@ from pathlib import Path
 from typing import Any
 
 from weir.model.errors import ConfigError
+from weir.server.addresses import Address
 from weir.server.config.keys import build, find_key, nearest
 from weir.server.config.tree import KEYS, Config
 
 DEFAULT_ORIGIN = "default"
+PORT_OFFSET = "listeners.port_offset"
+_LARGEST_PORT = 65_535
+
+#: Options of commands that are called otherwise than their setting.
+_SETTINGS_OF_OPTIONS = {"port-offset": PORT_OFFSET}
 
 #: Variables of ours that are no settings: they are the command line's.
 _OTHERS = (
     *("WEIR_URL", "WEIR_TOKEN", "WEIR_TOKEN_FILE", "WEIR_CA", "WEIR_CERTIFICATE", "WEIR_KEY", "WEIR_META"),
-    *("WEIR_CONFIG", "WEIR_SQL_SERVER", "WEIR_SQL_IDLE", "WEIR_SPARK_MASTER", "WEIR_TIERED_STOP_AT"),
+    *(
+        "WEIR_CONFIG",
+        "WEIR_SQL_SERVER",
+        "WEIR_SQL_IDLE",
+        "WEIR_SPARK_MASTER",
+        "WEIR_TIERED_STOP_AT",
+        "WEIR_INSTANCE",
+    ),
 )
 #: What Kubernetes puts into the environment of every pod beside a service that is called weir.
 _KUBERNETES = re.compile(r"WEIR_(SERVICE_(HOST|PORT.*)|PORT(_.*)?)")
@@ -64,7 +77,26 @@ def load(
         except ConfigError as wrong:
             raise ConfigError(f"{given.origin}: {wrong.what}", hint=wrong.hint) from None
         origins[key.name] = given.origin
+    _shift_ports(values, origins)
     return Loaded(build(Config, values), values, origins)
+
+
+def _shift_ports(values: dict[str, Any], origins: dict[str, str]) -> None:
+    """Add the offset to the ports of all listeners. Port 0 means any free port, and remains 0."""
+    offset = values.get(PORT_OFFSET, 0)
+    found = {key.name: values.get(key.name, key.default) for key in KEYS.values()}
+    ports = {name: it.port for name, it in found.items() if isinstance(it, Address) and it.port != 0}
+    if offset == 0 or not ports:
+        return
+    highest = max(ports, key=ports.__getitem__)
+    if ports[highest] + offset > _LARGEST_PORT:
+        raise ConfigError(
+            f"{origins[PORT_OFFSET]}: {highest}: port {ports[highest]} + {offset} is above {_LARGEST_PORT}",
+            hint=f"use an offset of at most {_LARGEST_PORT - ports[highest]}",
+        )
+    for name, port in ports.items():
+        values[name] = Address(found[name].host, port + offset)
+        origins[name] = f"{origins.get(name, DEFAULT_ORIGIN)} + {PORT_OFFSET}"
 
 
 def _given(
@@ -75,7 +107,7 @@ def _given(
     yield from _from_environment(environment)
     yield from _from_assignments(assignments)
     for option, value in options.items():
-        yield _Given(option, value, f"--{option}")
+        yield _Given(_SETTINGS_OF_OPTIONS.get(option, option), value, f"--{option}")
 
 
 def _from_file(path: Path) -> Iterator[_Given]:

@@ -5,6 +5,14 @@ from typing import Any
 
 import click
 
+#: `--port-offset N`, as `port_offset`: None if it is not given.
+port_offset_option = click.option(
+    "--port-offset",
+    type=click.IntRange(0, 65_535),
+    metavar="N",
+    help="Add N to the port of each listener: with 100, Pulsar 6750, Kafka 9192, HTTP 8180, and so on.",
+)
+
 
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--config FILE` and `--set key=value`, as `config_file` and `assignments`."""

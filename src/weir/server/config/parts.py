@@ -40,6 +40,10 @@ from weir.stream.settings import StreamSettings
 _BOOKIE = BookieId("local")
 _STANDALONE = "standalone"
 _MAX_NAME_CHARS = 200
+#: Metadata of a message for a consumer by Pulsar's protocol: the properties of one from AMQP have 128 KiB at most.
+PULSAR_METADATA_BYTES = 256 * 1024
+#: What clients of gRPC hear in the handshake.
+_HTTP2 = ("h2",)
 _MAX_ENSEMBLE = 32
 
 
@@ -50,6 +54,10 @@ class TokenSettings:
     secret: str
     public_key: str
     rules: TokenRules
+
+
+#: Where 0 in the configuration means that there is no limit.
+_ANY_NUMBER = 2**31
 
 
 def storage_settings(config: Config, *, accept_loss: bool = False) -> StorageSettings:
@@ -126,6 +134,8 @@ def broker_settings(config: Config) -> BrokerSettings:
         dedup_snapshot_every=broker.dedup_snapshot_every,
         dedup_forget_s=broker.dedup_forget,
         maintenance_s=broker.maintenance_interval,
+        unload_s=broker.unload_after,
+        subscription_consumers=config.limits.subscription_consumers,
         half=HalfSettings(
             recovery_s=config.half.recovery,
             interval_s=config.half.check_interval,
@@ -229,8 +239,10 @@ def pulsar_settings(config: Config, bound: Address, *, secure: bool) -> PulsarSe
         advertise=f"{scheme}://{reachable(config, bound)}",
         max_connections=limits.connections,
         limits=SessionLimits(
-            max_message_bytes=limits.message_bytes,
+            # What other protocols take as one message is a frame with more metadata for Pulsar's consumers.
+            max_message_bytes=limits.message_bytes + PULSAR_METADATA_BYTES,
             max_publish_bytes=limits.connection_bytes,
+            max_links=limits.connection_consumers or _ANY_NUMBER,
             idle_timeout_s=2 * limits.keep_alive,
         ),
         close_grace_s=limits.drain_timeout,
@@ -266,7 +278,11 @@ def amqp_settings(config: Config, bound: Address) -> AmqpSettings:
         port=bound.port,
         max_connections=limits.connections,
         max_received_bytes=limits.received_bytes,
-        limits=AmqpLimits(max_message_bytes=limits.message_bytes, max_publish_bytes=limits.connection_bytes),
+        limits=AmqpLimits(
+            max_message_bytes=limits.message_bytes,
+            max_publish_bytes=limits.connection_bytes,
+            max_consumers=limits.connection_consumers or _ANY_NUMBER,
+        ),
         cluster_name=broker_name(config),
         close_grace_s=limits.drain_timeout,
     )
@@ -314,8 +330,16 @@ def cluster_credentials(config: Config) -> ClusterCredentialSettings:
 
 
 def http2_tls_context(config: Config) -> ssl.SSLContext | None:
-    """For listeners of gRPC, whose clients want to hear in the handshake that it is HTTP/2; None without any."""
-    return tls_context(config, speaks=("h2",)) if config.listeners.rocketmq_tls else None
+    """For `listeners.rocketmq_tls`: ALPN names HTTP/2, as clients of gRPC require; None without that listener."""
+    return tls_context(config, speaks=_HTTP2) if config.listeners.rocketmq_tls else None
+
+
+def shared_http2_tls_context(config: Config) -> ssl.SSLContext | None:
+    """For `listeners.rocketmq`, which serves TLS and clear text on one port; None if no certificate is configured.
+    It asks for client certificates and never demands them: its clients may use clear text as well."""
+    if not config.tls.certificate and not config.tls.key:
+        return None
+    return _configured_context(config, ssl.CERT_OPTIONAL, _HTTP2)
 
 
 def reachable(config: Config, bound: Address) -> Address:
@@ -330,13 +354,18 @@ def tls_context(config: Config, *, speaks: Sequence[str] = ()) -> ssl.SSLContext
     secure = (listeners.pulsar_tls, listeners.kafka_tls, listeners.amqps, listeners.rocketmq_tls, listeners.https)
     if not any(secure):
         return None
+    asked = ssl.CERT_OPTIONAL if tls.client_auth == "optional" else ssl.CERT_REQUIRED
+    return _configured_context(config, asked, speaks)
+
+
+def _configured_context(config: Config, asked: ssl.VerifyMode, speaks: Sequence[str]) -> ssl.SSLContext:
+    tls = config.tls
     if not tls.certificate or not tls.key:
         raise ConfigError(
             "a TLS listener needs a certificate",
             hint="set tls.certificate and tls.key; weir tls init makes them, and prints the lines for weir.toml",
         )
     files = TlsFiles(tls.certificate, tls.key, tls.client_ca)
-    asked = ssl.CERT_OPTIONAL if tls.client_auth == "optional" else ssl.CERT_REQUIRED
     return FileContext(ssl.PROTOCOL_TLS_SERVER, files, partial(_server_context, asked, speaks))
 
 

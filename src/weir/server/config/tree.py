@@ -16,6 +16,7 @@ from weir.server.config.types import (
     COUNT,
     FLAG,
     HOST,
+    MESSAGE_SIZE,
     NAMES,
     OPTIONAL_ADDRESS,
     SECONDS,
@@ -49,9 +50,11 @@ class Listeners:
     )
     amqps: Address | None = setting(OPTIONAL_ADDRESS, None, "AMQP 0-9-1 over TLS; RabbitMQ's port is 5671.")
     rocketmq: Address | None = setting(
-        OPTIONAL_ADDRESS, Address(_LOCAL, 8081), "RocketMQ 5's gRPC protocol; empty: not served in the clear."
+        OPTIONAL_ADDRESS,
+        Address(_LOCAL, 8081),
+        "RocketMQ 5's gRPC protocol, in the clear and over TLS.",
     )
-    rocketmq_tls: Address | None = setting(OPTIONAL_ADDRESS, None, "RocketMQ 5's gRPC protocol over TLS.")
+    rocketmq_tls: Address | None = setting(OPTIONAL_ADDRESS, None, "RocketMQ 5's gRPC protocol over TLS only.")
     http: Address | None = setting(
         OPTIONAL_ADDRESS, Address(_LOCAL, 8080), "Admin REST, lookup, metrics and health; empty: not in the clear."
     )
@@ -61,6 +64,9 @@ class Listeners:
     )
     advertised_host: str = setting(
         HOST, "", "The host name that clients are told in lookups; empty: the one that is listened on."
+    )
+    port_offset: int = setting(
+        COUNT, 0, "Added to the port of each listener, except port 0; as weir up --port-offset."
     )
 
 
@@ -119,6 +125,7 @@ class BrokerConfig:
         COUNT, 20_000, "Key-shared: messages that may wait for a slow consumer while others are served past them."
     )
     maintenance_interval: float = setting(SECONDS, 5.0, "How often retention, expiry and quotas are looked after.")
+    unload_after: float = setting(SECONDS, 300.0, "A topic that was not used for so long is unloaded from memory.")
     dedup_snapshot_every: int = setting(COUNT, 1000, "Deduplication: batches between two snapshots.")
     dedup_forget: float = setting(
         SECONDS, 6 * 3600.0, "A producer name that sent nothing for so long is forgotten."
@@ -235,7 +242,9 @@ class Balance:
 class Limits:
     """Bounds that keep one client from hurting the others."""
 
-    message_bytes: int = setting(SIZE, 5 * MIB, "The largest message (or batch) that a client may send.")
+    message_bytes: int = setting(
+        MESSAGE_SIZE, 16 * MIB, "The largest message (or batch) that a client may send; 128MiB at the most."
+    )
     connections: int = setting(COUNT, 10_000, "Connections per Pulsar or Kafka listener at a time.")
     http_connections: int = setting(COUNT, 512, "Connections per HTTP listener at a time.")
     http_body_bytes: int = setting(SIZE, 8 * MIB, "The longest body of an HTTP request.")
@@ -249,6 +258,15 @@ class Limits:
         SIZE,
         256 * MIB,
         "Requests of all connections that are being received or served; above it, large ones are not read on.",
+    )
+    connection_consumers: int = setting(
+        COUNT,
+        10_000,
+        "Consumers of one Pulsar or AMQP connection, also Pulsar's producers, and a tenth as many topic watchers;"
+        " 0: any number.",
+    )
+    subscription_consumers: int = setting(
+        COUNT, 10_000, "Consumers per subscription (or AMQP queue); 0: any number."
     )
     partitions: int = setting(COUNT, 10_000, "Partitions that a topic may have; 0: any number.")
     topics: int = setting(COUNT, 0, "Topics that a namespace may have; 0: any number.")
@@ -344,6 +362,9 @@ class FunctionsConfig(RunnerConfig):
     )
     checkpoints: str = setting(
         TEXT, "", "Where functions on Spark keep what they need to go on; empty: the folder functions in data."
+    )
+    deployers: tuple[str, ...] = setting(
+        NAMES, (), "Roles that may deploy functions, superusers all of them; empty: every superuser."
     )
 
 

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from weir.model.errors import ConfigError
 from weir.server.addresses import Address, parse_address
 from weir.server.sync_policy import parse_sync, show_sync
+from weir.wire.entry import MAX_MESSAGE_BYTES
 
 T = TypeVar("T")
 
@@ -95,6 +96,13 @@ def _size(raw: object) -> int:
     return round(float(found[1]) * _SIZES[found[2].lower().rstrip("b").rstrip("i")])
 
 
+def _message_size(raw: object) -> int:
+    size = _size(raw)
+    if size > MAX_MESSAGE_BYTES:
+        raise ValueError
+    return size
+
+
 def _bounded_size(raw: object) -> int:
     return -1 if raw in (-1, "-1") else _size(raw)
 
@@ -160,6 +168,7 @@ COUNT = SettingType("number", "write a whole number, 0 or more", _count)
 BOUND = SettingType("number", "write a whole number, or -1 for no bound", _bound)
 FLAG = SettingType("yes or no", "write true or false", _flag, lambda value: "true" if value else "false")
 SIZE = SettingType("bytes", "write bytes, or a number with KiB, MiB or GiB, as in 64MiB", _size, show_size)
+MESSAGE_SIZE = SettingType("bytes", "write bytes as in 16MiB; 128MiB at the most", _message_size, show_size)
 BOUNDED_SIZE = SettingType("bytes", "write bytes as in 64MiB, or -1 for no bound", _bounded_size, show_size)
 SECONDS = SettingType(
     "time", "write seconds, or a number with ms, s, min, h or d, as in 200ms", _seconds, show_seconds

@@ -11,13 +11,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from weir.cli.spark.common import quiet_session
 from weir.client.blocking import Access, ask_v2
@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 _SECONDS = 5
 _PER_SECOND = 200
 _PRODUCTS = ("boots", "gloves", "hats", "scarves")
-#: For all of Spark's work after the last message, on a machine that has other things to do as well.
+#: How long there may be nothing new: on one core of a busy machine, the first batch takes minutes. What fails ends
+#: the wait at once.
 _PATIENCE_S = 300.0
+#: Files of the tour's folder that are kept if it fails.
+SPARK_LOG, WEIR_LOG = "spark.log", "weir.log"
 _NEEDED = ("pulsar", "confluent_kafka", "pyspark", "sqlglot")
 PAYMENT = {
     "type": "record",
@@ -92,7 +95,9 @@ class SparkStarter:
         self._folder.mkdir()
         config["spark.sql.warehouse.dir"] = str(self._folder / "warehouse")  # else it stays in the current folder
         try:
-            self._spark = quiet_session("weir-demo", master="local[2]", config=config, into=self._folder / "log")
+            self._spark = quiet_session(
+                "weir-demo", master="local[2]", config=config, into=self._folder / SPARK_LOG
+            )
         except Exception as failure:  # told where it is waited for
             self._failure = failure
 
@@ -114,28 +119,42 @@ async def sql_tour(folder: str, starter: SparkStarter, did: Did, plot: Path) -> 
 
 
 def _tour(folder: str, starter: SparkStarter, did: Did, plot: Path) -> None:
-    with weir_up(Path(folder)) as addresses:
-        _Story(addresses, folder, did).tell(starter, plot)
+    with weir_up(Path(folder)) as up:
+        _Story(up, folder, did).tell(starter, plot)
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A `weir up`: its process, where it listens, and its log."""
+
+    process: "subprocess.Popen[bytes]"
+    addresses: Mapping[str, str]
+    log: Path
+
+    def check(self) -> None:
+        if self.process.poll() is not None:
+            raise WeirError(f"weir up has ended with code {self.process.returncode}: {_end_of(self.log)}")
 
 
 @contextmanager
-def weir_up(folder: Path) -> Iterator[dict[str, str]]:
-    """`weir up` as everybody starts it, on ports of its own; where it listens."""
+def weir_up(folder: Path) -> Iterator[Up]:
+    """`weir up` as everybody starts it, on ports of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     ready = folder / "ready.json"
-    command = [sys.executable, "-m", "weir.cli.main", "-q", "up", "--data", str(folder / "weir")]
+    command = [sys.executable, "-m", "weir.cli.main", "up", "--data", str(folder / "weir")]
     command += ["--ready-file", str(ready)]
     for name in ("pulsar", "kafka", "amqp", "rocketmq", "http"):
         command += ["--set", f"listeners.{name}=127.0.0.1:0"]
-    with (folder / "weir.log").open("wb") as log:
+    log_file = folder / WEIR_LOG
+    with log_file.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + _PATIENCE_S
         while not ready.exists():
             if process.poll() is not None or time.monotonic() > deadline:
-                raise WeirError(f"weir up did not start: {(folder / 'weir.log').read_text()[-500:]}")
+                raise WeirError(f"weir up did not start: {_end_of(log_file)}")
             time.sleep(0.05)
-        yield json.loads(ready.read_text())
+        yield Up(process, json.loads(ready.read_text()), log_file)
     finally:
         process.terminate()
         try:
@@ -145,8 +164,63 @@ def weir_up(folder: Path) -> Iterator[dict[str, str]]:
             process.wait()
 
 
+def _end_of(log: Path) -> str:
+    return log.read_text(errors="replace")[-500:]
+
+
+class Steps(Protocol):
+    """What a `Worker` needs of the runner of streams."""
+
+    @property
+    def failures(self) -> Mapping[str, str]: ...
+
+    def step(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class Worker:
+    """Runs the streams in a thread, until the first failure."""
+
+    def __init__(self, runner: Steps, check_broker: Callable[[], None]) -> None:
+        self._runner = runner
+        self._check_broker = check_broker
+        self._done = Event()
+        #: Why the streams do not run any more.
+        self._failure = ""
+        self._thread = Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def check(self) -> None:
+        """WeirError with the cause if a stream has failed, or the broker has ended."""
+        self._check_broker()
+        if self._failure:
+            raise WeirError(self._failure)
+
+    def stop(self) -> None:
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._failure and not self._done.wait(0.3):
+                self._runner.step()
+                self._failure = self._failed_streams()
+        except Exception as failure:  # raised by `check`
+            self._failure = self._failed_streams() or f"the streams do not run: {failure}"
+        finally:
+            self._runner.close()
+
+    def _failed_streams(self) -> str:
+        return "; ".join(f"stream {name} failed: {cause}" for name, cause in self._runner.failures.items())
+
+
 class _Story:
-    def __init__(self, addresses: dict[str, str], folder: str, did: Did) -> None:
+    def __init__(self, up: Up, folder: str, did: Did) -> None:
+        self._up, addresses = up, up.addresses
         self._pulsar_url = f"pulsar://{addresses['pulsar']}"
         self._kafka = addresses["kafka"]
         self._access = Access(f"http://{addresses['http']}")
@@ -162,26 +236,23 @@ class _Story:
 
         place = WeirCluster(self._access, self._kafka)
         console = Console(lambda: spark, place)
-        runner, done = Runner(spark, place, f"{self._folder}/checkpoints"), Event()
-        worker = Thread(target=_keep_running, args=(runner, done), daemon=True)
+        worker = Worker(Runner(spark, place, f"{self._folder}/checkpoints"), self._up.check)
         try:
             self._tell(console, worker, plot)
         finally:
-            done.set()
-            if worker.is_alive():
-                worker.join()
+            worker.stop()
 
-    def _tell(self, console: "Console", worker: Thread, plot: Path) -> None:
+    def _tell(self, console: "Console", worker: "Worker", plot: Path) -> None:
         with _Producers(self._pulsar_url, self._kafka) as producers:
             self._register_payments()
             for statement in (JOIN, SUM):
                 _do(console, statement)
             worker.start()
             self._did("streams", "orders JOIN payments -> topic sales; sales GROUP BY product -> topic revenue")
-            sent = producers.send()
+            sent = producers.send(worker.check)
         count = len(sent.moments)
         self._did("produce", f"{count} orders by Pulsar's client and {count} payments by Kafka's, in {_SECONDS} s")
-        by_kafka = _until(sent.totals, _ByKafka(self._kafka, "revenue").totals)
+        by_kafka = _until(sent.totals, _ByKafka(self._kafka, "revenue").totals, worker.check)
         self._did("kafka", f"its client has read topic revenue: {_money(by_kafka)} in all, exactly what was paid")
         by_pulsar = _ByPulsar(self._pulsar_url, "revenue").totals()
         if by_pulsar != sent.totals:
@@ -228,8 +299,8 @@ class _Producers:
     def __exit__(self, *_error: object) -> None:
         self._client.close()
 
-    def send(self) -> Sent:
-        """For some seconds, at a steady pace."""
+    def send(self, check: Callable[[], None]) -> Sent:
+        """For some seconds, at a steady pace. `check`: raises if the rest of the story cannot succeed."""
         sent, began = Sent(), time.monotonic()
         for number in range(_SECONDS * _PER_SECOND):
             product, cents = _PRODUCTS[number * 7 % 10 % len(_PRODUCTS)], 100 + number * 37 % 900
@@ -238,6 +309,8 @@ class _Producers:
             self._payments.produce("payments", value, key=str(number), on_delivery=self._delivered)
             self._payments.poll(0)
             sent.add(product, cents)
+            if number % _PER_SECOND == 0:
+                check()
             ahead = began + (number + 1) / _PER_SECOND - time.monotonic()
             if ahead > 0:
                 time.sleep(ahead)
@@ -310,19 +383,16 @@ def _take(found: Totals, product: str, value: bytes) -> None:
     found[product] = (said["sold"], said["cents"])
 
 
-def _until(wanted: Totals, look: Callable[[], Totals]) -> Totals:
-    """What is read, once it is what it should be."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while (found := look()) != wanted:
+def _until(wanted: Totals, look: Callable[[], Totals], check: Callable[[], None]) -> Totals:
+    """What is read, once it is what it should be. `check`: raises if it never will be."""
+    deadline, last = time.monotonic() + _PATIENCE_S, Totals()
+    while (found := dict(look())) != wanted:
+        check()
+        if found != last:
+            deadline, last = time.monotonic() + _PATIENCE_S, found
         if time.monotonic() > deadline:
             raise WeirError(f"the totals are {found}, and should be {wanted}")
     return found
-
-
-def _keep_running(runner: Any, done: Event) -> None:
-    while not done.wait(0.3):
-        runner.step()
-    runner.close()
 
 
 def _do(console: "Console", text: str) -> None:

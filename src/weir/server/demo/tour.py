@@ -1,10 +1,11 @@
 """`weir demo`: a tour of what stands so far, on this machine, in a folder that is gone afterwards."""
 
 import logging
+import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import click
@@ -54,9 +55,32 @@ def demo(plot: str) -> None:
     whole Weir that Pulsar's official client (if installed) produces to and, after a restart, consumes from; then
     orders by Pulsar's client and payments by Kafka's, joined and summed by streaming SQL on Spark."""
     console = Console()
-    logging.getLogger("weir").setLevel(logging.ERROR)  # that a bookie stops is part of the story
-    with tempfile.TemporaryDirectory(prefix="weir-demo-") as folder:
+    with tempfile.TemporaryDirectory(prefix="weir-demo-") as folder, _logs_kept(Path(folder)):
         run(lambda runtime: _Tour(runtime, console, Path(folder), Path(plot)).walk())
+
+
+@contextmanager
+def _logs_kept(folder: Path) -> Iterator[None]:
+    """Log into a file, and show only errors: that a bookie stops is part of the story. If the tour fails, keep the
+    logs, and say where."""
+    file = logging.FileHandler(folder / "demo.log")
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    for shown in logging.getLogger().handlers:
+        shown.setLevel(logging.ERROR)
+    logger = logging.getLogger("weir")
+    logger.addHandler(file)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    except Exception:
+        kept = Path(tempfile.mkdtemp(prefix="weir-demo-failed-"))
+        for log in (*folder.glob("*.log"), *folder.glob("*/*.log")):
+            shutil.copy(log, kept)
+        click.echo(f"The demo failed. The logs of Spark and of Weir are in {kept}", err=True)
+        raise
+    finally:
+        logger.removeHandler(file)
+        file.close()
 
 
 class _Tour:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from weir.admin.metrics import GatewayFamily
+from weir.broker.dispatch.consumer_limit import ConsumerLimit
 from weir.gateway.amqp.metrics import AmqpMetrics
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.pulsar.metrics import PulsarMetrics
@@ -34,7 +35,7 @@ class GatewayMetrics:
         return cls(PulsarMetrics(), KafkaMetrics(), AmqpMetrics(), RocketmqMetrics())
 
 
-def gateway_families(metrics: GatewayMetrics) -> list[GatewayFamily]:
+def gateway_families(metrics: GatewayMetrics, limit: ConsumerLimit) -> list[GatewayFamily]:
     counts: dict[str, _Counts] = {
         "pulsar": metrics.pulsar,
         "kafka": metrics.kafka,
@@ -50,6 +51,10 @@ def gateway_families(metrics: GatewayMetrics) -> list[GatewayFamily]:
     def each(count: Callable[[_Counts], int]) -> list[tuple[dict[str, str], int]]:
         return [({"protocol": protocol}, count(found)) for protocol, found in counts.items()]
 
+    over_limit = [
+        ({"limit": "connection"}, metrics.pulsar.over_limit + metrics.amqp.over_limit),
+        ({"limit": "subscription"}, limit.refused),
+    ]
     refused = "Connections that were ended for what they sent."
     return [
         GatewayFamily("weir_gateway_connections", "gauge", "Open connections.", each(lambda c: c.connections)),
@@ -57,6 +62,12 @@ def gateway_families(metrics: GatewayMetrics) -> list[GatewayFamily]:
         GatewayFamily("weir_gateway_requests_total", "counter", "Requests, by the label `api`.", requests),
         GatewayFamily(
             "weir_gateway_received_bytes_total", "counter", "Bytes received.", each(lambda c: c.bytes_in)
+        ),
+        GatewayFamily(
+            "weir_consumers_refused_total",
+            "counter",
+            "Consumers (producers, watchers) over the limit of their connection, or of their subscription.",
+            over_limit,
         ),
         GatewayFamily("weir_gateway_sent_bytes_total", "counter", "Bytes sent.", each(lambda c: c.bytes_out)),
     ]

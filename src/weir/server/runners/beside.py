@@ -83,7 +83,7 @@ async def runner_token(
             f"the runner of the {runs} needs a token of a superuser",
             hint=f"set {section}.token=file:/path, made by weir token create, or {section}.certificate",
         )
-    secret = load_secret(await read_key(auth.token_secret, runtime.disk))
+    secret = load_secret(await read_key(auth.token_secret, runtime.disk)).key
     return create_token(secret, auth.superusers[0], audience=auth.audience or None)
 
 

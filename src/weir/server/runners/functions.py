@@ -21,6 +21,8 @@ def functions_spec(config: Config, addresses: dict[str, Address], token: str | N
     command = weir_command("-v", "functions", "run", "--standby", "--url", url)
     command += ["--checkpoints", functions.checkpoints or str(data / "functions")]
     command += tls_words(functions)
+    for role in functions.deployers:
+        command += ["--deployed-by", role]
     return ChildSpec(
         "functions",
         "functions",

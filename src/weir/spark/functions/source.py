@@ -3,22 +3,24 @@
 For any other query, a topic that it has read and that is not among its topics any more is a loss. Here it is what
 the user has asked for: its position is forgotten, and not told to the brokers, who would make its subscription
 again. And a topic that is new is read from where its subscription is: what came since that was made is kept for
-the function.
+the function. An input that was deleted and created again is read from its start.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from weir.client.kafka.cluster import Partition
 from weir.client.kafka.positions import committed
-from weir.spark.source.option_values import from_json, to_json
+from weir.spark.source.option_values import to_json
 from weir.spark.source.options import LATEST, parse
 from weir.spark.source.planning import Offsets, partitions_of, start_offsets
 from weir.spark.source.source import WeirSource
 from weir.spark.source.streaming import Json, TopicStreamReader
+
+log = logging.getLogger(__name__)
 
 
 class FunctionSource(WeirSource):
@@ -39,15 +41,17 @@ class FunctionReader(TopicStreamReader):
         if self._options.start.word != LATEST:
             return super().initialOffset()
         partitions = partitions_of(self._brokers(), self._options)
-        return to_json(start_offsets(self._brokers(), self._options, partitions) | self._kept(partitions))
+        begins = start_offsets(self._brokers(), self._options, partitions) | self._kept(partitions)
+        return to_json(begins, self._brokers().topic_ids)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         return super().latestOffset(self._of_inputs(start), limit)
 
-    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        began = from_json(start)
-        new = [partition for partition in from_json(end) if partition not in began]
-        return super().partitions(to_json(began | self._kept(new)), end)
+    def _begins_of_new(self, partitions: Sequence[Partition]) -> Offsets:
+        return self._kept(partitions)
+
+    def _was_recreated(self, topic: str, before: str, now: str, what: str) -> None:
+        log.warning("topic %s was deleted and created again (id %s, then %s); %s", topic, before, now, what)
 
     def commit(self, end: Json) -> None:
         super().commit(self._of_inputs(end))

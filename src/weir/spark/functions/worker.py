@@ -154,9 +154,10 @@ def _follow(query: Any, counts: Counts, stopped: list[int]) -> None:
     if stopped:
         query.stop()
         return
+    from weir.spark.sql.progress import told
+
     failure = query.exception()
-    lines = str(failure).strip().splitlines()
-    raise FunctionError(f"the query has ended: {lines[0] if lines else 'without a word'}")
+    raise FunctionError(f"the query has ended: {'without a word' if failure is None else told(failure)}")
 
 
 def count(counts: Counts, progress: Any) -> None:

@@ -1,35 +1,46 @@
-"""Which topics are in the lake, and where their tables lie: properties of their namespace, in Weir's metadata.
+"""Which topics are in the lake, and where their tables lie: what their namespaces select of the catalogs that
+superusers define, as the admin REST tells it.
 
 `lake` is for all topics of the namespace, `lake.NAME` for one of them and goes before it; each is written whole,
 so that two people who change different topics do not undo each other's change.
 """
 
 import json
+import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 from weir.client.admin import join, namespace_path, topic_path
-from weir.client.blocking import Access, ask_each, ask_v2
-from weir.model.errors import (
-    BrokerError,
-    ConfigError,
-    NotAuthenticatedError,
-    NotAuthorisedError,
-    WeirError,
-    WireError,
+from weir.client.blocking import Access, ask, ask_each, ask_v2
+from weir.model.errors import BrokerError, ConfigError, InvalidNameError, LakeError, WeirError, WireError
+from weir.model.internal_topics import is_internal
+from weir.model.lake import (
+    DEFAULT_CATALOG,
+    LAKE_OFF,
+    LAKE_PROPERTY,
+    LAKE_TOPIC_PREFIX,
+    LakeCatalog,
+    LakeSelection,
+    check_address,
+    check_catalog,
+    check_options,
+    check_store,
 )
 from weir.model.topics import NamespaceName, TopicName
 
-_ALL, _ONE, _OFF = "lake", "lake.", "off"
-#: Whose tables these are, for ever: two Weirs that share a catalog must not take each other's for their own.
-_OWNER = "lake-owner"
-_CATALOGS = ("sqlite:///", "postgresql://", "http://", "https://")
-#: Words that a secret's option has in its name: options can be read by whoever administers the namespace.
-_SECRET = ("secret", "password", "token", "credential", "access-key", "account-key")
+log = logging.getLogger(__name__)
+
+_CATALOGS, _LAKE = "lake-catalogs", "lake"
+_HINT = "a superuser defines the catalog (weir lake catalogs set), then: weir lake on --catalog NAME"
+_NO_NAME = re.compile(r"[^A-Za-z0-9]+")
+_MAX_NAME = 60
+#: Definitions that are ignored, and are in the log.
+_reported: dict[tuple[NamespaceName, str, str], None] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +58,11 @@ class Definition:
     tiered_after_ms: int | None = None
     #: The namespace's own; not a part of what is said.
     owner: str = ""
+    #: The catalog's, as a superuser defined it; "" if it is not defined yet.
+    name: str = field(default="", compare=False)
 
     def text(self) -> str:
-        """As it is kept."""
+        """All of it, as JSON."""
         said: dict[str, object] = {"to": self.to, "catalog": self.catalog}
         if self.options:
             said["options"] = dict(self.options)
@@ -59,18 +72,15 @@ class Definition:
             said["tieredAfterMs"] = self.tiered_after_ms
         return json.dumps(said, sort_keys=True)
 
-    @classmethod
-    def parse(cls, text: str) -> "Definition":
-        try:
-            said = json.loads(text)
-            return cls(
-                said["to"], said["catalog"], said.get("options", {}), said.get("keepMs"), said.get("tieredAfterMs")
-            )
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise WireError(f"property lake is {text[:80]!r}", hint="set it with weir lake on") from None
-
     def __hash__(self) -> int:
         return hash(self.text())
+
+    def check(self) -> None:
+        """LakeError unless a process may open it: addresses of known kinds, and options that are on the list."""
+        try:
+            check_catalog(LakeCatalog(self.name or DEFAULT_CATALOG, self.to, self.catalog, self.options))
+        except (ConfigError, InvalidNameError) as wrong:
+            raise LakeError(f"the lake's catalog is refused: {wrong.what}", hint=wrong.hint) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +91,35 @@ class NamespaceLake:
     every: Definition | None
     #: By the topic's local name; None: not this one.
     topics: Mapping[str, Definition | None]
+    #: Why definitions are ignored, by the topic's local name; "" is that of all topics.
+    ignored: Mapping[str, str] = field(default_factory=dict)
+    #: Log topics of functions, by their local names: internal, as topics of functions and connectors are.
+    logs: frozenset[str] = frozenset()
 
     def of(self, topic: TopicName) -> Definition | None:
-        """Where the topic's table lies; None if it has none."""
-        return self.topics.get(topic.local, self.every)
+        """Where the topic's table lies; None if it has none, or its definition is ignored."""
+        return None if topic.local in self.ignored else self.topics.get(topic.local, self._usual(topic))
+
+    def is_skipped(self, topic: TopicName) -> bool:
+        """Whether the lake of its namespace leaves it out since it is internal, and nothing names it."""
+        named = topic.local in self.topics or topic.local in self.ignored
+        return not named and self.every is not None and self._usual(topic) is None
+
+    def _usual(self, topic: TopicName) -> Definition | None:
+        return None if topic.local in self.logs or is_internal(topic) else self.every
+
+    def problem(self, topic: TopicName) -> str | None:
+        """Why the topic's definition is ignored; None if it is not."""
+        if topic.local in self.ignored:
+            return self.ignored[topic.local]
+        return None if topic.local in self.topics else self.ignored.get("")
+
+    def read(self, topic: TopicName) -> Definition | None:
+        """The same as `of`. LakeError if the definition is ignored: what is in its table would be left out."""
+        problem = self.problem(topic)
+        if problem is not None:
+            raise LakeError(f"the lake definition of {topic} is ignored: {problem}", hint=_HINT)
+        return self.of(topic)
 
 
 def where(to: str | None, data: str) -> str:
@@ -95,34 +130,15 @@ def where(to: str | None, data: str) -> str:
         to = str(Path(data) / "lake")
     if any(letter in to for letter in "#?"):
         raise ConfigError(f"{to} has a # or a ?, which ends a URL's path", hint="name a place without them")
-    scheme = urlsplit(to).scheme
-    if not scheme:
-        return f"file://{Path(to).absolute()}"  # not quoted: pyiceberg takes it as it is
-    if scheme not in ("file", "s3", "s3a"):
-        raise ConfigError(
-            f"{to} is of a kind that is not known", hint="write a folder, file:///... or s3://bucket/..."
-        )
-    if scheme == "file" and urlsplit(to).netloc:
-        raise ConfigError(f"{to} names a machine, not a folder", hint="write file:///folder, with three slashes")
-    if scheme != "file" and not urlsplit(to).netloc:
-        raise ConfigError(f"{to} names no bucket", hint="write s3://bucket/path")
-    return to.rstrip("/")
+    if not urlsplit(to).scheme:
+        to = f"file://{Path(to).absolute()}"  # not quoted: pyiceberg takes it as it is
+    return check_store(to).rstrip("/")
 
 
 def catalog_of(catalog: str | None, to: str, data: str) -> str:
     """The address of the catalog: as given, or a file of SQLite's beside the tables, or beside the data."""
     if catalog is not None:
-        if urlsplit(catalog).password:
-            raise ConfigError(
-                "the catalog's address has a password, which others can read",
-                hint="leave it out, and set PGPASSWORD where weir lake runs",
-            )
-        if not catalog.startswith(_CATALOGS):
-            raise ConfigError(
-                f"{catalog} is a catalog of a kind that is not known",
-                hint="write sqlite:///FILE, postgresql://user@host/db, or http(s)://... of a REST catalog",
-            )
-        return catalog
+        return check_address(catalog)
     if to.startswith("file:"):
         return f"sqlite:///{urlsplit(to).path}/catalog.db"
     if not Path(data).is_dir():
@@ -130,34 +146,100 @@ def catalog_of(catalog: str | None, to: str, data: str) -> str:
     return f"sqlite:///{Path(data).absolute()}/lake/catalog.db"
 
 
-def check_options(options: Mapping[str, str]) -> None:
-    """ConfigError if one is a secret."""
-    for name in options:
-        if any(word in name.lower() for word in _SECRET):
-            raise ConfigError(
-                f"{name} is a secret, and others could read it",
-                hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY where weir lake runs",
-            )
+# --- catalogs -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCatalog:
+    """A catalog that may be selected. Its definition is for superusers; others know its name and kind."""
+
+    name: str
+    kind: str
+    defined: LakeCatalog | None
+
+
+def list_catalogs(access: Access) -> list[ListedCatalog]:
+    try:
+        return [_listed(one) for one in ask(access, "GET", _CATALOGS)]
+    except (KeyError, TypeError, AttributeError):
+        raise WireError("the server does not tell the lake's catalogs as expected") from None
+
+
+def _listed(told: Mapping[str, Any]) -> ListedCatalog:
+    name, kind, tenants = told["name"], told["kind"], told["tenants"]
+    if told["to"] is None:
+        return ListedCatalog(name, kind, None)
+    permitted = None if tenants is None else tuple(tenants)
+    return ListedCatalog(
+        name, kind, LakeCatalog(name, told["to"], told["catalog"], dict(told["options"] or {}), permitted)
+    )
+
+
+def put_catalog(access: Access, catalog: LakeCatalog) -> None:
+    """Define it, or define it anew; takes a superuser."""
+    check_catalog(catalog)
+    body = {
+        "to": catalog.to,
+        "catalog": catalog.catalog,
+        "options": dict(catalog.options),
+        "tenants": None if catalog.tenants is None else list(catalog.tenants),
+    }
+    ask(access, "PUT", join(_CATALOGS, catalog.name), body)
+
+
+def remove_catalog(access: Access, name: str) -> None:
+    ask(access, "DELETE", join(_CATALOGS, name))
+
+
+def ensure_catalog(access: Access, wanted: Definition, tenant: str, name: str | None = None) -> str:
+    """The name of a catalog with these addresses and options, which is defined now if there is none: that takes a
+    superuser. Without a `name` it is made of the place, and for this tenant alone."""
+    known = list_catalogs(access)
+    for one in known:
+        defined = one.defined
+        if defined is None or not defined.permits(tenant):
+            continue
+        if defined.same_place(wanted.to, wanted.catalog, dict(wanted.options)):
+            return one.name
+    check_options(wanted.options, LakeCatalog("", wanted.to, wanted.catalog).kind)
+    tenants = None if name is not None else (tenant,)
+    found = LakeCatalog(name or _name_of(wanted, tenant), wanted.to, wanted.catalog, dict(wanted.options), tenants)
+    put_catalog(access, found)
+    return found.name
+
+
+def _name_of(wanted: Definition, tenant: str) -> str:
+    told = sha256(f"{tenant}\n{replace(wanted, keep_ms=None, tiered_after_ms=None).text()}".encode()).hexdigest()
+    return f"{_NO_NAME.sub('-', wanted.to).strip('-')[-_MAX_NAME:].strip('-')}-{told[:8]}"
+
+
+# --- namespaces -----------------------------------------------------------------------------------------------
 
 
 def turn_on(access: Access, namespace: NamespaceName, topic: str | None, wanted: Definition) -> None:
-    name = _ALL if topic is None else f"{_ONE}{topic}"
-    told = ask_v2(access, "GET", namespace_path(namespace, "properties")) or {}
-    owner = {} if _OWNER in told else {_OWNER: uuid4().hex}
-    ask_v2(access, "PUT", namespace_path(namespace, "properties"), {name: wanted.text()} | owner)
+    """With the catalog that has these addresses, which a superuser defines so if there is none."""
+    name = wanted.name or ensure_catalog(access, wanted, namespace.tenant)
+    select(access, namespace, topic, LakeSelection(name, wanted.keep_ms, wanted.tiered_after_ms))
+
+
+def select(access: Access, namespace: NamespaceName, topic: str | None, wanted: LakeSelection) -> None:
+    """Have the topic, or all topics of the namespace, exported to a catalog that is defined."""
+    name = LAKE_PROPERTY if topic is None else f"{LAKE_TOPIC_PREFIX}{topic}"
+    ask_v2(access, "PUT", namespace_path(namespace, "properties"), {name: wanted.text()})
 
 
 def turn_off(access: Access, namespace: NamespaceName, topic: str | None) -> bool:
     """Whether it was on. What is in tables stays there."""
     now = namespace_lake(access, namespace)
     if topic is None:
-        _remove(access, namespace, _ALL)
-        return now.every is not None
-    if now.every is not None:
-        ask_v2(access, "PUT", namespace_path(namespace, "properties"), {f"{_ONE}{topic}": _OFF})
-    elif topic in now.topics:
-        _remove(access, namespace, f"{_ONE}{topic}")
-    return now.topics.get(topic, now.every) is not None
+        _remove(access, namespace, LAKE_PROPERTY)
+        return now.every is not None or "" in now.ignored
+    said = topic in now.topics or topic in now.ignored
+    if now.every is not None or "" in now.ignored:
+        ask_v2(access, "PUT", namespace_path(namespace, "properties"), {f"{LAKE_TOPIC_PREFIX}{topic}": LAKE_OFF})
+    elif said:
+        _remove(access, namespace, f"{LAKE_TOPIC_PREFIX}{topic}")
+    return topic in now.ignored or now.topics.get(topic, now.every) is not None
 
 
 def _remove(access: Access, namespace: NamespaceName, name: str) -> None:
@@ -165,32 +247,50 @@ def _remove(access: Access, namespace: NamespaceName, name: str) -> None:
 
 
 def namespace_lake(access: Access, namespace: NamespaceName) -> NamespaceLake:
-    return _said(namespace, ask_v2(access, "GET", namespace_path(namespace, "properties")) or {})
-
-
-def _said(namespace: NamespaceName, told: Mapping[str, str]) -> NamespaceLake:
-    said = {
-        name: None if text == _OFF else replace(Definition.parse(text), owner=told.get(_OWNER, ""))
-        for name, text in told.items()
-        if name == _ALL or name.startswith(_ONE)
-    }
-    topics = {name.removeprefix(_ONE): one for name, one in said.items() if name != _ALL}
-    return NamespaceLake(namespace, said.get(_ALL), topics)
+    return _told_lake(ask(access, "GET", join(_LAKE, namespace.tenant, namespace.name)))
 
 
 def whole_lake(access: Access) -> dict[NamespaceName, NamespaceLake]:
     """Of every namespace that this user administers and that says something of the lake."""
-    tenants = ask_v2(access, "GET", "tenants")
-    listed = [_given(one) for one in ask_each(access, [join("namespaces", tenant) for tenant in tenants])]
-    names = [NamespaceName.parse(name) for some in listed for name in some]
-    found = {}
-    told = ask_each(access, [namespace_path(name, "properties") for name in names])
-    for name, properties in zip(names, told, strict=True):
-        if isinstance(properties, NotAuthorisedError | NotAuthenticatedError | BrokerError):
-            continue  # or it was deleted meanwhile
-        one = _said(name, _given(properties) or {})
-        if one.every is not None or one.topics:
-            found[name] = one
+    found = [_told_lake(one) for one in ask(access, "GET", _LAKE)]
+    for one in found:
+        for local, problem in one.ignored.items():
+            _report(one.namespace, local, problem)
+    return {one.namespace: one for one in found}
+
+
+def _report(namespace: NamespaceName, local: str, problem: str) -> None:
+    """In the log, once."""
+    if (namespace, local, problem) not in _reported:
+        _reported[namespace, local, problem] = None
+        what = f"{namespace}/{local}" if local else str(namespace)
+        log.warning("the lake definition of %s is ignored: %s (%s)", what, problem, _HINT)
+
+
+def _told_lake(told: Any) -> NamespaceLake:
+    try:
+        namespace, owner = NamespaceName.parse(told["namespace"]), told["owner"]
+        said = {**told["topics"]} if told["every"] is None else {"": told["every"], **told["topics"]}
+        topics: dict[str, Definition | None] = {}
+        ignored: dict[str, str] = {}
+        for local, one in said.items():
+            try:
+                topics[local] = None if one["off"] else _defined(one, owner)
+            except LakeError as refused:
+                ignored[local] = refused.what
+    except (KeyError, TypeError, AttributeError):
+        raise WireError("the server does not tell the lake's definitions as expected") from None
+    return NamespaceLake(namespace, topics.pop("", None), topics, ignored, frozenset(told.get("logs", ())))
+
+
+def _defined(told: Mapping[str, Any], owner: str) -> Definition:
+    """LakeError if the definition is to be ignored."""
+    if told["to"] is None:
+        raise LakeError(told["problem"])
+    found = Definition(
+        told["to"], told["catalog"], told["options"], told["keepMs"], told["tieredAfterMs"], owner, told["name"]
+    )
+    found.check()
     return found
 
 

@@ -21,6 +21,7 @@ from weir.client.kafka.offsets import ends, starts
 from weir.client.registry import kafka_name, schemas_by
 from weir.model.errors import (
     ConfigError,
+    DataLostError,
     LakeConflictError,
     LakeUnfinishedError,
     SchemaNotFoundError,
@@ -30,12 +31,13 @@ from weir.model.topics import TopicName
 from weir.spark.lake.columns import storable, topic_schema
 from weir.spark.lake.definitions import Definition
 from weir.spark.lake.failures import in_a_line
-from weir.spark.lake.holding import keep
+from weir.spark.lake.holding import hold_one, keep
 from weir.spark.lake.stores import store_options
 from weir.spark.lake.tables import LOST, MERGED, OFFSETS, RANGES, LakeTable, open_table, summary_of
 from weir.spark.lake.writing import WriteJob, Written
 from weir.spark.source.options import SourceOptions, Wanted, parse
 from weir.spark.source.ranges import Range, limited, split
+from weir.spark.source.reading import check_same_topic
 from weir.spark.sql.cluster import WeirCluster
 from weir.spark.values.typed import ValueSchema, value_schema
 
@@ -91,6 +93,7 @@ class _Work:
     values: ValueSchema | None
     table: LakeTable
     definition: Definition
+    topic_id: str
 
 
 class _Nobody:
@@ -120,15 +123,15 @@ class Exporter:
             goal = _by_index(ends(cluster, cluster.partitions([kafka_name(topic)])))
             waiting = sum(max(0, end - table.offsets().get(index, 0)) for index, end in goal.items())
             told.begin(topic, waiting)
-            self._keep(cluster, topic, table)
-            work = _Work(cluster, options, values, table, definition)
+            work = _Work(cluster, options, values, table, definition, topic_id)
+            self._keep(work)
             rows = files = size = lost = 0
             try:
                 while (added := self._commit(work, goal, told)) is not None:
                     rows += sum(one.rows for one in added)
                     files += sum(len(one.files) for one in added)
                     size, lost = size + sum(one.bytes for one in added), lost + sum(one.lost for one in added)
-                    self._keep(cluster, topic, table)
+                    self._keep(work)
                     self._reached("kept")
             except TopicNotFoundError:
                 raise
@@ -148,11 +151,13 @@ class Exporter:
         if reached == done:
             return None
         store = store_options(work.definition)
-        job = WriteJob(uuid4().hex, work.options, work.values, table.table.metadata, store)
+        job = WriteJob(uuid4().hex, work.options, work.values, table.table.metadata, store, work.topic_id)
         self._reached("planned")
         pieces = split(ranges, None, TASK_OFFSETS)
         written = self._jobs.run(job, pieces, told.advance) if pieces else ()
         self._reached("written")
+        # The goal, and what is gone, may be of a topic that was created again; the tasks check what they read.
+        check_same_topic(work.cluster, kafka_name(table.topic), work.topic_id)
         lost = gone + sum(one.lost for one in written)
         self._add(table, reached, ranges, written, lost)
         self._reached("committed")
@@ -201,16 +206,24 @@ class Exporter:
 
     # --- around it -------------------------------------------------------------------------------------------
 
-    def _keep(self, cluster: Cluster, topic: TopicName, table: LakeTable) -> None:
+    def _keep(self, work: "_Work") -> None:
         """Tell the brokers what is in the table: the topic keeps the rest, whatever its retention says, and the
-        lag is in everybody's metrics."""
+        lag is in everybody's metrics. DataLostError if the topic was deleted and created again: nothing of the new
+        one is in the table."""
+        cluster, topic, table = work.cluster, work.table.topic, work.table
         name = kafka_name(topic)
         there = {partition.index for partition in cluster.partitions([name])}
         done = {Partition(name, index): offset for index, offset in table.offsets().items() if index in there}
         new = {Partition(name, index): 0 for index in there if Partition(name, index) not in done}
         if new:
             done |= starts(cluster, new)
-        keep(cluster, done)
+        check_same_topic(cluster, name, work.topic_id)
+        keep(cluster, done, {name: work.topic_id})
+        try:
+            check_same_topic(cluster, name, work.topic_id)
+        except DataLostError:  # created again since the last look: the position is not one in the new topic
+            hold_one(cluster, topic)
+            raise
 
     def standing(self, topic: TopicName, table: LakeTable | None) -> list[Standing]:
         """Of every partition."""

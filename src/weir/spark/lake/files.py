@@ -53,8 +53,9 @@ class RowsWriter:
         self._stream.close()
 
     def abandon(self) -> None:
-        """Whoever does so deletes what there is of it."""
+        """Close the stream without a footer; the caller deletes the file."""
         self._stream.close()
+        self._writer.is_open = False  # else it writes the footer when it is collected
 
 
 def data_file(io: FileIO, metadata: "TableMetadata", path: str) -> "DataFile":

@@ -196,7 +196,7 @@ def find_topic_history(options: SourceOptions, topic: str) -> TopicHistory | Non
                 url = admin_url(cluster)
         access = access_by(url, options.kafka, _PATIENCE_S)
         name = topic_of(topic)
-        definition = namespace_lake(access, name.namespace).of(name)
+        definition = namespace_lake(access, name.namespace).read(name)
         if definition is None:
             return None
         return _snapshot(options, topic, definition)

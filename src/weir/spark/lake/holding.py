@@ -1,6 +1,6 @@
 """What the lake has not exported yet stays in its topic: a subscription from the moment on that the lake is on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from weir.client.admin import topic_path
@@ -12,9 +12,10 @@ from weir.client.registry import kafka_name
 from weir.model.errors import TopicNotFoundError, WeirError
 from weir.model.replays import is_selection
 from weir.model.topics import NamespaceName, TopicName
-from weir.spark.lake.definitions import namespace_lake, topics_of
+from weir.spark.lake.definitions import namespace_lake, topics_of, whole_lake
+from weir.spark.source.option_values import recreated
 from weir.spark.source.options import connection
-from weir.spark.source.progress import Progress
+from weir.spark.source.progress import Progress, Said
 from weir.spark.sql.cluster import WeirCluster
 
 #: The subscription whose position says what is in the lake.
@@ -41,9 +42,17 @@ def hold(place: WeirCluster, namespace: NamespaceName, topic: TopicName | None) 
         return 1
 
 
+def skipped_topics(place: WeirCluster, namespace: NamespaceName) -> list[str]:
+    """The internal topics that the lake of the namespace leaves out, by their local names."""
+    lake = namespace_lake(place.access, namespace)
+    return sorted(name.local for name in _topics(place, namespace, None) if lake.is_skipped(name))
+
+
 def hold_one(cluster: Cluster, topic: TopicName) -> None:
     """TopicNotFoundError if it is not there."""
-    _hold(cluster, cluster.partitions([kafka_name(topic)]))
+    name = kafka_name(topic)
+    parts = cluster.partitions([name])
+    _hold(cluster, parts, {name: cluster.topic_ids.get(name, "")})
 
 
 def hold_all(cluster: Cluster, topics: Sequence[TopicName]) -> int:
@@ -51,27 +60,44 @@ def hold_all(cluster: Cluster, topics: Sequence[TopicName]) -> int:
     held = 0
     for at in range(0, len(topics), _AT_ONCE):
         told = cluster.describe([kafka_name(name) for name in topics[at : at + _AT_ONCE]])
-        there = [one for one in told.values() if isinstance(one, Described)]
-        _hold(cluster, [part for one in there for part in one.partitions])
+        there = {name: one for name, one in told.items() if isinstance(one, Described)}
+        parts = [part for one in there.values() for part in one.partitions]
+        _hold(cluster, parts, {name: one.topic_id for name, one in there.items()})
         held += len(there)
     return held
 
 
-def _hold(cluster: Cluster, parts: Sequence[Partition]) -> None:
-    placed = positions.committed(cluster, SUBSCRIPTION, parts)
-    keep(cluster, starts(cluster, [part for part in parts if part not in placed]))
+def _hold(cluster: Cluster, parts: Sequence[Partition], ids: Mapping[str, str]) -> None:
+    """From their starts on, unless they have positions. Those of deleted topics of the same names do not count."""
+    told = positions.described(cluster, SUBSCRIPTION, parts)
+    placed = {
+        part
+        for part, (_, said) in told.items()
+        if not recreated({part.topic: Said.parse(said).topic_id}, {part.topic: ids.get(part.topic, "")})
+    }
+    keep(cluster, starts(cluster, [part for part in parts if part not in placed]), ids)
 
 
-def keep(cluster: Cluster, offsets: dict[Partition, int]) -> None:
-    """What lies before these offsets is in the lake; the rest stays."""
-    positions.commit(cluster, SUBSCRIPTION, offsets, Progress().metadata(retain=True))
+def keep(cluster: Cluster, offsets: dict[Partition, int], ids: Mapping[str, str]) -> None:
+    """What lies before these offsets is in the lake; the rest stays. `ids`: which topics the offsets are of."""
+    said = {topic: Progress().metadata(retain=True, topic_id=topic_id) for topic, topic_id in ids.items()}
+    positions.commit(cluster, SUBSCRIPTION, offsets, said)
+
+
+def let_go_internal(place: WeirCluster) -> None:
+    """The lake holds nothing back of internal topics, which earlier releases exported with their namespaces."""
+    for namespace, lake in whole_lake(place.access).items():
+        if lake.every is not None:
+            let_go(place, namespace, None)
 
 
 def let_go(place: WeirCluster, namespace: NamespaceName, topic: TopicName | None) -> None:
     """The lake holds nothing back any more of a topic, or of all topics of the namespace, unless it is on for them
     still."""
     lake = namespace_lake(place.access, namespace)
-    names = {kafka_name(name): name for name in _topics(place, namespace, topic) if lake.of(name) is None}
+    # A definition that is ignored lets go of nothing: it may count again once a superuser has defined its catalog.
+    off = (one for one in _topics(place, namespace, topic) if lake.of(one) is None and lake.problem(one) is None)
+    names = {kafka_name(name): name for name in off}
     with Cluster(connection(place.options)) as cluster:
         told = cluster.describe(list(names))
         parts = [part for one in told.values() if isinstance(one, Described) for part in one.partitions]

@@ -71,7 +71,7 @@ def find_history(
     its own. `columns`: those of the source that reads the rest; `corrupt`: which of them has the bytes of values
     that do not fit; None: there must be no such values."""
     try:
-        definition = namespace_lake(place.access, topic.namespace).of(topic)
+        definition = namespace_lake(place.access, topic.namespace).read(topic)
     except (
         NotAuthorisedError,
         NotAuthenticatedError,

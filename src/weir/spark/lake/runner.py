@@ -24,7 +24,7 @@ from weir.model.topics import TopicName
 from weir.spark.lake.definitions import Definition, whole_lake
 from weir.spark.lake.export import Exported, Exporter, Standing, Told, standing_of
 from weir.spark.lake.failures import in_a_line
-from weir.spark.lake.holding import hold, hold_all, let_go
+from weir.spark.lake.holding import hold, hold_all, let_go, let_go_internal
 from weir.spark.lake.looking import LakeTopic, TopicEnds, lake_topics, look, look_at
 from weir.spark.lake.tables import LakeTable, drop_table, find_table, is_own
 from weir.spark.lake.upkeep import Kept, Limits, Tasks, Upkeep, drop_deleted
@@ -102,6 +102,8 @@ class LakeRunner:
         self._told = told
         self._now = now
         self._seen: dict[TopicName, _Seen] = {}
+        #: Whether internal topics were let go that an earlier release has exported.
+        self._swept = False
 
     def topics(self) -> list[LakeTopic]:
         """Those that the lake is on for."""
@@ -147,6 +149,7 @@ class LakeRunner:
         try:
             topics = lake_topics(self._place)
             there = self._look(topics)
+            self._sweep()
         except (*RETRIABLE, TopicClosedError) as away:
             log.warning("the broker does not answer: %s", away)
             return []
@@ -218,6 +221,12 @@ class LakeRunner:
             except (NetworkError, TopicClosedError) as away:
                 return away
         return None
+
+    def _sweep(self) -> None:
+        """Hold nothing back of internal topics, which earlier releases exported, too; once."""
+        if not self._swept:
+            let_go_internal(self._place)
+            self._swept = True
 
     def _let_go(self, seen: Sequence[TopicName], on: Sequence[LakeTopic]) -> list[TopicName]:
         """Those that the lake is no longer on for. What an export that ran as it was turned off has told the

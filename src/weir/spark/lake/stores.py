@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Properties by which pyiceberg imports a class, and those by which it calls others' code.
+_CLASSES = ("py-io-impl", "write.py-location-provider.impl")
+_CALLABLES = ("s3.retry-strategy-impl", "s3.signer")
+
 #: pyiceberg's names, and the variables of AWS' own tools, the first that is set.
 _FROM_ENVIRONMENT = {
     "s3.endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
@@ -115,10 +119,42 @@ def folder_in(io: Any, location: str) -> tuple[Any, str]:
 
 
 def open_catalog(definition: Definition) -> "Catalog":
-    """LakeError says what to install or to mend."""
+    """LakeError says what to install or to mend, or what this process must not open."""
+    definition.check()
     options = store_options(definition)
     suit_store(options)
     return _opened(definition.catalog, definition.to, tuple(sorted(options.items())))
+
+
+@lru_cache(maxsize=1)
+def refuse_foreign_classes() -> None:
+    """pyiceberg imports classes that properties of a table name (`py-io-impl` and others): a writer of the catalog
+    would choose what runs in the process that reads the table. LakeError for all but pyiceberg's own."""
+    import pyiceberg.io
+    import pyiceberg.table.locations
+
+    modules: Mapping[Any, str] = {
+        pyiceberg.io: "_import_file_io",
+        pyiceberg.table.locations: "_import_location_provider",
+    }
+    for module, name in modules.items():
+        setattr(module, name, _own_classes_only(getattr(module, name)))
+
+
+def _own_classes_only(load: Callable[..., T]) -> Callable[..., T]:
+    def checked(name: str, *rest: Any) -> T:
+        properties: Mapping[str, str] = rest[-1]
+        classes = [name, *(properties[one] for one in _CLASSES if one in properties)]
+        foreign = [one for one in classes if not str(one).startswith("pyiceberg.")]
+        foreign += [f"{one}={properties[one]}" for one in _CALLABLES if properties.get(one)]
+        if foreign:
+            raise LakeError(
+                f"a table of the lake names the class {str(foreign[0])[:100]!r}, which is not pyiceberg's own",
+                hint="remove the property from the table; find out who wrote it",
+            )
+        return load(name, *rest)
+
+    return checked
 
 
 @lru_cache(maxsize=64)
@@ -130,6 +166,7 @@ def _opened(address: str, warehouse: str, options: tuple[tuple[str, str], ...]) 
             f"the lake needs pyiceberg, and {missing.name} is not installed",
             hint=f"install it with {install_command('lake')}",
         ) from None
+    refuse_foreign_classes()
     found: Mapping[str, str | None]
     if address.startswith("http"):
         found = {"type": "rest", "uri": address}

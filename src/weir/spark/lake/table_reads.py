@@ -70,7 +70,7 @@ def _found(
         partitions.setdefault(part.topic, set()).add(part.index)
     for topic, asked in partitions.items():
         name = topic_of(topic)
-        if namespace_lake(access, name.namespace).of(name) is None:
+        if namespace_lake(access, name.namespace).read(name) is None:
             continue
         columns = columns or WeirSource(dict(given)).schema()
         corrupt = options.registry.corrupt if options.registry is not None else None

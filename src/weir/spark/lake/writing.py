@@ -41,6 +41,8 @@ class WriteJob:
     values: ValueSchema | None
     metadata: "TableMetadata"
     store: Mapping[str, str]
+    #: Of the topic that the table is of; a task fails if another topic has its name by now.
+    topic_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def write_range(job: WriteJob, wanted: Range, reached: Callable[[str], None] = l
     io = load_file_io(dict(job.store), job.metadata.location)
     writer = _Days(job, wanted, io, schema_to_pyarrow(job.metadata.schema()))
     try:
-        for batch in read_range(options, wanted, values, losses, protocol=True):
+        for batch in read_range(options, wanted, values, losses, protocol=True, topic_id=job.topic_id):
             writer.add(batch)
             reached("writing")
         files = writer.close()

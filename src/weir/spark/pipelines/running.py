@@ -23,6 +23,7 @@ from weir.spark.pipelines.spec import Sink, Source, Spec
 from weir.spark.pipelines.state import State, app_name, write
 from weir.spark.sessions import prepare, settings
 from weir.spark.source.options import connection
+from weir.spark.source_environment import settle_environment
 from weir.spark.sql.cluster import WeirCluster
 from weir.spark.sql.insert import written_columns
 from weir.spark.sql.pipelines import make_topic, register_schema
@@ -92,6 +93,7 @@ def connect(spec: Spec, master: str, memory: str, state: State) -> Connected:
     config["spark.driver.extraJavaOptions"] += f" -Dderby.system.home={spec.storage}"
     conf = SparkConf(loadDefaults=True).setAll(list((config | dict(spec.spark)).items()))
     behind = SparkSession(SparkContext.getOrCreate(conf))
+    settle_environment(behind, search=True)  # Connect's server starts the flows, several in the same moment
     state.spark = getattr(_driver(), "pid", 0)
     write(spec.storage, state)
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # so that functions of columns are those of Connect

@@ -21,6 +21,7 @@ from weir.model.batch import Stamp
 from weir.model.errors import OutOfOrderSequenceError, ReplayStateError, WeirError
 from weir.model.replays import Replay, ReplayState
 from weir.spark.replay.batching import grouped, in_turns, runs
+from weir.spark.replay.requests import check_same_topics
 from weir.spark.replay.selecting import drop_selection, selection_topic
 from weir.spark.sink.encode import Chunk, Splitter, chunks
 from weir.spark.source.options import connection, parse
@@ -116,6 +117,7 @@ class Delivery:
                     f"where replay {replay.id} goes it is not known any more what was delivered",
                     hint="weir replay cancel ends it; what was delivered stays",
                 )
+        check_same_topics(self._place, replay)
         self._reached("delivered")
         found = report(self._place.access, replay, state=ReplayState.DONE, delivered=done)
         self._reached("done")
@@ -166,6 +168,7 @@ class Delivery:
             now = find_replay(self._place.access, replay.id)
         if now.state is not ReplayState.DELIVERING:
             raise ReplayStateError(f"replay {replay.id} is {now.state.value}")
+        check_same_topics(self._place, now)
 
     def _keep_pace(self, replay: Replay, began: float, sent: int) -> None:
         due = began + sent / replay.rate

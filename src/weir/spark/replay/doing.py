@@ -8,6 +8,7 @@ from weir.client.replays import all_replays, find_replay, report
 from weir.model.errors import ReplayStateError
 from weir.model.replays import Replay, ReplayState, is_selection
 from weir.spark.replay.delivering import Delivery
+from weir.spark.replay.requests import check_same_topics
 from weir.spark.replay.selecting import drop_selection, is_picked, selection_topic
 from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster
@@ -20,11 +21,18 @@ def go_on(place: WeirCluster, replay: Replay, select: Callable[[Replay], None], 
         return replay
     if replay.state is ReplayState.CANCELLED:
         raise ReplayStateError(f"replay {replay.id} was cancelled", hint="begin another one")
+    check_same_topics(place, replay)
     if replay.state is ReplayState.SELECTING:
         if not is_picked(place, replay):
             # For who began it alone: what was written by another role's sink would be there a second time.
             report(place.access, replay, state=ReplayState.SELECTING)
-            select(replay)
+            try:
+                select(replay)
+            except Exception:
+                # An earlier attempt, whose client was killed, may have ended meanwhile: its selection counts.
+                if not is_picked(place, replay):
+                    raise
+            check_same_topics(place, replay)
         now = find_replay(place.access, replay.id)  # somebody else may have been faster
         replay = delivery.fix(now) if now.state is ReplayState.SELECTING else now
     return delivery.run(replay)

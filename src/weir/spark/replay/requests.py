@@ -11,8 +11,8 @@ from weir.client.kafka import positions
 from weir.client.kafka.cluster import Cluster
 from weir.client.registry import kafka_name, topic_of
 from weir.client.replays import begin_replay
-from weir.model.errors import ConfigError, TopicNotFoundError, WeirError
-from weir.model.replays import Replay, is_selection
+from weir.model.errors import ConfigError, ReplayStateError, TopicNotFoundError, WeirError
+from weir.model.replays import Replay, ReplayState, is_selection
 from weir.model.topics import TopicName
 from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster
@@ -42,6 +42,8 @@ def resolve(place: WeirCluster, request: Request) -> Replay:
     subscription, target = _destination(place, topic, request.into, there)
     if subscription is not None:
         _check_dealt(place, subscription)
+    destination = topic if target is None else target
+    ids = _ids(place, topic, destination)
     now_ms = time.time_ns() // 1_000_000
     if request.since_ms is not None and request.until_ms is not None and request.since_ms >= request.until_ms:
         raise ConfigError("--to is not later than --from", hint="begin early, and end late")
@@ -49,14 +51,38 @@ def resolve(place: WeirCluster, request: Request) -> Replay:
         id=f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now_ms / 1000))}-{secrets.token_hex(3)}",
         topic=topic,
         subscription=subscription,
-        target=topic if target is None else target,
+        target=destination,
         where=request.where.strip(),
         since_ms=request.since_ms,
         # What comes while the messages are picked, the delivered ones among it, is not meant.
         until_ms=now_ms + 1 if request.until_ms is None else request.until_ms,
         rate=request.rate,
         batch=_BATCH if not request.rate else max(1, min(_BATCH, request.rate // _STEPS_PER_S)),
+        topic_id=ids[topic],
+        target_id=ids[destination],
     )
+
+
+def check_same_topics(place: WeirCluster, replay: Replay) -> None:
+    """ReplayStateError if a topic that the replay still needs was deleted and created again since it began."""
+    needed = {replay.target: replay.target_id}
+    if replay.state is ReplayState.SELECTING:
+        needed[replay.topic] = replay.topic_id
+    now = _ids(place, *needed)
+    for topic, before in needed.items():
+        if before and now[topic] and now[topic] != before:
+            raise ReplayStateError(
+                f"topic {topic} was deleted and created again after replay {replay.id} began: "
+                f"its id was {before}, and is {now[topic]} now",
+                hint=f"end this replay (weir replay cancel {replay.id}) and begin another one",
+            )
+
+
+def _ids(place: WeirCluster, *topics: TopicName) -> dict[TopicName, str]:
+    """Which topics of these names there are; empty where the broker gives no ids. TopicNotFoundError."""
+    with Cluster(connection(place.options)) as cluster:
+        cluster.partitions([kafka_name(topic) for topic in topics])
+        return {topic: cluster.topic_ids.get(kafka_name(topic), "") for topic in topics}
 
 
 def begin(place: WeirCluster, wanted: Replay) -> Replay:

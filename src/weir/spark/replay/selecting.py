@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from weir.client.admin import topic_path
 from weir.client.blocking import ask_v2
@@ -18,7 +20,6 @@ from weir.client.kafka import positions
 from weir.client.kafka.cluster import Cluster, Described
 from weir.client.registry import kafka_name, schemas_by, topic_of
 from weir.client.sinks import forget, last_epoch
-from weir.model.consumer_groups import DEAD_LETTERS
 from weir.model.dead_letters import NAMES
 from weir.model.errors import (
     NotAllowedError,
@@ -39,13 +40,15 @@ from weir.model.replays import (
     TOPIC_HEADER,
     Replay,
 )
-from weir.model.retry import RetryPolicy
+from weir.model.retry import DEAD_LETTERS, RetryPolicy
 from weir.model.topics import TopicName
 from weir.spark.replay.requests import subscriptions
 from weir.spark.source.options import connection
 from weir.spark.source.progress import Progress
 from weir.spark.sql.cluster import WeirCluster
-from weir.spark.sql.tables import SENT_KEY, SENT_VALUE, Tables
+from weir.spark.sql.plan_safety import check_calls, check_condition_text
+from weir.spark.sql.queries import check_condition
+from weir.spark.sql.tables import SENT_KEY, SENT_VALUE, Tables, is_unknown_column
 from weir.wire.pulsar.translation import SCHEMA_VERSION
 
 #: Whose position keeps the selection from being trimmed.
@@ -99,7 +102,18 @@ class Selector:
 
     def picked(self, replay: Replay) -> DataFrame:
         """The messages, with all their columns. SqlError if the condition is none."""
-        frame, may_repeat = self._with_dead(replay)
+        if replay.where:
+            check_condition(replay.where)
+        try:
+            return self._picked(replay)
+        except AnalysisException as unknown:
+            json = self.tables.json_fields(replay.topic) if is_unknown_column(unknown) else None
+            if json is None:
+                raise
+        return self._picked(replay, json)
+
+    def _picked(self, replay: Replay, json: StructType | None = None) -> DataFrame:
+        frame, may_repeat = self._with_dead(replay, json)
         names = {name.lower() for name in frame.columns}
         if "headers" not in names:
             frame = frame.withColumn("headers", f.expr(_header_map()))
@@ -108,7 +122,9 @@ class Selector:
         if replay.until_ms is not None:
             frame = frame.where(f"__timestamp < timestamp_millis({replay.until_ms})")
         if replay.where:
+            check_condition_text(frame.sparkSession, replay.where)
             frame = frame.where(replay.where)
+            check_calls(frame)
         # One row for each death until here: the condition is over every one of them, the message is one.
         return frame.dropDuplicates(list(_PLACE)) if may_repeat else frame
 
@@ -133,12 +149,13 @@ class Selector:
 
     # --- dead letters --------------------------------------------------------------------------------------------
 
-    def _with_dead(self, replay: Replay) -> tuple[DataFrame, bool]:
+    def _with_dead(self, replay: Replay, json: StructType | None) -> tuple[DataFrame, bool]:
         """The topic's messages, and those dead letters of it that are in neither topic nor lake any more; and
         whether some may be there more than once, since they died more than once."""
         # A value that does not fit its schema can be picked by its headers, its time and its key.
-        main = self.tables.table(replay.topic, headers=True, raw=True, mode="PERMISSIVE")
-        dead = [frame for name in self._dead_topics(replay) if (frame := self._dead(replay, name)) is not None]
+        main = self.tables.table(replay.topic, headers=True, raw=True, mode="PERMISSIVE", json=json)
+        found = (self._dead(replay, name, json) for name in self._dead_topics(replay))
+        dead = [frame for frame in found if frame is not None]
         if not dead:
             for name, kind in zip(_DEAD, ("string", "string", "int", "timestamp"), strict=True):
                 main = main.withColumn(name, f.lit(None).cast(kind))
@@ -181,8 +198,10 @@ class Selector:
         found = {one for one in named if isinstance(told.get(kafka_name(one)), Described)}
         return sorted(found - {topic}, key=str)
 
-    def _dead(self, replay: Replay, topic: TopicName) -> DataFrame | None:
-        frame = self.tables.table(topic, headers=True, raw=True, mode="PERMISSIVE", schema_of_topic=replay.topic)
+    def _dead(self, replay: Replay, topic: TopicName, json: StructType | None) -> DataFrame | None:
+        frame = self.tables.table(
+            topic, headers=True, raw=True, mode="PERMISSIVE", schema_of_topic=replay.topic, json=json
+        )
         said = {name: _header(f"weir-dead-{name}") for name in _TOLD}
         # A copy that a replay gave to a subscription, and that died in its turn, is the message it was made of.
         own = f"{_header(TOPIC_HEADER)} = {_quoted(str(replay.topic))}"

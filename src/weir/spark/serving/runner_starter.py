@@ -9,7 +9,7 @@ from pathlib import Path
 
 from weir.client import streams as rest
 from weir.client.blocking import Access
-from weir.model.errors import ConfigError, SparkSetupError
+from weir.model.errors import ConfigError, SparkJvmError, SparkSetupError
 
 #: How long a runner that nobody watches waits for a broker that is away.
 _PATIENCE_S = 300
@@ -43,7 +43,7 @@ class RunnerStarter:
         if self.process is not None and self.process.poll() is None:
             return True
         found = rest.runner(self.access)
-        if found.where is None and self.process is not None:
+        if found.where is None and self.process is not None and self.process.returncode != SparkJvmError.exit_code:
             raise SparkSetupError("the runner of the streams has ended", hint=f"see {self.log} for why")
         if found.where is None and found.allowed:
             self.process = self._start()

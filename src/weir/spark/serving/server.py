@@ -376,7 +376,8 @@ def main(path: str, master: str, idle_s: float, warehouse: str, log_file: str) -
     from weir.spark.sessions import session
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
     def start() -> "SparkSession":
         try:

@@ -16,6 +16,7 @@ SINK = (
     "topic",
     "sinkId",
     "sinkEpoch",
+    "sinkTakeOver",
     "checkpointLocation",
     "queryName",
     "kafka.compression.type",
@@ -55,6 +56,8 @@ class SinkOptions:
     #: Of a batch write: which epoch of `sink_id` it is, so that writing it again writes nothing.
     sink_epoch: int | None
     checkpoint: str | None
+    #: The id of the query whose sink this one continues.
+    take_over: str
 
 
 def parse_sink(given: Mapping[str, str]) -> SinkOptions:
@@ -70,6 +73,9 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
     epoch = options.get("sinkEpoch")
     if epoch is not None and (not epoch.isdigit() or "sinkId" not in options):
         raise ConfigError(f"sinkEpoch is {epoch!r}", hint="write the number of an epoch, and give sinkId")
+    take_over = options.get("sinkTakeOver", "")
+    if take_over and "sinkId" not in options:
+        raise ConfigError("sinkTakeOver is set without sinkId", hint="give the sinkId of the query to continue")
     return SinkOptions(
         kafka=connection(options),
         topic=options.get("topic") or options.get("path"),
@@ -79,6 +85,7 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
         sink_id=options.get("sinkId"),
         sink_epoch=None if epoch is None else int(epoch),
         checkpoint=options.get("checkpointLocation"),
+        take_over=take_over,
     )
 
 

@@ -39,8 +39,9 @@ class Ready:
     producer: ProducerId
 
 
-def new_id(sink: str) -> str:
-    return f"{PREFIX}{sink}/{uuid4().hex}"
+def new_id(sink: str, attempt: str = "") -> str:
+    """A transactional id that no task had before. `attempt`: which write of an epoch the task is of."""
+    return f"{PREFIX}{sink}/{attempt}{uuid4().hex}"
 
 
 def take(options: SinkOptions, sink: str) -> Ready | None:

@@ -21,14 +21,14 @@ from weir.client.kafka.cluster import Cluster, Partition, Patience
 from weir.client.kafka.producing import Sender
 from weir.client.kafka.settings import KafkaSettings
 from weir.client.kafka.transactions import ProducerId, add_partitions, end, init_producer
-from weir.client.sinks import SinkAccess, Written, commit_epoch, forget
+from weir.client.sinks import Epoch, SinkAccess, Written, commit_epoch, forget
 from weir.model.batch import Stamp
-from weir.model.errors import NetworkError, NotOwnerError, TopicClosedError, WeirError
+from weir.model.errors import DataLostError, NetworkError, NotOwnerError, TopicClosedError, WeirError
 from weir.spark.sink import readiness
 from weir.spark.sink.encode import Chunk, Splitter, chunks
 from weir.spark.sink.options import SinkOptions, stream_identity
 from weir.spark.source.schemas import access_by
-from weir.spark.workers import borrowed, settle
+from weir.spark.workers import borrowed, query_id, settle
 from weir.wire.kafka.compression import compressor
 
 T = TypeVar("T")
@@ -49,18 +49,25 @@ class TaskWritten(WriterCommitMessage):
 
     transaction: Written | None
     rows: int
+    #: The id of the streaming query that the task is of, which its checkpoint has; empty for a batch.
+    query: str = ""
 
 
 class TaskWriter:
     """One attempt of one task. `ready`: a producer that was made ready for it."""
 
     def __init__(
-        self, options: SinkOptions, sink: str, cluster: Cluster, ready: readiness.Ready | None = None
+        self,
+        options: SinkOptions,
+        sink: str,
+        cluster: Cluster,
+        ready: readiness.Ready | None = None,
+        attempt: str = "",
     ) -> None:
         self._options = options
         self._cluster = cluster
         self._ready = ready
-        self._id = readiness.new_id(sink) if ready is None else ready.transactional_id
+        self._id = readiness.new_id(sink, attempt) if ready is None else ready.transactional_id
         self._producer: ProducerId | None = None
         self._sender = Sender(cluster, transactional_id=self._id)
         self._counts: dict[str, int] = {}
@@ -80,9 +87,10 @@ class TaskWriter:
         except BaseException:
             self._give_up()
             raise
+        query = query_id() or ""
         if self._producer is None:
-            return TaskWritten(None, 0)
-        return TaskWritten(Written(self._id, self._producer.id, self._producer.epoch), rows)
+            return TaskWritten(None, 0, query)
+        return TaskWritten(Written(self._id, self._producer.id, self._producer.epoch), rows, query)
 
     def _write(self, batch: Any) -> None:
         found = [(partition, list(chunks(rows))) for partition, rows in self._splitter.split(batch)]
@@ -122,11 +130,14 @@ class TaskWriter:
             abort(self._options, [Written(self._id, self._producer.id, self._producer.epoch)])
 
 
-def write_rows(options: SinkOptions, sink: str, batches: Iterator[Any], *, again: bool) -> TaskWritten:
-    """What a task does. `again`: more tasks of the sink will come, and something is made ready for them."""
+def write_rows(
+    options: SinkOptions, sink: str, batches: Iterator[Any], *, again: bool, attempt: str = ""
+) -> TaskWritten:
+    """What a task does. `again`: more tasks of the sink will come, and something is made ready for them.
+    `attempt`: begins the names of its transactions."""
     ready = readiness.take(options, sink) if again else None
     with borrowed(options.kafka) as cluster:
-        written = TaskWriter(options, sink, cluster, ready).write(batches)
+        written = TaskWriter(options, sink, cluster, ready, attempt).write(batches)
     if again and written.transaction is not None:
         readiness.prepare(options, sink)
     elif ready is not None:
@@ -143,9 +154,12 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         named = options.sink_id if options.sink_epoch is not None else None
         self._sink = named or f"batch-{uuid4().hex}"
+        #: Two writes of one epoch may run at once: the client of the first was killed, and Spark has not ended it.
+        #: The abort of one must not end transactions of the other.
+        self._attempt = f"{uuid4().hex[:12]}-"
 
     def write(self, iterator: Iterator[Any]) -> TaskWritten:
-        return write_rows(self._options, self._sink, iterator, again=False)
+        return write_rows(self._options, self._sink, iterator, again=False, attempt=self._attempt)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         epoch, mine = self._options.sink_epoch, _transactions(messages)
@@ -153,7 +167,7 @@ class BatchWriter(DataSourceArrowWriter):
             ask_some_broker(self._options, lambda access: commit_epoch(access, self._sink, 0, mine))
             ask_some_broker(self._options, lambda access: forget(access, self._sink))
             return
-        if not ask_some_broker(self._options, lambda access: commit_epoch(access, self._sink, epoch, mine)):
+        if not _commit(self._options, self._sink, epoch, messages).committed:
             abort(self._options, mine)
         sweep(self._options, self._sink, mine)
 
@@ -162,7 +176,7 @@ class BatchWriter(DataSourceArrowWriter):
         abort(self._options, _transactions(messages))
         until = time.monotonic() + _KILLED_AFTER_S
         while True:
-            sweep(self._options, self._sink, ())
+            end_all(self._options, left_open(self._options, self._sink, (), self._attempt))
             if time.monotonic() > until:
                 return
             time.sleep(_PAUSE_S)
@@ -185,12 +199,21 @@ class StreamWriter(DataSourceStreamArrowWriter):
         looking = Thread(target=lambda: left.extend(left_open(self._options, self._sink, mine)), daemon=True)
         looking.start()
         try:
-            if not ask_some_broker(self._options, lambda access: commit_epoch(access, self._sink, batchId, mine)):
+            found = _commit(self._options, self._sink, batchId, messages)
+            if not found.committed:
                 abort(self._options, mine)
         finally:
             looking.join()
         self._sweep(left)
         settle()
+        if not found.committed and found.last > batchId:
+            # Spark repeats the last epoch of a checkpoint and no earlier one: the sink has other rows under this
+            # number.
+            raise DataLostError(
+                f"sink {self._sink!r} has epoch {found.last}, and the query's checkpoint is at epoch {batchId}: "
+                "it is another checkpoint, or an older copy, and its rows would be taken for duplicates",
+                hint="start the query with the checkpoint that has written it, or give it another sinkId",
+            )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """What tasks that are being killed leave is ended with the next epoch that is written."""
@@ -207,11 +230,12 @@ def sweep(options: SinkOptions, sink: str, mine: Sequence[Written]) -> None:
     end_all(options, left_open(options, sink, mine))
 
 
-def left_open(options: SinkOptions, sink: str, mine: Sequence[Written]) -> list[str]:
-    """Transactions of the sink's that are open, and not among those."""
+def left_open(options: SinkOptions, sink: str, mine: Sequence[Written], attempt: str = "") -> list[str]:
+    """Transactions of the sink, or of one attempt of it, that are open and not among `mine`."""
     known = {one.transactional_id for one in mine}
     with suppress(WeirError), borrowed(options.kafka) as cluster:
-        return [name for name in open_transactions(cluster, f"{readiness.PREFIX}{sink}/") if name not in known]
+        found = open_transactions(cluster, f"{readiness.PREFIX}{sink}/{attempt}")
+        return [name for name in found if name not in known]
     return []
 
 
@@ -252,6 +276,16 @@ def access_of(options: SinkOptions) -> SinkAccess:
             _admin_urls.pop(next(iter(_admin_urls)))
         _admin_urls[options.kafka] = url
     return access_by(url, options.kafka)
+
+
+def _commit(options: SinkOptions, sink: str, epoch: int, messages: Sequence[WriterCommitMessage | None]) -> Epoch:
+    """SinkOfOtherQueryError, as the admin REST tells it, if the last epoch is of another checkpoint."""
+    mine = _transactions(messages)
+    query = next((one.query for one in messages if isinstance(one, TaskWritten) and one.query), "")
+    return ask_some_broker(
+        options,
+        lambda access: commit_epoch(access, sink, epoch, mine, query=query, instead_of=options.take_over),
+    )
 
 
 def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:

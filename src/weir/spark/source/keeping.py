@@ -19,6 +19,7 @@ from weir.client.kafka.settings import KafkaSettings
 from weir.model.errors import WeirError
 from weir.spark.source.options import SourceOptions
 from weir.spark.source.progress import Progress, Said, from_metadata, latest
+from weir.spark.workers import query_id
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +27,8 @@ log = logging.getLogger(__name__)
 _PATIENCE_S = 2.0
 #: How often a name is looked for that no task has told.
 _SEARCHES = 3
-#: As Spark gives them to the tasks of a stream.
-_QUERY_ID, _DESCRIPTION = "sql.streaming.queryId", "spark.job.description"
+#: As Spark gives it to the tasks of a stream.
+_DESCRIPTION = "spark.job.description"
 
 Offsets = Mapping[Partition, int]
 
@@ -76,8 +77,7 @@ def _add_gap(cluster: Cluster, name: str, partition: Partition, gap: tuple[int, 
 
 def query_name(prefix: str) -> str | None:
     """In a task of a stream, its query's name, or the id that its checkpoint has."""
-    context = TaskContext.get()
-    identity = context.getLocalProperty(_QUERY_ID) if context is not None else None
+    context, identity = TaskContext.get(), query_id()
     if context is None or identity is None:
         return None
     before, found, _ = (context.getLocalProperty(_DESCRIPTION) or "").partition(f"id = {identity}")

@@ -3,11 +3,14 @@
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from weir.client.kafka.cluster import Partition
 from weir.model.errors import ConfigError
 
 _SPAN = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
+#: Beside a topic's partitions in a checkpoint: which topic of its name it is.
+_ID = "id"
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -45,6 +48,7 @@ def by_partition(name: str, text: str, least: int) -> dict[Partition, int]:
             Partition(topic, int(index)): number
             for topic, partitions in parsed.items()
             for index, number in partitions.items()
+            if index != _ID  # of offsets that a query reported
         }
     except (ValueError, AttributeError):
         found = {}
@@ -65,16 +69,33 @@ def assigned(name: str, text: str) -> list[Partition]:
     return found
 
 
-def to_json(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
-    """Offsets as they are kept in a checkpoint; the form is that of Spark's Kafka source."""
-    found: dict[str, dict[str, int]] = {}
+def to_json(offsets: Mapping[Partition, int], ids: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Offsets as a checkpoint has them. The form is that of Spark's Kafka source, with the id of each topic beside
+    its partitions, as far as `ids` names it."""
+    found: dict[str, Any] = {}
     for partition in sorted(offsets):
         found.setdefault(partition.topic, {})[str(partition.index)] = offsets[partition]
+    for topic, parts in found.items():
+        if ids and ids.get(topic):
+            parts[_ID] = ids[topic]
     return found
 
 
-def from_json(offsets: Mapping[str, Mapping[str, int]]) -> dict[Partition, int]:
-    """The opposite of `to_json`."""
+def from_json(offsets: Mapping[str, Mapping[str, Any]]) -> dict[Partition, int]:
+    """The offsets that `to_json` wrote."""
     return {
-        Partition(topic, int(index)): offset for topic, parts in offsets.items() for index, offset in parts.items()
+        Partition(topic, int(index)): offset
+        for topic, parts in offsets.items()
+        for index, offset in parts.items()
+        if index != _ID
     }
+
+
+def ids_of(offsets: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The topic ids that `to_json` wrote; older checkpoints, and those of Spark's Kafka source, have none."""
+    return {topic: str(parts[_ID]) for topic, parts in offsets.items() if parts.get(_ID)}
+
+
+def recreated(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Topics that were deleted and created again; not those whose id is unknown on either side."""
+    return sorted(name for name, known in before.items() if known and now.get(name) and now[name] != known)

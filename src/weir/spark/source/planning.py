@@ -43,6 +43,17 @@ class Losses:
         if self.tell is not None and end > first:
             self.tell(partition, first, end)
 
+    def recreated(self, topic: str, before: str, now: str, what: str) -> None:
+        """A topic is another one than that of which the query knows positions. `what` becomes of it, if it is no
+        error."""
+        found = f"topic {topic} was deleted and created again: the query has read the topic with id {before}"
+        if self.fail:
+            raise DataLostError(
+                f"{found}, and the topic has id {now} now; messages of the deleted topic may be lost",
+                hint="set failOnDataLoss=false to read the new topic from its start, or use a new checkpoint",
+            )
+        log.warning("%s; %s", found, what)
+
     def taken(self) -> int:
         """How many there were since this was last asked."""
         count, self.count = self.count, 0

@@ -25,9 +25,9 @@ class Progress:
         rows, seconds = batch
         return replace(known, batch=self.batch + 1, rows=rows, rows_per_s=round(rows / max(seconds, 0.001), 1))
 
-    def metadata(self, *, retain: bool, run: str = "") -> str:
+    def metadata(self, *, retain: bool, run: str = "", topic_id: str = "") -> str:
         """As the broker reads it from a position's metadata."""
-        return Said(self, retain, run).metadata()
+        return Said(self, retain, run, topic_id=topic_id).metadata()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class Said:
     run: str = ""
     #: What tasks found lost since the reader told something: each range once, however often its task is done.
     gaps: tuple[tuple[int, int], ...] = ()
+    #: Which topic of its name the position is of; empty: unknown.
+    topic_id: str = ""
 
     @property
     def lost_by_tasks(self) -> int:
@@ -62,6 +64,8 @@ class Said:
             said["run"] = self.run
         if self.gaps:
             said["gaps"] = self.gaps
+        if self.topic_id:
+            said["topicId"] = self.topic_id
         return json.dumps(said)
 
     @staticmethod
@@ -71,7 +75,8 @@ class Said:
             gaps = tuple((int(first), int(end)) for first, end in said.get("gaps", ()))
             lost = int(said["lost"]) - sum(end - first for first, end in gaps)
             progress = Progress(int(said["batch"]), int(said["rows"]), float(said["rowsPerSecond"]), lost)
-            return Said(progress, said.get("retain") is True, str(said.get("run", "")), gaps)
+            topic_id = str(said.get("topicId", ""))
+            return Said(progress, said.get("retain") is True, str(said.get("run", "")), gaps, topic_id)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             return Said()
 

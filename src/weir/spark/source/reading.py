@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from weir.client.kafka.cluster import Cluster
 from weir.client.kafka.fetching import Fetched, Fetcher
 from weir.client.kafka.offsets import starts
-from weir.model.errors import ConfigError, OffsetTrimmedError, WireError
+from weir.model.errors import ConfigError, DataLostError, OffsetTrimmedError, TopicNotFoundError, WireError
 from weir.spark.source.columns import RAW_KEY, RAW_VALUE
 from weir.spark.source.decode import BatchTable, Decoder, all_of, committed_of
 from weir.spark.source.options import SourceOptions
@@ -36,9 +36,11 @@ def read_range(
     losses: Losses | None = None,
     *,
     protocol: bool = False,
+    topic_id: str = "",
 ) -> Iterator[Any]:
     """Arrow batches of the range, in the order of their offsets; with `values`, typed by their topic's. `losses`
-    is told what is no longer there. `protocol`: a column more, with the producers' protocol."""
+    is told what is no longer there. `protocol`: a column more, with the producers' protocol. `topic_id`: the range
+    is of the topic with this id; DataLostError if another one has taken its name."""
     topic, versions = wanted.partition.topic, False
     typed: Callable[[Any], Any] = _as_it_is
     if values:
@@ -60,7 +62,23 @@ def read_range(
             else:
                 table, chosen = found
                 yield from map(typed, decoder.decode(table, first, wanted.end, chosen))
+        if topic_id:
+            # Ids are not used again: if it is the same one now, then all that was fetched is of it.
+            check_same_topic(cluster, topic, topic_id)
     settle()
+
+
+def check_same_topic(cluster: Cluster, topic: str, topic_id: str) -> None:
+    """DataLostError if the topic of this name is another one by now."""
+    try:
+        now = cluster.topic_id(topic)
+    except TopicNotFoundError:
+        return  # what was read was there
+    if any(bytes.fromhex(now)) and now != topic_id:
+        raise DataLostError(
+            f"topic {topic} was deleted and created again while it was read (id {topic_id}, then {now})",
+            hint="start the query again",
+        )
 
 
 @dataclass(frozen=True, slots=True)

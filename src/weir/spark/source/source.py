@@ -20,6 +20,7 @@ from weir.spark.source.options import SourceOptions, parse
 from weir.spark.source.planning import Losses, Older, batch_ranges
 from weir.spark.source.ranges import Range, split
 from weir.spark.source.streaming import TopicStreamReader
+from weir.spark.source_environment import warn_unprotected
 from weir.spark.workers import borrowed, settle
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class WeirSource(DataSource):
         return options
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:
+        warn_unprotected()
         options = parse(self._given, streaming=True)
         return TopicStreamReader(options, _for_columns(schema, _values(options)))
 
@@ -103,8 +105,10 @@ def _for_columns(schema: StructType, values: "Mapping[str, ValueSchema]") -> "di
 class RangePartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, value: Range, history: "TopicHistory | None" = None) -> None:
+    def __init__(self, value: Range, history: "TopicHistory | None" = None, topic_id: str = "") -> None:
         super().__init__(value)
+        #: Of the topic as it was when the read was planned; empty if it is not known.
+        self.topic_id = topic_id
         #: Where the range is, if brokers no longer have it.
         self.history = history
 
@@ -166,11 +170,15 @@ class TopicReader(DataSourceReader):
         with borrowed(options.kafka) as cluster:
             losses = Losses(options.fail_on_data_loss)
             ranges, older = batch_ranges(cluster, options, pushed.since_ms, pushed.before_ms, losses)
+            ids = {one.partition.topic: cluster.topic_ids.get(one.partition.topic, "") for one in ranges}
         before = _in_the_lake(older, options, losses)
         settle()
         narrowed = pushed.narrow(ranges)
         most = options.max_records_per_partition
-        pieces = [RangePartition(one) for one in split(narrowed, options.min_partitions, most)]
+        pieces = [
+            RangePartition(one, topic_id=ids[one.partition.topic])
+            for one in split(narrowed, options.min_partitions, most)
+        ]
         for history, one in before:
             pieces += [RangePartition(piece, history) for piece in split(pushed.narrow([one]), None, most)]
         return pieces
@@ -181,6 +189,7 @@ class TopicReader(DataSourceReader):
         elif isinstance(partition.value, Range):
             from weir.spark.source.reading import read_range
 
-            yield from read_range(self._options, partition.value, self._values)
+            topic_id = partition.topic_id if isinstance(partition, RangePartition) else ""
+            yield from read_range(self._options, partition.value, self._values, topic_id=topic_id)
         else:  # Spark makes a task of nothing where there are none
             settle()

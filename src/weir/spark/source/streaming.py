@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.offsets import bounds, starts
 from weir.spark.source.keeping import Keeper, Teller
-from weir.spark.source.option_values import from_json, to_json
+from weir.spark.source.option_values import from_json, ids_of, recreated, to_json
 from weir.spark.source.options import EARLIEST, SourceOptions
 from weir.spark.source.planning import Losses, Offsets, partitions_of, start_offsets
 from weir.spark.source.ranges import Range, limited, split
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from weir.spark.lake.history import TopicHistory
     from weir.spark.values.typed import ValueSchema
 
-Json = dict[str, dict[str, int]]
+Json = dict[str, dict[str, Any]]
 
 #: So long it holds where partitions begin: a batch is planned, maybe more than once, right after its end was asked
 #: for. What is trimmed in between, a task finds.
@@ -45,9 +45,12 @@ class Piece(InputPartition):
         teller: Teller | None = None,
         place: Offsets | None = None,
         history: "TopicHistory | None" = None,
+        topic_id: str = "",
     ) -> None:
         super().__init__(value)
         self.teller = teller
+        #: Of the topic as it was when the batch was planned; empty if it is not known.
+        self.topic_id = topic_id
         self.place = place
         #: Where the range is, if brokers no longer have it.
         self.history = history
@@ -85,6 +88,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: With the trigger available-now: where the topics ended when the query began.
         self._target: Offsets | None = None
         self._latest: Offsets = {}
+        #: The ids of the topics that `_latest` is about.
+        self._ids: dict[str, str] = {}
         #: Where partitions begin, and when that was so.
         self._oldest: tuple[float, Offsets] = (float("-inf"), {})
         #: When a micro-batch was last not held back; never at first, so that the first is not.
@@ -104,7 +109,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins = start_offsets(self._brokers(), self._options, partitions)
         if self._options.start.word == EARLIEST:
             begins = {part: self._first_of(part, offset) for part, offset in begins.items()}
-        found = to_json(begins)
+        found = to_json(begins, self._brokers().topic_ids)
         if self._options.retain is not False:  # what is there now is the first that must stay
             self._tell(found)
             self._told()
@@ -121,27 +126,42 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ends()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        found = self._next(from_json(start), limit)
-        if found == from_json(start):
+        found = self._next(start, limit)
+        if found == start:
             # Idle: all before is done. Spark itself says so only when the next batch begins.
             self._tell(start)
             self._told()
-        return to_json(found)
+        return found
 
-    def _next(self, began: Offsets, limit: ReadLimit) -> Offsets:
+    def _next(self, start: Json, limit: ReadLimit) -> Json:
         self._latest = self._ends() if self._target is None else self._target
+        began = self._still_there(start, self._ids)
         self._check_shrunk(began)
-        found = began | self._latest
-        if isinstance(limit, ReadAllAvailable):
-            return found
-        first = began | self._starts_of_new(began, found)
-        if self._too_few(first, found):
-            return began
-        self._last_trigger = time.monotonic()
-        return limited(first, found, limit.max_rows) if isinstance(limit, ReadMaxRows) else found
+        found, ids = began | self._latest, ids_of(start) | self._ids
+        if not isinstance(limit, ReadAllAvailable):
+            first = began | self._starts_of_new(began, found)
+            if self._too_few(first, found):
+                return start
+            self._last_trigger = time.monotonic()
+            found = limited(first, found, limit.max_rows) if isinstance(limit, ReadMaxRows) else found
+        return to_json(found, ids)
+
+    def _still_there(self, start: Json, now: Mapping[str, str]) -> Offsets:
+        """The query's position, without that in topics that were deleted and created again: those are new topics.
+        DataLostError if the query wants to know of them."""
+        before = ids_of(start)
+        gone = recreated(before, now)
+        for topic in gone:
+            self._was_recreated(topic, before[topic], now[topic], "the new topic is read from its start")
+            self._histories.pop(topic, None)
+        return {part: offset for part, offset in from_json(start).items() if part.topic not in gone}
+
+    def _was_recreated(self, topic: str, before: str, now: str, what: str) -> None:
+        """DataLostError, or `what` becomes of it."""
+        self._losses.recreated(topic, before, now, what)
 
     def reportLatestOffset(self) -> Json | None:
-        return to_json(self._latest) if self._latest else None
+        return to_json(self._latest, self._ids) if self._latest else None
 
     def _too_few(self, first: Mapping[Partition, int], found: Mapping[Partition, int]) -> bool:
         """Whether the query asked to wait for more, and has not waited for too long."""
@@ -155,9 +175,19 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self) -> Offsets:
         """Where the topics end now; partitions and topics that came since are in it too."""
         brokers = self._brokers()
-        begin, end = bounds(brokers, partitions_of(brokers, self._options), committed=self._options.committed)
+        partitions = partitions_of(brokers, self._options)
+        self._ids = {part.topic: brokers.topic_ids.get(part.topic, "") for part in partitions}
+        begin, end = bounds(brokers, partitions, committed=self._options.committed)
         self._oldest = (time.monotonic(), begin)
         return end
+
+    def _ids_now(self, topics: Collection[str]) -> Mapping[str, str]:
+        """Which topics of these names there are: as it was told with their ends, if that was just now."""
+        if time.monotonic() - self._oldest[0] < _BEGINNINGS_S and self._ids.keys() >= set(topics):
+            return self._ids
+        brokers = self._brokers()
+        brokers.partitions(sorted(topics))
+        return brokers.topic_ids
 
     def _starts(self, partitions: Collection[Partition]) -> Offsets:
         """Where partitions begin: as it was told with their ends, if that was just now."""
@@ -182,7 +212,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- what it reads ---
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        began, ended = from_json(start), from_json(end)
+        ended, ids = self._planned(end, start), ids_of(end)
+        new = self._new_in(start, end)
+        began = {part: offset for part, offset in from_json(start).items() if part.topic not in new}
+        began |= self._begins_of_new([part for part in ended if part not in began and part.topic not in new])
         oldest = self._starts([part for part, to in ended.items() if to != began.get(part, 0)])
         ranges, older = [], []
         for partition, first_there in oldest.items():
@@ -205,7 +238,35 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         teller = self._keeper.teller()
         # One task is enough to say that the query is there.
         place = {one.partition: one.start for one in ranges} | began if self._keeper.wants_place() else None
-        return [*before, *(Piece(piece, teller, None if at else place) for at, piece in enumerate(pieces))]
+        return [
+            *before,
+            *(
+                Piece(piece, teller, None if at else place, topic_id=ids.get(piece.partition.topic, ""))
+                for at, piece in enumerate(pieces)
+            ),
+        ]
+
+    def _new_in(self, start: Json, end: Json) -> Collection[str]:
+        """Topics that were created again between these two positions: a batch reads them from their start."""
+        return recreated(ids_of(start), ids_of(end))
+
+    def _planned(self, end: Json, start: Json) -> Offsets:
+        """Where a batch ends, without topics that were created again since it was planned: the offsets say nothing
+        of the new ones, which the next batch reads. DataLostError if the query wants to know of them."""
+        ended, began, ids = from_json(end), from_json(start), ids_of(end)
+        new = self._new_in(start, end)
+        read = {part.topic for part, to in ended.items() if to != began.get(part, 0) or part.topic in new}
+        known = {topic: ids[topic] for topic in read if topic in ids}
+        now = self._ids_now(known) if known else {}
+        gone = recreated(known, now)
+        for topic in gone:
+            self._was_recreated(topic, known[topic], now[topic], "a batch that was planned before is left out")
+            self._histories.pop(topic, None)
+        return {part: offset for part, offset in ended.items() if part.topic not in gone}
+
+    def _begins_of_new(self, partitions: Sequence[Partition]) -> Offsets:
+        """Where partitions begin that are new to the query, other than at 0."""
+        return {}
 
     def _first_of(self, partition: Partition, oldest: int) -> int:
         """Where a partition begins, in the lake or with the brokers."""
@@ -233,7 +294,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(partition, Piece) and teller is not None and partition.place is not None:
             teller.place(partition.place)
         losses = Losses(self._options.fail_on_data_loss, tell=None if teller is None else teller.lost)
-        return read_range(self._options, partition.value, self._values, losses)
+        topic_id = partition.topic_id if isinstance(partition, Piece) else ""
+        return read_range(self._options, partition.value, self._values, losses, topic_id=topic_id)
 
     # --- the subscription ---
 

@@ -159,7 +159,7 @@ class Checker:
         """What Spark makes of it; None if that can only be known once statements before it are done."""
         if self._all_known(query) and not self._unsure:
             options = {"startingOffsets": "latest"} if streaming else {}
-            return self._tables.frame(query, streaming=streaming, options=options)
+            return self._tables.frame(query, streaming=streaming, options=options, infer=True)
         self._parse(query.text)
         return None
 

@@ -7,7 +7,10 @@ from weir.client.addresses import split_urls
 from weir.client.blocking import Access
 from weir.client.streams import listeners
 from weir.model.errors import ConfigError, InvalidNameError, SqlError
+from weir.model.sql_streams import table_name
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
+
+__all__ = ["WeirCluster", "table_name", "topic_named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +66,3 @@ def topic_named(parts: tuple[str, ...]) -> TopicName:
     if found.partition is not None:
         raise SqlError(f"{'.'.join(parts)} is one partition", hint="name the topic, and filter by __partition")
     return found
-
-
-def table_name(topic: TopicName) -> str:
-    """The shortest name by which SQL knows the topic."""
-    namespace = topic.namespace
-    if namespace == DEFAULT_NAMESPACE:
-        parts = [topic.local]
-    elif namespace.tenant == DEFAULT_NAMESPACE.tenant:
-        parts = [namespace.name, topic.local]
-    else:
-        parts = [namespace.tenant, namespace.name, topic.local]
-    return ".".join(part if part.isidentifier() else f"`{part}`" for part in parts)

@@ -242,7 +242,7 @@ class Console:
         with _spoken(), TemporaryDirectory(prefix="weir-sql-", ignore_cleanup_errors=True) as folder:
             query = statement.query.where(self._views)
             read = {"startingOffsets": self._start, "maxOffsetsPerTrigger": str(_AT_ONCE)}
-            frame = self.tables.frame(query, streaming=True, options=read)
+            frame = self.tables.frame(query, streaming=True, options=read, infer=True)
             frame = _visible(frame, query)
             columns, zoned = frame.columns, with_zones(frame.schema, self._zone())
             running = (

@@ -21,6 +21,7 @@ from weir.model.topics import TopicName
 from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster, table_name
 from weir.spark.sql.output import Messages, messages
+from weir.spark.sql.plan_safety import check_stream
 from weir.spark.sql.queries import Query, find_query, tokenize
 from weir.spark.sql.stream_options import output_mode, poison_mode
 from weir.spark.sql.table_options import DEADLETTER
@@ -32,6 +33,7 @@ _TRIGGER = "500 milliseconds"
 _BEGINNING = "Initializing"
 _SOURCES_S, _LOOK_S = 5.0, 0.05
 _READ = ("maxOffsetsPerTrigger", "failOnDataLoss")
+_MOST_PARTITIONS = 1_000
 
 
 class RunningStream(Protocol):
@@ -104,7 +106,9 @@ def plan(
         "subscription": subscription_of(name),
         **as_sent(query),
     }
-    found = messages(tables.frame(query, streaming=True, options=read), name.local)
+    frame = tables.frame(query, streaming=True, options=read)
+    check_stream(frame)
+    found = messages(frame, name.local)
     if found.schema is not None:
         check_registered(place.access, name, found.schema)
     return found
@@ -224,15 +228,22 @@ def _dead_subscription(name: TopicName) -> str:
 
 def subscription_of(name: TopicName) -> str:
     """Under which the sources show how far the stream is."""
-    return f"stream-{table_name(name)}"
+    return f"stream-{table_name(name)}"  # as SqlStream.subscription
 
 
 def make_topic(place: WeirCluster, name: TopicName, partitions: str | None) -> None:
     if partitions is not None:
+        _check_partitions(partitions)
         with suppress(NotAllowedError):  # it exists, and keeps its partitions
             ask_v2(place.access, "PUT", topic_path(name, "partitions"), int(partitions))
     with Cluster(connection(place.options)) as cluster:
         cluster.partitions([kafka_name(name)], create=True)
+
+
+def _check_partitions(given: str) -> None:
+    """The runner makes the topic, with more rights than the role that has written this."""
+    if not given.isascii() or not given.isdigit() or not 1 <= int(given) <= _MOST_PARTITIONS:
+        raise SqlError(f"partitions is {given[:20]!r}", hint=f"write a number from 1 to {_MOST_PARTITIONS}")
 
 
 def register_schema(access: Access, name: TopicName, schema: str) -> None:

@@ -1,4 +1,4 @@
-"""How far a running query is, in a few numbers; and what a failed one died of, in a line."""
+"""How far a running query is, in a few numbers; and the cause of its failure, in a line."""
 
 import json
 import re
@@ -15,6 +15,9 @@ _CODES = re.compile(r"\.? SQLSTATE: \w+(?:;? ?\(?line (\d+),? pos (\d+)\)?)?;?$"
 _CALLED = "An error occurred while calling "
 #: How Python's stacks begin, and how they end.
 _TRACE, _RAISED = "Traceback (most recent call last):", re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
+#: What stands before a cause in a stack of Java's; and the classes of exceptions before what they say.
+_CAUSED_BY, _CLASSES = "Caused by: ", re.compile(r"^(?:[\w.$]+(?:Exception|Error): )+")
+_MOST_CAUSES = 20
 
 
 class HasProgress(Protocol):
@@ -68,14 +71,54 @@ def _total(operators: Iterable[Mapping[str, Any]], name: str) -> int:
 
 
 def told(failure: BaseException) -> str:
-    """What happened, without the stacks of three programs."""
+    """What failed and its root cause, without the stacks of three programs."""
     if isinstance(failure, WeirError):
         return str(failure)
-    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-    own = [line.partition(_OWN_ERRORS)[2].partition(": ")[2] for line in lines if _OWN_ERRORS in line]
+    texts = [_lines(one) for one in _chain(failure)]
+    lines = [line for text in texts for line in text if _OWN_ERRORS in line]
+    own = [line.partition(_OWN_ERRORS)[2].partition(": ")[2] for line in lines]
     if own and own[-1]:
         return own[-1]
-    first = lines[0] if lines else type(failure).__name__
+    said, cause = _sentence(texts[0]) or type(failure).__name__, _root_cause(texts)
+    return said if _CLASSES.sub("", cause) in said else f"{said}; caused by {cause}"
+
+
+def failure_text(failure: BaseException) -> str:
+    """All that a failure and its causes say."""
+    return "\n".join(line for one in _chain(failure) for line in _lines(one))
+
+
+def _chain(failure: BaseException) -> list[BaseException]:
+    """The failure and its causes; those of exceptions of Java are in an attribute of PySpark's."""
+    found, one = [failure], failure
+    while len(found) < _MOST_CAUSES:
+        cause = getattr(one, "_cause", None) or one.__cause__
+        if not isinstance(cause, BaseException) or any(cause is known for known in found):
+            break
+        found.append(one := cause)
+    return found
+
+
+def _lines(failure: BaseException) -> list[str]:
+    try:
+        text = str(failure)
+    except Exception:  # an exception of Java asks its JVM, which may have ended
+        text = type(failure).__name__
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _root_cause(texts: Sequence[list[str]]) -> str:
+    """The innermost cause in a line; empty if none is named."""
+    for lines in reversed(texts):
+        behind = [at for at, line in enumerate(lines) if line.startswith(_CAUSED_BY)]
+        if behind:
+            return _sentence([lines[behind[-1]].removeprefix(_CAUSED_BY), *lines[behind[-1] + 1 :]])
+    return _sentence(texts[-1]) if len(texts) > 1 else ""
+
+
+def _sentence(lines: Sequence[str]) -> str:
+    """What the first line says, without what is for programs; of a stack of Python's, the exception."""
+    first = lines[0] if lines else ""
     if first.startswith(_CALLED) and len(lines) > 1:
         first = lines[1].lstrip(": ")
     if first.endswith(_TRACE):

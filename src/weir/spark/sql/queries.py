@@ -24,8 +24,14 @@ TECHNICAL = (
     *("__key", "__offset", "__partition", "__topic", "__timestamp"),
     *("__raw_key", "__raw_value", "__headers", "__raw_corrupt"),
 )
-#: Functions that run code of the machine that runs the query.
-_FORBIDDEN = ("reflect", "java_method", "try_reflect")
+#: Functions that run code of the machine that runs the query; that make a name of a text; and decoders whose
+#: options name files and addresses.
+UNSAFE_FUNCTIONS = frozenset(
+    (
+        *("reflect", "java_method", "try_reflect", "identifier"),
+        *("from_avro", "to_avro", "schema_of_avro", "from_protobuf", "to_protobuf", "from_xml", "schema_of_xml"),
+    )
+)
 _HEADERS = "__headers"
 
 
@@ -64,6 +70,8 @@ class Query:
     distincts: tuple[Distinct, ...] = ()
     #: If it selects by `*`.
     star: Star | None = None
+    #: Whether a process with more rights than the author of the text runs it: Spark's reading is checked, too.
+    safe: bool = False
 
     @classmethod
     def of(cls, text: str, *, safe: bool = False) -> "Query":
@@ -141,6 +149,13 @@ def tokenize(sql: str) -> list[Token]:
 
 def find_query(tokens: Sequence[Token], sql: str, *, safe: bool = False) -> Query:
     """The query that these tokens of `sql` are. `safe`: SqlError if it would run more than SQL."""
+    try:
+        return _found(tokens, sql, safe=safe)
+    except RecursionError:
+        raise SqlError("the query is nested too deeply") from None
+
+
+def _found(tokens: Sequence[Token], sql: str, *, safe: bool) -> Query:
     if not tokens:
         raise SqlError("the query is missing")
     begin, end = tokens[0].start, tokens[-1].end + 1
@@ -154,7 +169,7 @@ def find_query(tokens: Sequence[Token], sql: str, *, safe: bool = False) -> Quer
         raise SqlError("this is no query", hint="write SELECT ... or WITH ... SELECT ...")
     tree = trees[0]
     if safe:
-        _check_safe(tree)
+        _check_safe(tree, tokens)
     text = sql[begin:end]
     distincts = tuple(find_distincts(moved(tokens, -begin), text))
     return Query(
@@ -165,6 +180,7 @@ def find_query(tokens: Sequence[Token], sql: str, *, safe: bool = False) -> Quer
         watermarks=bool(clauses),
         distincts=distincts,
         star=_star(tree),
+        safe=safe,
     )
 
 
@@ -226,10 +242,26 @@ def moved(tokens: Sequence[Token], by: int) -> list[Token]:
     ]
 
 
-def _check_safe(tree: exp.Query) -> None:
-    for call in tree.find_all(exp.Anonymous):
-        if call.name.lower() in _FORBIDDEN:
-            raise SqlError(f"{call.name} is not for streams", hint="the runner runs queries, not other code")
+def _check_safe(tree: exp.Query, tokens: Sequence[Token]) -> None:
+    """SqlError if it would run code, or read other than topics, where it runs. `plan_safety` checks what Spark
+    makes of it, too."""
+    for token, after in pairwise(tokens):
+        if token.text.lower() in UNSAFE_FUNCTIONS and after.token_type is TokenType.L_PAREN:
+            raise _unsafe(token.text)
+    if next(tree.find_all(exp.QueryTransform), None) is not None:
+        raise _unsafe("TRANSFORM ... USING")
+
+
+def _unsafe(what: str) -> SqlError:
+    return SqlError(f"{what} is not for streams and replays", hint="their process runs SQL, not other code")
+
+
+def check_condition(text: str) -> None:
+    """SqlError if a condition would run code, or read files, where it is evaluated."""
+    sql = f"SELECT 1 FROM messages WHERE {text}"
+    for parts in find_query(tokenize(sql), sql, safe=True).names:
+        if len(parts) > 1:
+            raise SqlError(f"a condition reads the messages alone, and not {'.'.join(parts)}")
 
 
 def _not_understood(bad: SqlglotError) -> SqlError:

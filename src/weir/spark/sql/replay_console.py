@@ -57,7 +57,7 @@ class ReplayConsole:
         replay = find_replay(self._place.access, replay_id)
         try:
             picked = self._selector.picked(replay)
-        except PySparkException:
+        except (PySparkException, SqlError):
             if not is_kept(self._place, replay):
                 forget_replay(self._place.access, replay)
             raise

@@ -11,15 +11,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from weir.client import streams as rest
 from weir.client.blocking import Access
 from weir.client.streams import Defined
-from weir.model.errors import NetworkError, NotAuthorisedError, TopicClosedError, WeirError
+from weir.model.errors import (
+    NetworkError,
+    NotAuthorisedError,
+    SparkJvmError,
+    TopicClosedError,
+    WeirError,
+)
 from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
+from weir.spark.jvm_state import GATEWAY_FAILURES, jvm_defect
 from weir.spark.sql.cluster import WeirCluster, table_name
 from weir.spark.sql.pipelines import RunningStream, clean_up, start
 from weir.spark.sql.progress import Meter, told
@@ -35,12 +40,11 @@ _REPORT_S = 2.0
 _STEP_S = 0.5
 #: How often it is looked how much waits for streams that do not run.
 _MEASURE_S = 5.0
-#: A stream that failed and now runs for so long works again, though it found nothing to do.
+#: A stream that failed, now runs for so long and has nothing to do is said to run; its failures are kept.
 _SETTLED_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 #: How long one question to the broker may take; the next step asks again.
 _PATIENCE_S = 2.0
-_FAILURES = (WeirError, PySparkException, Py4JError, OSError)
 
 
 @dataclass(slots=True)
@@ -49,6 +53,8 @@ class Running:
 
     stream: SqlStream
     query: RunningStream | None = None
+    #: Why the role that defined it may not have it run any more; empty if it may.
+    denied: str = ""
     meter: Meter = field(default_factory=Meter)
     error: str = ""
     #: How often it failed since it last worked, and when it did last and is tried again, as people have it.
@@ -103,6 +109,8 @@ class Runner:
         self._me = uuid4().hex
         self._renewed_s = float("-inf")
         self._running: dict[str, Running] = {}
+        #: Why Spark's JVM can run no query any more.
+        self._defect = ""
         #: Whether it was looked for what streams left that were dropped while nobody ran them.
         self._swept = False
 
@@ -110,6 +118,11 @@ class Runner:
     def count(self) -> int:
         """How many streams are defined, running or not, as far as this has seen."""
         return len(self._running)
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Streams that have failed and not finished a batch since, with the cause."""
+        return {table_name(one.stream.name): one.error for one in self._running.values() if one.failures}
 
     def take(self) -> None:
         """Be the runner; RunnerBusyError while another is."""
@@ -120,7 +133,9 @@ class Runner:
         self._renewed_s = self._now()
 
     def step(self) -> bool:
-        """Do what is wanted now. False if the broker did not answer: what runs goes on meanwhile."""
+        """Do what is wanted now. False if the broker did not answer: what runs goes on meanwhile. SparkJvmError if
+        Spark's JVM can run no query any more; the failure is reported before."""
+        answered = True
         try:
             self.take()
             self._follow(rest.all_streams(self._place.access))
@@ -128,13 +143,20 @@ class Runner:
                 self._look(one)
         except (NetworkError, TopicClosedError) as away:
             log.warning("the broker does not answer: %s", away)
-            return False
-        return True
+            answered = False
+        except GATEWAY_FAILURES as failure:
+            self._defect = jvm_defect(self._spark, failure)
+            if not self._defect:
+                raise
+        if self._defect:
+            raise SparkJvmError(self._defect)
+        return answered
 
     def close(self) -> None:
         """Stop everything where it is, and let another run the streams."""
         for one in self._running.values():
-            self._stop(one)
+            with suppress(*GATEWAY_FAILURES):  # a JVM that has ended runs no query
+                self._stop(one)
         try:
             rest.release_runner(self._place.access, self._me)
         except WeirError as failure:
@@ -146,18 +168,22 @@ class Runner:
     # --- what is wanted -----------------------------------------------------------------------------------------
 
     def _follow(self, defined: Sequence[Defined]) -> None:
-        wanted = {one.stream.id: one.stream for one in defined}
+        wanted = {one.stream.id: one for one in defined}
         gone = [key for key in self._running if key not in wanted]
         for key in gone:
             self._stop(self._running.pop(key))
         if gone or not self._swept:
             self._sweep()
-        for key, stream in wanted.items():
+        for key, found in wanted.items():
+            stream = found.stream
             one = self._running.setdefault(key, Running(stream))
-            one.stream = stream
+            one.stream, one.denied = stream, found.denied
             if stream.wanted is Wanted.PAUSED:
                 self._stop(one)
                 one.forgive()
+            elif one.denied and one.query is not None:
+                self._stop(one)
+                self._failed(one, _not_allowed(one))
             elif one.query is None and self._now() >= one.again_s:
                 self._start(one)
 
@@ -166,6 +192,8 @@ class Runner:
         if one.reported is None:
             self._report(one, StreamProgress(one.stream.id, "starting"))
         try:
+            if one.denied:
+                raise _not_allowed(one)
             # Spark finds a sink by the session of the calling thread; this makes it be that one.
             self._spark.createDataFrame([], "nothing int")
             folder = self.checkpoint(one.stream)
@@ -174,12 +202,15 @@ class Runner:
             one.meter = one.meter.again(last_batch(folder))
             one.began_s, one.began_batch, one.next_try_ms = self._now(), one.meter.batch, 0
             log.info("%s runs", table_name(one.stream.name))
-        except _FAILURES as failure:
+        except Exception as failure:  # a text of one tenant must not stop the streams of the others
             self._failed(one, failure)
 
     def _failed(self, one: Running, failure: BaseException) -> None:
         """It is tried again, less and less often: what it waits for may come."""
         one.query, one.error = None, told(failure)
+        self._defect = self._defect or jvm_defect(self._spark, failure)
+        if self._defect:
+            one.error = f"{self._defect}: {one.error}"
         one.failures, one.failed_ms = one.failures + 1, self._wall_ms()
         one.again_s, one.next_try_ms = self._now() + one.pause_s, one.failed_ms + int(one.pause_s * 1000)
         one.measure_s = 0.0
@@ -206,31 +237,36 @@ class Runner:
     # --- how it goes --------------------------------------------------------------------------------------------
 
     def _look(self, one: Running) -> None:
-        query = one.query
-        if query is not None and not query.isActive:
-            query.stop()  # a part of it may still run
-            one.meter.look(query, one.stream.id, self._now())  # its last batches count
-            self._failed(one, query.exception() or RuntimeError("the query ended"))
-        due = self._now() - one.reported_s >= _REPORT_S
-        if one.query is not None:
-            if due:
-                self._report(one, self._of_running(one, one.query))
-            return
+        try:
+            if one.query is not None and self._goes_on(one, one.query):
+                if self._now() - one.reported_s >= _REPORT_S:
+                    self._report(one, self._of_running(one, one.query))
+                return
+        except GATEWAY_FAILURES as gone:
+            self._failed(one, gone)
         self._report(one, self._at_rest(one))
 
+    def _goes_on(self, one: Running, query: RunningStream) -> bool:
+        if query.isActive:
+            return True
+        query.stop()  # a part of it may still run
+        one.meter.look(query, one.stream.id, self._now())  # its last batches count
+        self._failed(one, query.exception() or RuntimeError("the query ended"))
+        return False
+
     def _of_running(self, one: Running, query: RunningStream) -> StreamProgress:
-        """One that fails at each try is not said to run until it did something since, or has nothing to do."""
+        """A stream that has failed works again when it has finished a batch. Until then its failures are kept, and
+        it is said to run only if it has nothing to do and has not failed for a while."""
         lag = self._waiting(one)
         found = one.meter.look(query, one.stream.id, self._now(), lag)
-        settled = not lag or self._now() - one.began_s > _SETTLED_S
-        if one.failures and (one.meter.batch > one.began_batch or settled):
+        if one.failures and one.meter.batch > one.began_batch:
             log.info("%s works again", table_name(one.stream.name))
             one.forgive()
         if not one.failures:
             return found
-        return replace(
-            found, state="failed", error=one.error, failures=one.failures, failed_ms=one.failed_ms, next_try_ms=0
-        )
+        idle = not lag and self._now() - one.began_s > _SETTLED_S
+        state = "running" if idle else "failed"
+        return replace(found, state=state, error=one.error, failures=one.failures, failed_ms=one.failed_ms)
 
     def _waiting(self, one: Running) -> int:
         """How much waits for it; as last known, if that cannot be said now."""
@@ -269,6 +305,10 @@ class Runner:
         except WeirError as refused:  # dropped meanwhile: the next step sees it
             log.info("%s: %s", table_name(one.stream.name), refused)
         one.reported, one.reported_s = progress, self._now()
+
+
+def _not_allowed(one: Running) -> NotAuthorisedError:
+    return NotAuthorisedError(one.denied, hint="grant it, or drop the stream and define it as another role")
 
 
 def run(

@@ -95,13 +95,23 @@ class StreamConsole:
         ).stream
 
     def _started(self, name: TopicName, done: str) -> Done:
-        """Wait for the runner's word, if there is a runner or one can be started."""
-        shown, deadline = table_name(name), time.monotonic() + _PATIENCE_S
-        while self._see_runner() and time.monotonic() < deadline:
-            progress = rest.get_stream(self._place.access, name).progress
+        """Wait until the worker reports, if there is a worker or one can be started; say which worker it is."""
+        access, shown, deadline = self._place.access, table_name(name), time.monotonic() + _PATIENCE_S
+        running = False
+        while not running and self._see_runner() and time.monotonic() < deadline:
+            progress = rest.get_stream(access, name).progress
             if progress is not None and progress.state == "failed" and progress.next_try_ms:
                 raise SqlError(f"stream {shown} is {done}, and fails: {progress.error}", hint="drop or mend it")
-            if progress is not None and progress.state == "running":
-                return Done(f"stream {shown} {done}; it runs", {"stream": shown})
-            time.sleep(_LOOK_S)
-        return Done(f"stream {shown} {done}; it runs as soon as weir streams run does", {"stream": shown})
+            running = progress is not None and progress.state == "running"
+            if not running:
+                time.sleep(_LOOK_S)
+        worker = rest.runner(access).where
+        if worker is None:
+            text = f"stream {shown} {done}; no worker runs it: start one by weir up --streams, or weir streams run"
+        elif not running:
+            text = (
+                f"stream {shown} {done}; its worker is {worker}: weir streams describe {shown} shows when it runs"
+            )
+        else:
+            text = f"stream {shown} {done}; it runs in {worker}"
+        return Done(text, {"stream": shown, "worker": worker or "", "state": "running" if running else "created"})

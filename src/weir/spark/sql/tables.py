@@ -4,22 +4,29 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from json import dumps
 from uuid import uuid4
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, expr, from_json
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from weir.client.kafka.cluster import Cluster
+from weir.client.kafka.offsets import bounds
 from weir.client.registry import kafka_name, schemas_by, topic_of
 from weir.model.errors import ConfigError, SchemaNotFoundError, SqlError, TopicNotFoundError
 from weir.model.replays import is_selection
 from weir.model.topics import TopicName
 from weir.spark.lake.reading import History, find_history
 from weir.spark.source.columns import RAW_KEY, RAW_VALUE, schema_of
+from weir.spark.source.option_values import to_json
 from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster, table_name, topic_named
 from weir.spark.sql.distinct import KEY, TIME, Distinct
-from weir.spark.sql.queries import Query, quoted
+from weir.spark.sql.json_fields import SAMPLE, infer_fields
+from weir.spark.sql.plan_safety import check_query_text
+from weir.spark.sql.queries import TECHNICAL, Query, quoted
 from weir.spark.sql.table_options import FAILFAST, PERMISSIVE
 from weir.spark.values.typed import ValueSchema, value_schema
 
@@ -53,6 +60,8 @@ SENT_KEY, SENT_VALUE = "__sent_key", "__sent_value"
 _INCLUDE = "includeHeaders"
 #: Where Spark makes tables that a name of one word finds.
 _SPARKS_OWN = ("default", "spark_catalog")
+#: Where fields of JSON values are, on the way; and of how many partitions values are looked at for them.
+_JSON, _SAMPLED_PARTITIONS = "__weir_json", 16
 #: How Spark marks a column that has a watermark.
 _WATERMARK = "spark.watermarkDelayMs"
 
@@ -109,18 +118,56 @@ class Tables:
 
     # --- queries ------------------------------------------------------------------------------------------------
 
-    def frame(self, query: Query, *, streaming: bool, options: Mapping[str, str] | None = None) -> DataFrame:
-        """The query on topics as they are, or as streams. `options` are the source's."""
+    def frame(
+        self,
+        query: Query,
+        *,
+        streaming: bool,
+        options: Mapping[str, str] | None = None,
+        infer: bool | None = None,
+    ) -> DataFrame:
+        """The query on topics as they are, or as streams. `options` are the source's. `infer`: a column that no
+        topic has may be a field of JSON values without a schema; by default not of streams, whose columns must be
+        the same when they are started again."""
+        infer = not streaming if infer is None else infer
         if query.distinct is not None:
-            return self._unique(query.distinct, streaming=streaming, options=options)
-        with self.reading(query, streaming=streaming, options=options) as text:
-            return self._spark().sql(text)
+            return self._unique(query.distinct, safe=query.safe, streaming=streaming, options=options, infer=infer)
+        try:
+            with self.reading(query, streaming=streaming, options=options) as text:
+                return self._planned(query, text)
+        except AnalysisException as unknown:
+            if not is_unknown_column(unknown):
+                raise
+            topics = set(self.topics(query).values())
+            json = {topic: found for topic in topics if (found := self.json_fields(topic)) is not None}
+            if not json:
+                raise
+            if not infer:
+                names = ", ".join(table_name(topic) for topic in sorted(json, key=str))
+                raise SqlError(
+                    f"{_first_line(unknown)}; values of {names} are JSON without a schema, which streams need",
+                    hint="upload it (weir schemas upload), or use get_json_object(value, '$.field')",
+                ) from unknown
+        with self.reading(query, streaming=streaming, options=options, json=json) as text:
+            return self._planned(query, text)
+
+    def _planned(self, query: Query, text: str) -> DataFrame:
+        """Spark executes commands here already; so of a query from others, what it parses is checked first."""
+        if query.safe:
+            check_query_text(self._spark(), text)
+        return self._spark().sql(text)
 
     @contextmanager
     def reading(
-        self, query: Query, *, streaming: bool = False, options: Mapping[str, str] | None = None
+        self,
+        query: Query,
+        *,
+        streaming: bool = False,
+        options: Mapping[str, str] | None = None,
+        json: Mapping[TopicName, StructType] | None = None,
     ) -> Iterator[str]:
-        """The query's text, to be run while this is open: it reads views of topics, which end then."""
+        """The query's text, to be run while this is open: it reads views of topics, which end then. `json`: fields
+        of topics without a schema."""
         views: list[str] = []
 
         def view(frame: DataFrame) -> str:
@@ -132,7 +179,10 @@ class Tables:
             topics = self.topics(query)
             for one in query.distincts:
                 self._check_reads(one, query)
-            parts = {one: view(self._unique(one, streaming=streaming, options=options)) for one in query.distincts}
+            parts = {
+                one: view(self._unique(one, safe=query.safe, streaming=streaming, options=options))
+                for one in query.distincts
+            }
             tables = {
                 name: view(
                     self.table(
@@ -141,6 +191,7 @@ class Tables:
                         headers=query.headers,
                         options=options,
                         mode=query.options[name].get("mode"),
+                        json=(json or {}).get(topic),
                     )
                 )
                 for name, topic in topics.items()
@@ -159,16 +210,25 @@ class Tables:
                 hint="make it a view: CREATE VIEW x AS ...",
             )
 
-    def _unique(self, part: Distinct, *, streaming: bool, options: Mapping[str, str] | None = None) -> DataFrame:
+    def _unique(
+        self,
+        part: Distinct,
+        *,
+        safe: bool,
+        streaming: bool,
+        options: Mapping[str, str] | None = None,
+        infer: bool | None = None,
+    ) -> DataFrame:
         """Rows without duplicates among all that are read; with a watermark, for as long as its delay."""
-        query = Query.of(part.text())
-        frame = self.frame(query, streaming=streaming, options=options)
+        query = Query.of(part.text(), safe=safe)
+        frame = self.frame(query, streaming=streaming, options=options, infer=infer)
         columns = list(frame.columns)
         seen = [columns[at] for at in query.visible(columns)]
         keys = [name for name in columns if name.startswith(KEY)] or seen
         if streaming and query.watermarks:
             if not _marked(frame) and part.time is not None:
-                frame = self.frame(Query.of(part.text(time=True)), streaming=True, options=options)
+                time = Query.of(part.text(time=True), safe=safe)
+                frame = self.frame(time, streaming=True, options=options, infer=infer)
             if not _marked(frame):
                 raise SqlError(
                     "SELECT DISTINCT does not have the time of its watermark", hint="add its column to the SELECT"
@@ -192,10 +252,12 @@ class Tables:
         raw: bool = False,
         schema_of_topic: TopicName | None = None,
         raw_keys: bool = False,
+        json: StructType | None = None,
     ) -> DataFrame:
         """One topic; SqlError if there is none. `mode`: what becomes of values that are not as the schema says, if
         `options` do not say it. `raw`: with key and value as they came. `schema_of_topic`: whose schema the values
-        have, if it is not the topic's own. `raw_keys`: as bytes, whatever a KEY_VALUE schema says."""
+        have, if it is not the topic's own. `raw_keys`: as bytes, whatever a KEY_VALUE schema says. `json`: fields
+        of the values, if they are JSON without a schema; `value` stays their text."""
         name = kafka_name(topic)
         self.check_exists(topic)
         headers = headers or (options or {}).get(_INCLUDE) == "true"
@@ -228,6 +290,10 @@ class Tables:
             also = (f"CAST({wrong} AS string) AS {CORRUPT_RECORD}", f"{wrong} AS __raw_corrupt", *also)
         elif corrupt is not None:
             frame = frame.where(f"{corrupt} IS NULL")
+        if typed is None and json is not None:
+            parsed = from_json(col("value").cast("string"), json).alias(_JSON)
+            plain = frame.select(parsed, *map(expr, (*_UNTYPED, *also)))
+            return plain.select(f"{_JSON}.*", *(quoted(name) for name in plain.columns if name != _JSON))
         if typed is None:
             return frame.selectExpr(*_UNTYPED, *also)
         about = _ABOUT
@@ -283,6 +349,29 @@ class Tables:
         hint = f"did you mean {table_name(topic_of(near[0]))}?" if near else "SHOW TABLES lists what there is"
         raise SqlError(f"there is no topic {table_name(topic)}", hint=hint)
 
+    def json_fields(self, topic: TopicName) -> StructType | None:
+        """The fields of values without a schema, by the first and the last messages of each partition; None if
+        they have one, or are no JSON objects."""
+        if self.value_schema(topic) is not None:
+            return None
+        name = kafka_name(topic)
+        with Cluster(connection(self._place.options)) as cluster:
+            oldest, newest = bounds(cluster, cluster.partitions([name])[:_SAMPLED_PARTITIONS], committed=True)
+        first = {part: min(newest[part], start + SAMPLE) for part, start in oldest.items()}
+        last = {part: max(first[part], end - SAMPLE) for part, end in newest.items()}
+        given = {**self._place.options, "lake": "false", "failOnDataLoss": "false"}
+        values: list[bytes | None] = []
+        for begin, end in ((oldest, first), (last, newest)):
+            if any(begin[part] < end[part] for part in begin):
+                assign = {name: [part.index for part in begin]}
+                ends = {"startingOffsets": dumps(to_json(begin)), "endingOffsets": dumps(to_json(end))}
+                read = self._spark().read.format("weir").options(**given, **ends, assign=dumps(assign)).load()
+                values += [
+                    None if row.value is None else bytes(row.value) for row in read.select("value").collect()
+                ]
+        reserved = [one.split(" AS ")[-1].strip("`").lower() for one in (*_UNTYPED, "headers")]
+        return infer_fields(values, [*reserved, *TECHNICAL, CORRUPT_RECORD])
+
     def value_type(self, topic: TopicName) -> DataType | None:
         found = self.value_schema(topic)
         return None if found is None else found.type
@@ -309,6 +398,14 @@ def _key_type(schema: ValueSchema | None) -> DataType | None:
     """What a KEY_VALUE schema says of keys, if that is more than bytes."""
     found = None if schema is None else schema.key_type
     return None if isinstance(found, BinaryType) else found
+
+
+def is_unknown_column(failure: AnalysisException) -> bool:
+    return (failure.getCondition() or "").startswith("UNRESOLVED_COLUMN")
+
+
+def _first_line(failure: AnalysisException) -> str:
+    return str(failure).split("\n")[0]
 
 
 def _marked(frame: DataFrame) -> bool:

@@ -10,6 +10,7 @@ from weir.client.kafka.offsets import ends, starts
 from weir.client.registry import kafka_name
 from weir.model.sql_streams import SqlStream
 from weir.model.topics import TopicName
+from weir.spark.source.option_values import from_json, ids_of, recreated
 from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster
 
@@ -36,9 +37,10 @@ def unread(place: WeirCluster, topics: Sequence[TopicName], checkpoint: Path, *,
         partitions = cluster.partitions(names)
         latest = ends(cluster, partitions, committed=True)
         oldest = starts(cluster, partitions)
+        ids = cluster.topic_ids
     if not read and latest_first:
         return 0
-    return behind(read, oldest, latest)
+    return behind([_of_topics(source, ids) for source in read], oldest, latest)
 
 
 def behind(
@@ -54,19 +56,22 @@ def behind(
     return found
 
 
-def _read_up_to(file: Path) -> list[dict[Partition, int]]:
-    """Where a micro-batch ended in each of its sources: lines of JSON, among others."""
+def _of_topics(source: Mapping[str, Mapping[str, Any]], ids: Mapping[str, str]) -> dict[Partition, int]:
+    """The offsets of a source, without those in topics that were created again: nothing of these was read."""
+    gone = recreated(ids_of(source), ids)
+    return {partition: offset for partition, offset in from_json(source).items() if partition.topic not in gone}
+
+
+def _read_up_to(file: Path) -> list[dict[str, dict[str, Any]]]:
+    """Where a micro-batch ended in each of its sources, as `to_json` writes it: lines of JSON, among others."""
     found = [_offsets(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return [one for one in found if one]
 
 
-def _offsets(line: str) -> dict[Partition, int]:
+def _offsets(line: str) -> dict[str, dict[str, Any]]:
+    """Empty if the line has no offsets."""
     try:
-        told: Any = json.loads(line)
-        return {
-            Partition(topic, int(part)): int(offset)
-            for topic, parts in told.items()
-            for part, offset in parts.items()
-        }
+        told: dict[str, dict[str, Any]] = json.loads(line)
+        return told if from_json(told) and all(type(at) is int for at in from_json(told).values()) else {}
     except (ValueError, TypeError, AttributeError):
         return {}

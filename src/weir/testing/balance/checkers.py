@@ -13,6 +13,8 @@ BOUND = "a bundle goes where its namespace is bound to, and nowhere else"
 EVEN = "after settling the load is spread evenly"
 ROOM = "no broker has more than it can do for long, if others have room"
 
+COUNTS = "brokers that have little to do serve about as many topics each"
+
 BalanceChecker = Callable[[BalanceHistory], list[Violation]]
 
 #: How far above the outer threshold the 99th of 100 brokers may be, since load moves between rounds.
@@ -22,6 +24,9 @@ _RARELY = 5
 #: For so long after a loss or a join nothing is said of the spread, and an overload may last.
 _DISTURBED_S = 1200.0
 _PATIENCE_S = 900.0
+#: Brokers that are used so little are evened out by counts alone; which may be off by a bundle's topics.
+_LITTLE = 0.01
+_TOPICS_SLACK = 16
 
 
 def nothing_flaps(history: BalanceHistory) -> list[Violation]:
@@ -101,6 +106,23 @@ def overload_is_relieved(history: BalanceHistory) -> list[Violation]:
     return list(found.values())
 
 
+def counts_are_even(history: BalanceHistory) -> list[Violation]:
+    """Where load and bindings leave the choice."""
+    plan = history.plan
+    if plan.mean_usage > _LITTLE or plan.bound:
+        return []
+    return [
+        _broken(COUNTS, f"brokers have {sample.fewest} to {sample.most_topics} topics at {sample.at:.0f} s")
+        for sample in history.samples
+        if is_settled(history, sample) and _is_uneven(sample, plan.limits.count_start)
+    ]
+
+
+def _is_uneven(sample: Sampled, share: float) -> bool:
+    mean = sample.mean_topics
+    return max(mean - sample.fewest, sample.most_topics - mean) > share * mean + _TOPICS_SLACK
+
+
 def _broken(promise: str, sentence: str) -> Violation:
     return Violation(promise, sentence, ())
 
@@ -111,4 +133,5 @@ CHECKERS: tuple[BalanceChecker, ...] = (
     isolation_holds,
     load_is_even,
     overload_is_relieved,
+    counts_are_even,
 )

@@ -25,7 +25,7 @@ class Sampled:
     """All brokers at a moment, by the load that they ought to serve, 1 being all that one can do. `above`: how far
     the 99th of 100 is above the mean, or above the mean of what its group is bound to if that is more.
     `overloaded`: those with more than they can do, though it could be elsewhere; `misplaced`: bundles on brokers
-    that they are not bound to."""
+    that they are not bound to; `fewest`, `mean_topics`, `most_topics`: topics of a broker."""
 
     at: float
     mean: float
@@ -34,6 +34,9 @@ class Sampled:
     above: float
     overloaded: tuple[str, ...]
     misplaced: int
+    fewest: int = 0
+    mean_topics: float = 0.0
+    most_topics: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,13 @@ class ModelCluster:
             _of_hundred(sorted(above)),
             tuple(broker for broker, demand in demands.items() if demand > 1 and self._avoidable(broker, demands)),
             self._misplaced(),
+            *self._topics(),
         )
+
+    def _topics(self) -> tuple[int, float, int]:
+        """The fewest of a broker, the mean, and the most."""
+        counts = [sum(bundle.topics for bundle in self.held[broker].values()) for broker in self.live()]
+        return min(counts), sum(counts) / len(counts), max(counts)
 
     def _bound_levels(self) -> dict[str, float]:
         """What each broker of a group has at least, when the group's work is spread evenly."""

@@ -13,13 +13,14 @@ from weir.broker.balance.round import Round
 from weir.model.steps import Steps
 from weir.testing.balance.checkers import (
     BalanceChecker,
+    counts_are_even,
     isolation_holds,
     load_is_even,
     moves_are_worth_it,
     nothing_flaps,
     overload_is_relieved,
 )
-from weir.testing.balance.plan import SMALL, BalancePlan
+from weir.testing.balance.plan import QUIET, SMALL, BalancePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,9 @@ MUTATIONS = {
     ),
     "nothing-evened-out": BalanceMutation(
         "Hot brokers are left alone.", load_is_even, planning, "even_out", _nothing
+    ),
+    "counts-ignored": BalanceMutation(
+        "Brokers without topics get none.", counts_are_even, planning, "even_out_counts", _nothing, QUIET
     ),
     "nothing-split": BalanceMutation(
         "Bundles are never split, however hot.",

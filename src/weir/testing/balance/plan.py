@@ -1,6 +1,6 @@
 """What a run of the balance scenario is made of."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from weir.broker.balance.balancer import BalanceSettings
 from weir.broker.balance.limits import BalanceLimits
@@ -56,3 +56,5 @@ SMALL = BalancePlan(
     drained_s=4200.0,
     end_s=5400.0,
 )
+#: Brokers with next to nothing to do, so that only the numbers of their topics are evened out.
+QUIET = replace(SMALL, mean_usage=0.001, bound=0.0, drained_s=5300.0)

@@ -64,6 +64,10 @@ class FakeProducer:
         self.waiting: list[tuple[Outgoing, asyncio.Future[Receipt]]] = []
         self._closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
+    @property
+    def open(self) -> bool:
+        return not self._closed.done()
+
     async def wait_admitted(self) -> None:
         await self.may_send.wait()
 
@@ -164,6 +168,9 @@ class FakeConsumer:
 
     def redeliver(self, ranges: Sequence[tuple[int, int]] | None = None, *, delay_ms: int | None = None) -> None:
         self.redelivered.append(ranges)
+
+    def give_back(self, deliveries: list[Delivery]) -> None:
+        raise NotImplementedError
 
     def lease(self, ranges: Sequence[tuple[int, int]], span_ms: int) -> None:
         raise NotImplementedError
@@ -372,6 +379,9 @@ class FakeBroker:
 
     async def load(self, name: TopicName, *, create: bool = True) -> FakeTopic:
         return await self.topic(name, role="", create=create)
+
+    async def stats(self, name: TopicName) -> TopicStats:
+        return (await self.topic(name, role="")).stats()
 
     async def unload(self, name: TopicName, reason: str = "the topic is unloaded") -> None:
         await self._answer()

@@ -28,13 +28,19 @@ def stage_composition(security: SecuritySettings | None, **more: Any) -> Composi
 
 
 async def compose_on_fakes(
-    runtime: Runtime, how: Composition, stack: AsyncExitStack, *, bookies: int
+    runtime: Runtime,
+    how: Composition,
+    stack: AsyncExitStack,
+    *,
+    bookies: int,
+    pool: FakeBookiePool | None = None,
 ) -> ComposedBroker:
+    """`pool`: the fake bookies, for a test that makes writes fail."""
     meta = MemoryMeta(MemoryCore(runtime.clock), runtime)
     for number in range(bookies):
         info = BookieInfo(BookieId(f"b{number}"), "nowhere", 1)
         await meta.put(keys.bookie_writable(info.bookie_id), encode_bookie_info(info))
-    ledgers = LedgerClient(runtime, meta, FakeBookiePool())
+    ledgers = LedgerClient(runtime, meta, pool or FakeBookiePool())
     await ledgers.start()
     stack.push_async_callback(ledgers.close)
     return await compose_broker(runtime, meta, ledgers, how, stack)

@@ -14,6 +14,7 @@ from weir.stream.holding.settings import HoldingSettings
 from weir.stream.settings import StreamSettings
 from weir.testing.storage.plan import Fault, Plan
 from weir.testing.storage.plan_below import FAULTS_BELOW, SKEW_S, make_holding, storage_below
+from weir.testing.unload_times import unload_time
 
 SUBSCRIPTIONS = ("exclusive", "shared", "failover", "key-shared")
 #: The more often it is in here, the more often a run has it.
@@ -123,4 +124,5 @@ def _broker(rng: Random) -> BrokerSettings:
         dedup_snapshot_every=rng.choice((1, 5, 1000)),
         maintenance_s=1.0,
         sweep_s=0.3,
+        unload_s=unload_time(rng),
     )

@@ -184,6 +184,11 @@ def sample_cursor(dice: Random) -> bytes:
 
 SNAPSHOT_CODECS: list[Codec] = [
     Codec("consumer group", sample_group, groups.decode_group),
+    Codec(
+        "a member's departure",
+        lambda dice: groups.encode_departure(_text(dice), _text(dice)),
+        groups.decode_departure,
+    ),
     Codec("a group's partitions", lambda dice: groups.encode_parts(_topics(dice)), groups.decode_parts),
     Codec("committed position", sample_position, positions.decode_position),
     Codec("positions held ready", sample_pending, groups.decode_pending),

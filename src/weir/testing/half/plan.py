@@ -10,6 +10,7 @@ from weir.stream.holding.settings import HoldingSettings
 from weir.stream.settings import StreamSettings
 from weir.testing.storage.plan import Fault, Plan
 from weir.testing.storage.plan_below import FAULTS_BELOW, storage_below
+from weir.testing.unload_times import unload_time
 
 #: Clocks are right: moments are told by them.
 _FAULTS = (
@@ -80,6 +81,7 @@ def make_half_plan(rng: Random) -> HalfPlan:
             read_pause_s=0.1,
             maintenance_s=1.0,
             sweep_s=0.3,
+            unload_s=unload_time(rng),
             look_ahead=rng.choice((2, 100)),
             half=HalfSettings(
                 recovery_s=rng.choice((0.1, 0.6)),

@@ -14,6 +14,7 @@ from weir.stream.holding.settings import HoldingSettings
 from weir.stream.settings import StreamSettings
 from weir.testing.storage.plan import Fault, Plan
 from weir.testing.storage.plan_below import FAULTS_BELOW, SKEW_S, make_holding, storage_below
+from weir.testing.unload_times import unload_time
 
 #: The more often it is in here, the more often a run has it.
 _FAULTS = (
@@ -157,4 +158,5 @@ def _broker(rng: Random) -> BrokerSettings:
         stamps_snapshot_every=rng.choice((1, 4, 1000)),
         maintenance_s=1.0,
         sweep_s=0.3,
+        unload_s=unload_time(rng),
     )

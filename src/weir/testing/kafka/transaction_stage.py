@@ -19,6 +19,7 @@ from weir.runtime import Runtime
 from weir.stream.settings import StreamSettings
 from weir.testing.broker.fake_storage import compose_on_fakes, stage_composition
 from weir.testing.kafka.stage import Peer, batch_of
+from weir.testing.storage.fakes import FakeBookiePool
 from weir.testing.world.world import World, simulate
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
@@ -35,6 +36,7 @@ class Stage:
     broker: Broker
     transactions: Transactions
     runtime: Runtime
+    bookies: FakeBookiePool
 
     async def client(self, role: str = "") -> "Client":
         client = Client(await self.runtime.net.connect("server", self.server.port))
@@ -185,9 +187,10 @@ def play(
     async def main(runtime: Runtime) -> None:
         how = stage_composition(security, streams=StreamSettings(quorum=Quorum(1, 1, 1)), producer_ids=100)
         async with AsyncExitStack() as stack:
-            composed = await compose_on_fakes(runtime, how, stack, bookies=1)
+            bookies = FakeBookiePool()
+            composed = await compose_on_fakes(runtime, how, stack, bookies=1, pool=bookies)
             server = await composed.serve_kafka(KafkaSettings(host="server", port=0))
-            stage = Stage(server, composed.registry, composed.broker, composed.transactions, runtime)
+            stage = Stage(server, composed.registry, composed.broker, composed.transactions, runtime, bookies)
             await conversation(stage)
 
     async def scenario(world: World) -> None:

@@ -56,5 +56,6 @@ class CertifiedUp:
         for name, file in zip(("--cert", "--cert-key"), self.files(who), strict=True):
             command += [] if file is None else [name, file]
         done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=300, check=False)
-        assert done.stderr.count("\n") <= 1, done.stderr
+        said = [line for line in done.stderr.splitlines() if not line.startswith("server: ")]
+        assert len(said) <= 1, done.stderr
         return done.returncode, done.stdout + done.stderr

@@ -8,6 +8,7 @@ from weir.model.ledger import Quorum
 from weir.stream.settings import StreamSettings
 from weir.testing.storage.plan import Fault, Plan
 from weir.testing.storage.plan_below import FAULTS_BELOW, storage_below
+from weir.testing.unload_times import unload_time
 
 #: The more often it is in here, the more often a run has it. Clocks are right: times to live are told by them.
 _FAULTS = (
@@ -69,5 +70,5 @@ def make_queue_plan(rng: Random) -> QueuePlan:
             state_roll_bytes=rng.choice((500, 5000)),
             readers=2,
         ),
-        broker=BrokerSettings(read_pause_s=0.1, maintenance_s=1.0, sweep_s=0.3),
+        broker=BrokerSettings(read_pause_s=0.1, maintenance_s=1.0, sweep_s=0.3, unload_s=unload_time(rng)),
     )

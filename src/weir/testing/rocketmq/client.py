@@ -28,8 +28,8 @@ class GrpcLink:
         self._ended: set[int] = set()
 
     @classmethod
-    async def open(cls, runtime: Runtime, host: str, client_id: str) -> "GrpcLink":
-        link = cls(await runtime.net.connect(host, PORT, timeout_s=1.0), client_id)
+    async def open(cls, runtime: Runtime, host: str, client_id: str, port: int = PORT) -> "GrpcLink":
+        link = cls(await runtime.net.connect(host, port, timeout_s=5.0), client_id)
         settings = frames.settings({frames.Setting.INITIAL_WINDOW_SIZE: _WINDOW})
         link._connection.write([frames.PREFACE, settings, frames.window_update(0, _WINDOW)])
         return link

@@ -131,10 +131,12 @@ class FakeBookie:
         """From now on, store adds but do not acknowledge them."""
         self._held = self._held if self._held is not None else []
 
-    def release(self) -> None:
-        """Acknowledge what was held, in order, and what comes from now on."""
+    def release(self, failure: BookieError | None = None) -> None:
+        """Acknowledge the adds that were held, in order, or fail them; acknowledge later adds again."""
         held, self._held = self._held or [], None
         for done in held:
+            if failure is not None and not done.done():
+                done.set_exception(failure)
             self._acknowledge(done)
 
     def damage(self, ledger_id: int, entry_id: int) -> None:

@@ -174,6 +174,9 @@ class Nemesis:
         return self._disk(**{which: self._rng.choice((0.02, 0.3))})
 
     def _no_space(self) -> Callable[[], None]:
+        """Of what grows; or of every write, on a file system that copies on write."""
+        if self._rng.random() < 0.3:
+            return self._disk(full=True)
         disk = self._world.node(self._bookie()).disk
         disk.capacity_bytes = disk.used_bytes + self._rng.choice((0, 1000, 100_000))
 

@@ -46,6 +46,9 @@ class DiskFaults:
     write_error_chance: float = 0.0
     #: The sync fails, and what it should have saved may be gone (`Inode.fail_sync`).
     sync_error_chance: float = 0.0
+    #: No write and no reservation finds space, not even where bytes are already, as on a file system that copies
+    #: on write. Part of the write may be there, and a sync that belonged to it may have lost it again.
+    full: bool = False
 
 
 class _Operation:
@@ -228,6 +231,11 @@ class SimDisk:
         if self.chance(self._faults.write_error_chance):
             inode.write(offset, data[: self._rng.randint(0, len(data))])
             raise DiskError(f"write to {path} failed")
+        if self._faults.full:
+            inode.write(offset, data[: self._rng.randint(0, len(data))])
+            if sync and self._rng.random() < 0.5:
+                inode.fail_sync(self._rng)
+            raise DiskFullError(f"no space left to write {len(data)} bytes to {path}")
         room = self._room_for(max(0, offset + len(data) - inode.size))
         if room is not None:
             fits = max(0, inode.size + room - offset)
@@ -260,11 +268,13 @@ class SimDisk:
     def preallocate(self, inode: Inode, path: str, size: int) -> None:
         self._note(self.node, "disk-preallocate", f"{path} {size}")
         if size > inode.size:
-            if self._room_for(size - inode.size) is not None:
+            if self._faults.full or self._room_for(size - inode.size) is not None:
                 raise DiskFullError(f"no space left to reserve {size} bytes for {path}")
             inode.resize(size)
 
     def free_bytes(self) -> int:
+        if self._faults.full:
+            return 0
         capacity = self.capacity_bytes if self.capacity_bytes is not None else 1 << 40
         return max(0, capacity - self.used_bytes)
 

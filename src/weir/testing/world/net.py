@@ -256,7 +256,13 @@ class NodeNetwork:
         return await self._net.connect(self._owner, host, port, timeout_s)
 
     async def listen(
-        self, host: str, port: int, *, tls: SSLContext | None = None, reserve: bool = False
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: SSLContext | None = None,
+        reserve: bool = False,
+        clear_too: bool = False,
     ) -> SimListener:
         if not self._owner.alive:
             await self._owner.gone()

@@ -37,7 +37,9 @@ class Command(NamedTuple):
     """A method that came. With a content: its properties, their bytes (flags and values), and the body.
 
     `body` may be a slice of the receive buffer: who keeps it for long copies it. It is None, with the properties
-    there, if `size` is more than the limit: the content was not kept, and its channel is to be closed.
+    there, if `size` is more than the limit: the content was not kept, and its channel is to be closed. As in
+    RabbitMQ that is known when all of it has come: clients whose channel is closed in the middle of a content send
+    the rest of it after their close-ok, where it would be an unexpected frame.
     """
 
     channel: int
@@ -127,6 +129,14 @@ class CommandReader:
         partial = self._open.pop(channel, None)
         if isinstance(partial, _Partial) and partial.body is not None:
             self._held -= len(partial.body)
+
+    def drop_bodies(self) -> None:
+        """Keep no content from now on: those that are unfinished are dropped, further ones are skipped."""
+        self.max_body = -1
+        for partial in self._open.values():
+            if isinstance(partial, _Partial):
+                partial.body = None
+        self._held = 0
 
     def forget(self) -> None:
         """The stream is over: hold nothing of it until somebody collects the garbage."""
@@ -255,9 +265,8 @@ class CommandReader:
         if size == 0:
             del self._open[channel]
             return Command(channel, method, properties, header, b"")
-        kept = size <= self.max_body
-        self._open[channel] = _Partial(method, properties, header, size, kept)
-        return None if kept else Command(channel, method, properties, header, None, size)
+        self._open[channel] = _Partial(method, properties, header, size, kept=size <= self.max_body)
+        return None
 
     def _decoded(self, header: bytes, method: Method) -> Properties:
         try:
@@ -279,9 +288,7 @@ class CommandReader:
         body = partial.body
         if left == 0:
             del self._open[channel]
-            if body is None:
-                return None
-            found: Buffer = payload
+            found: Buffer | None = None if body is None else payload
             if body:
                 self._held -= len(body)
                 body += payload

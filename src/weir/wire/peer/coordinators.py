@@ -142,6 +142,9 @@ class CommitEpoch(PeerRequest[EpochCommitted]):
     sink: str
     epoch: int
     writers: tuple[SinkWriter, ...]
+    #: The id of the query whose epoch it is, and of the one that it takes the sink over from, as far as known.
+    query: str = ""
+    instead_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from typing import NamedTuple, TypeAlias
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
 from weir.wire.bookie_layout import fields_before_rest, frame, kind_of
+from weir.wire.entry import MAX_PAYLOAD_BYTES
 
-#: The largest frame: an admin call with its body, and room for the rest.
-MAX_FRAME_BYTES = 16 * 1024 * 1024
+#: The largest frame: a message to or from a queue of another broker, and room for the rest.
+MAX_FRAME_BYTES = MAX_PAYLOAD_BYTES + 1024 * 1024
 #: What a frame takes besides the value in it, prefix and all; never more.
 OVERHEAD_BYTES = 32
 

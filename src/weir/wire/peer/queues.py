@@ -70,7 +70,10 @@ class QueueNumbers:
 
 @dataclass(frozen=True, slots=True)
 class CountQueue(PeerRequest[QueueNumbers]):
+    """`use`: this is a use of the queue, which renews its `x-expires`."""
+
     queue: QueueAt
+    use: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ def entry_of_messages(
     compression: Compression = Compression.LZ4,
 ) -> Steps[bytes]:
     """Messages as one entry: a plain message if there is one of them, else a batch. It is compressed only if it
-    would have more than `most_bytes`."""
+    would have more than `most_bytes`, and is smaller then."""
     outer = api.MessageMetadata(producer_name=producer, sequence_id=sequence, publish_time=messages[0].publish_ms)
     payload: Buffer
     closed = _reopened(messages[0], outer) if len(messages) == 1 else None
@@ -166,9 +166,11 @@ def entry_of_messages(
             yield len(some)
         payload = b"".join(parts)
     if most_bytes is not None and len(payload) > most_bytes:
-        outer.compression = int(compression)  # type: ignore[assignment]
-        outer.uncompressed_size = len(payload)
-        payload = compress(compression, payload)
+        compressed = compress(compression, payload)
+        if len(compressed) < len(payload):
+            outer.compression = int(compression)  # type: ignore[assignment]
+            outer.uncompressed_size = len(payload)
+            payload = compressed
     return b"".join(seal_message(outer, payload))
 
 

@@ -23,8 +23,10 @@ PROTOCOL = "rocketmq"
 _VERSION = b"\x01"
 #: Headers that filters, queues and other protocols know by these names.
 TAG, KEYS, PRIORITY = "TAGS", "KEYS", "weir-priority"
+#: RocketMQ's clients get the message group among the properties as well.
+SHARDING_KEY = "__SHARDINGKEY"
+_OURS = (TAG, KEYS, PRIORITY, SHARDING_KEY)
 _NULL_VALUE = "weir-null-value"
-_OURS = (TAG, KEYS, PRIORITY)
 _TRACEPARENT = "traceparent"
 _W3C = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.{0,100})?")
 _MAX_PRIORITY = (1 << 31) - 1
@@ -109,6 +111,8 @@ def outgoing_of(message: Message, topic: Any, *, partition: int, offset: int) ->
     if message.ordering_key is not None:
         said.message_group = _text(message.ordering_key)
     _add_headers(out, message)
+    if message.ordering_key is not None:
+        out.user_properties[SHARDING_KEY] = said.message_group
     value: Buffer = b"" if message.value is None else message.value
     if message.value is None:
         out.user_properties[_NULL_VALUE] = "true"

@@ -29,7 +29,8 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """As of the last time that its shares were divided, or that its last member left."""
+    """As of the last time that its shares were divided, or that its last member left. Members that left since have
+    departure records."""
 
     generation: int
     protocol_type: str
@@ -103,6 +104,23 @@ def _member(fields: Any) -> MemberRecord:
         tuple(map(topic, each(fields["parts"]))),
         text(fields.get("role", "")),
     )
+
+
+# --- which members left ------------------------------------------------------------------------------------------
+
+
+def encode_departure(group: str, member_id: str) -> bytes:
+    return dump({"version": _VERSION, "group": group, "member": member_id})
+
+
+def decode_departure(data: bytes) -> tuple[str, str]:
+    """The group, and the id of the member that left it."""
+    return load(data, "a member's departure", _departure)
+
+
+def _departure(fields: Any) -> tuple[str, str]:
+    check_version(fields["version"], _VERSION, "a member's departure")
+    return text(fields["group"]), text(fields["member"])
 
 
 # --- where a group has positions ---------------------------------------------------------------------------------

@@ -194,6 +194,28 @@ def prefetch_of_the_channel(session: Session) -> Any:
 
 
 @scenario
+def prefetch_of_the_channel_and_consumers_that_do_not_acknowledge(session: Session) -> Any:
+    made, name = filled(session, 2)
+    other = made.queue(session.name("other"), exclusive=True)
+    made.put(other, "a", "b", "c")
+    made.qos(2, whole=True)
+    made.consume(other, no_ack=True)
+    found: list[Any] = [made.wait(3)]
+    made.consume(name)
+    found.append(made.wait(5))
+    made.put(other, "d", "e", "f")
+    found += [made.quiet(), made.count(other)]
+    made.ack(made.tags[3])
+    found += [made.wait(8), made.count(other)]
+    made.put(name, "3")
+    found.append(made.wait(9))
+    made.put(other, "g")
+    found += [made.quiet(), made.count(other)]
+    made.qos(3, whole=True)
+    return [*found, made.wait(10)]
+
+
+@scenario
 def prefetch_of_both(session: Session) -> Any:
     made, name = filled(session, 8)
     made.qos(3)

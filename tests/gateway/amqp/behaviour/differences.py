@@ -9,6 +9,10 @@ _WRONG = "channel 406 PRECONDITION_FAILED - invalid"
 DIFFERENCES: dict[str, dict[str, Any]] = {
     # Authentication is off unless it is configured.
     "connections.a_wrong_password_is_told_to_those_who_understand": {"0": _TUNED, "1": _TUNED},
+    # A client of another protocol gets an answer in its own protocol that names the right port.
+    "connections.a_wrong_header_is_answered_with_the_right_one": {
+        "2": "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnec"
+    },
     # Where RabbitMQ fails by accident, the client is told what it did.
     "connections.a_malformed_table_is_an_error": {"": "connection 502 SYNTAX_ERROR"},
     "connections.unknown_methods_are_errors": {

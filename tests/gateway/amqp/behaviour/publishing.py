@@ -110,6 +110,15 @@ def a_body_is_cut_to_the_frames_of_its_receiver(session: Session) -> Any:
 
 
 @scenario
+def keys_that_no_queue_has_are_unroutable(session: Session) -> Any:
+    made = session.channel()
+    made.confirm()
+    keys = ("", ".", "..", "a\r\nb", "\x00", "x" * 255)
+    found = [[made.publish("", key, "1", mandatory=True), made.publish("", key, "2")] for key in keys]
+    return [found, made.returned, made.sync()]
+
+
+@scenario
 def wrong_properties_are_refused(session: Session) -> Any:
     found = {}
     cases: dict[str, dict[str, Any]] = {

@@ -5,6 +5,7 @@ from typing import Any
 from tests.gateway.amqp.behaviour.scenario import Session, scenario
 from tests.gateway.amqp.behaviour.talk import until
 
+from weir.wire.amqp.methods import Method, basic, channel, exchange
 from weir.wire.amqp.methods import queue as methods
 from weir.wire.amqp.tables import Field, Table
 
@@ -382,3 +383,87 @@ def long_names_and_all_letters(session: Session) -> Any:
         channel.put(unique, "body")
         found.append([declared, channel.take(unique), channel.delete(unique)])
     return found
+
+
+@scenario
+def what_another_connection_may_not_do_with_an_exclusive_queue(session: Session) -> Any:
+    mine = session.channel()
+    name = mine.queue(session.name("q"), exclusive=True)
+    mine.bind(name, "amq.direct", "key")
+    other = session.talk()
+    return {
+        "declare passively": other.channel().declare(name, passive=True),
+        "bind": other.channel().bind(name, "amq.direct", "other"),
+        "unbind": other.channel().unbind(name, "amq.direct", "key"),
+        "unbind what is not bound": other.channel().unbind(name, "amq.direct", "none"),
+        "unbind from no exchange": other.channel().unbind(name, session.name("none"), "key"),
+        "purge": other.channel().purge(name),
+        "get": other.channel().get(name),
+        "consume": other.channel().consume(name),
+        "delete": other.channel().delete(name),
+        "publish": other.confirming().publish("amq.direct", "key", "1", mandatory=True),
+        "own unbind": mine.unbind(name, "amq.direct", "key"),
+        "left": mine.count(name),
+    }
+
+
+@scenario
+def a_passive_declare_is_a_use(session: Session) -> Any:
+    made = session.channel()
+    used, unused = session.name("used"), session.name("unused")
+    for name in (used, unused):
+        made.queue(name, arguments={"x-expires": 3_000})
+    confirming = made.talk.confirming()
+
+    def gone(name: str) -> bool:
+        return bool(confirming.publish("", name, "1", mandatory=True) == "returned")
+
+    until(lambda: made.declare(used, passive=True) and gone(unused))
+    return [gone(used), until(lambda: gone(used))]
+
+
+@scenario
+def line_breaks_are_no_part_of_declared_names(session: Session) -> Any:
+    q, x = session.name("q"), session.name("x")
+    broken_q, broken_x = f"\r{q[0]}\r\n{q[1:]}\n", f"{x}\r\n"
+    raw = session.raw()
+    raw.channel()
+
+    def asked(method: Method) -> Any:
+        found = raw.ask(1, method)
+        if isinstance(found, str):
+            raw.send(1, channel.CloseOk())
+            raw.channel()
+        return found
+
+    found = {
+        "declare": asked(methods.Declare(broken_q, exclusive=True)),
+        "declare by the other name": asked(methods.Declare(q, exclusive=True)),
+        "declare passively": asked(methods.Declare(broken_q, passive=True)),
+        "exchange": asked(exchange.Declare(broken_x, "fanout")),
+        "exchange by the other name": asked(exchange.Declare(x, "fanout")),
+        "exchange passively": asked(exchange.Declare(broken_x, passive=True)),
+        "bind": asked(methods.Bind(broken_q, x)),
+        "bind to": asked(methods.Bind(q, broken_x)),
+        "bind exchanges": asked(exchange.Bind(broken_x, "amq.fanout")),
+        "bind exchanges to": asked(exchange.Bind("amq.fanout", broken_x)),
+        "get": asked(basic.Get(broken_q)),
+        "consume": asked(basic.Consume(broken_q, "tag")),
+        "purge": asked(methods.Purge(broken_q)),
+        "unbind": asked(methods.Unbind(broken_q, x)),
+        "unbind from": asked(methods.Unbind(q, broken_x)),
+    }
+    for key, target in ((broken_q, ""), ("", broken_x)):
+        raw.publish(1, basic.Publish(target, key, mandatory=True), b"1")
+        found[f"publish to {target} with {key}"] = raw.hear() if not target else asked(basic.Qos())
+    return found | {
+        "delete": asked(methods.Delete(broken_q)),
+        "queue is left": asked(methods.Declare(q, passive=True)),
+        "delete exchange": asked(exchange.Delete(broken_x)),
+        "exchange is left": asked(exchange.Declare(x, passive=True)),
+        "only line breaks": asked(methods.Declare("\r\n", exclusive=True)),
+        "only line breaks, passively": asked(methods.Declare("\r\n", passive=True)),
+        "exchange of only line breaks": asked(exchange.Declare("\r\n", "direct")),
+        "reserved behind a line break": asked(methods.Declare("\namq.mine")),
+        "exchange reserved behind a line break": asked(exchange.Declare("\namq.mine", "direct")),
+    }

@@ -16,7 +16,7 @@ from weir.wire.amqp.outgoing import publish
 from weir.wire.amqp.properties import Properties, encode_properties
 from weir.wire.amqp.tables import Field, Table
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 CLOSED = "closed"
 CAPABILITIES = {
     "publisher_confirms": True,

@@ -109,6 +109,31 @@ def the_oldest_go_when_there_are_too_many(session: Session) -> Any:
 
 
 @scenario
+def unconfirmed_ones_that_are_too_many_are_gone_when_it_is_looked_at(session: Session) -> Any:
+    found = {}
+    kinds: dict[str, dict[str, Any]] = {
+        "exclusive": {"exclusive": True},
+        "durable": {"durable": True},
+        "bytes": {"durable": True, "arguments": {"x-max-length-bytes": 3}},
+    }
+    for kind, options in kinds.items():
+        made = session.channel()
+        name = made.queue(session.name(kind), **({"arguments": {"x-max-length": 3}} | options))
+        for number in range(10):
+            made.publish("", name, str(number))
+        few = [made.count(name) <= 3]
+        for number in range(10):
+            made.publish("", name, str(number))
+        first = made.get(name, no_ack=True)
+        for number in range(10):
+            made.publish("", name, str(number), delivery_mode=2)
+        few.append(made.count(name) <= 3)
+        found[kind] = [*few, first["body"], first["left"], made.take(name)]
+        made.delete(name)
+    return found
+
+
+@scenario
 def what_is_with_a_consumer_does_not_count(session: Session) -> Any:
     made = session.channel()
     name = made.queue(session.name("q"), exclusive=True, arguments={"x-max-length": 2})

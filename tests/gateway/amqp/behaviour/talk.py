@@ -22,7 +22,7 @@ from pika.exceptions import (
     UnroutableError,
 )
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 #: How long to look for what must not come.
 QUIET_S = 0.05
 _MADE_UP = re.compile(r"\b(amq\.gen-|amq\.ctag-|amq\.rabbitmq\.reply-to\.|ctag\d+\.)[\w.+/=-]+")

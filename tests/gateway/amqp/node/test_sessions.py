@@ -31,7 +31,6 @@ def small(start_weir: Callable[..., Node]) -> Node:
         max_unacked=10,
         max_consumers=3,
         max_transaction=5,
-        connect_timeout_s=0.2,
         blocked_after_s=0.0,
     )
 
@@ -107,8 +106,9 @@ def test_a_message_that_is_too_large_closes_its_channel_alone(small: Node, name:
     connection.close()
 
 
-def test_who_never_opens_a_connection_is_dropped(small: Node) -> None:
-    with socket.create_connection(("127.0.0.1", small.port), 60) as silent:
+def test_a_client_that_never_opens_its_connection_is_dropped(start_weir: Callable[..., Node]) -> None:
+    node = start_weir(connect_timeout_s=0.2)
+    with socket.create_connection(("127.0.0.1", node.port), 60) as silent:
         silent.sendall(PROTOCOL_HEADER[:5])
         with suppress(ConnectionResetError):
             assert silent.recv(100) == b""

@@ -10,12 +10,12 @@ import tempfile
 from pathlib import Path
 
 from bench.rocketmq_peer import RocketmqPeer, missing
-from tests.gateway.rocketmq.behaviour import questions_consuming, questions_sending
+from tests.gateway.rocketmq.behaviour import questions_consuming, questions_limits, questions_sending
 from tests.gateway.rocketmq.behaviour.questions import FIFO_GROUPS, GROUPS, ONE_QUEUE, QUESTIONS, TYPES, Broker
 
 RECORDED = Path(__file__).parent / "rocketmq-5.5.0.json"
 MISSING = 77
-ASKED = (questions_sending, questions_consuming)  # each adds its questions to the others
+ASKED = (questions_sending, questions_consuming, questions_limits)  # each adds its questions to the others
 
 
 def answers(endpoint: str, only: str = "") -> dict[str, object]:

@@ -77,6 +77,11 @@ class Expiry:
         self._looking: asyncio.Task[None] | None = None
         self._again = False
 
+    @property
+    def waits(self) -> bool:
+        """Whether the first message of the queue expires at a time that is known, or that is being looked for."""
+        return self._timer is not None or self._looking is not None
+
     def told(self) -> None:
         """Somebody publishes messages that have their own word."""
         self._told = True

@@ -67,6 +67,10 @@ class QueueKeeper:
         self.too_many = 0
         self.apply()
 
+    @property
+    def waits(self) -> bool:
+        return self.expiry.waits
+
     def apply(self) -> None:
         """The rules may have changed."""
         self.unused.apply()

@@ -118,6 +118,12 @@ class Length:
         elif rules.max_bytes is not None or self._excess(rules):
             self._checking = self._tasks.spawn(self._check(), f"length of {self._queue.name}")
 
+    async def enforced(self) -> None:
+        """Wait until the queue, as it is now, is within its limits."""
+        self.check()
+        if self._checking is not None:
+            await asyncio.wait([self._checking])
+
     def _excess(self, rules: QueueRules) -> int:
         subscription = self._queue.subscription
         if subscription is None or rules.max_length is None or rules.overflow is not Overflow.DROP_HEAD:

@@ -7,8 +7,9 @@ channel's alone closes it: the client is told, and whatever it still sends is ig
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from weir.gateway.amqp.channel.confirms import Confirms
@@ -22,6 +23,7 @@ from weir.gateway.amqp.publish.reply_to import REPLY_TO, reply_name
 from weir.gateway.amqp.registry import HANDLERS, Outcome
 from weir.model.errors import WeirError
 from weir.model.ids import Buffer
+from weir.runtime.turns import OPEN_UNITS
 from weir.wire.amqp.codes import ReplyCode
 from weir.wire.amqp.incoming import Command
 from weir.wire.amqp.methods import Method, basic, encode_method
@@ -213,6 +215,13 @@ class Channel:
         most = self.session.limits.max_unacked
         return (min(most, self.global_prefetch) if self.global_prefetch else most) - self.prefetched
 
+    def delivers(self, count: int) -> None:
+        """So many messages go to consumers that acknowledge them."""
+        self.prefetched += count
+        if self.global_prefetch and self.prefetch_left <= 0:
+            for link in self.consumers.values():
+                link.hold_back()
+
     def settled(self, links: "dict[Taken, None]") -> None:
         """Messages of these were settled: there is credit again."""
         for taken in links:
@@ -260,7 +269,7 @@ class Channel:
     def begin_release(self) -> "asyncio.Task[None]":
         """Stop consuming at once, and let go of all that it has; done when its queues know."""
         for link in self.consumers.values():
-            link.stop()
+            link.mute()
         if self._reply is not None:
             self.cancel_replies(self._reply_tag)
         if self._released is None or (self._released.done() and self.consumers):
@@ -278,10 +287,9 @@ class Channel:
         self.retired.clear()
         self.unacked.take_all()
         self.session.services.metrics.consumers -= sum(1 for link in links if not link.is_retired)
-        closing = [link.close() for link in links]
-        for failed in await asyncio.gather(*closing, self.getters.close(), return_exceptions=True):
-            if isinstance(failed, Exception):
-                log.warning("a consumer of %s did not close: %s", self.session.peer, failed)
+        closing: Iterator[Coroutine[Any, Any, None]] = (link.close() for link in links)
+        for failed in await self.session.turns.run_all(chain(closing, [self.getters.close()]), OPEN_UNITS):
+            log.warning("a consumer of %s did not close: %s", self.session.peer, failed)
 
     async def close(self) -> None:
         """The client or the session ends it."""

@@ -30,6 +30,11 @@ class Load:
         while self.full:
             await self._change.wait()
 
+    async def wait_empty(self) -> None:
+        """Wait until all publishes are stored and no command with a body waits."""
+        while self.publish_bytes or self.waiting_bytes:
+            await self._change.wait()
+
     def wait(self, size: int) -> None:
         """A command waits for its turn."""
         self.waiting += 1

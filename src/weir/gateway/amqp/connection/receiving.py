@@ -4,10 +4,11 @@ Publishes that are alike are taken at a glance. Over a limit, or where a queue h
 until there is some, and a client that understands is told that it is blocked.
 """
 
+import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weir.gateway.amqp.connection.handshake import start
 from weir.gateway.amqp.connection.states import Event, State
@@ -18,9 +19,10 @@ from weir.runtime.request_budget import RequestBudget, RequestShare
 from weir.runtime.turns import UNIT_BYTES
 from weir.wire.amqp.codes import ReplyCode
 from weir.wire.amqp.frames import OVERHEAD_BYTES, PROTOCOL_HEADER, Role
-from weir.wire.amqp.incoming import Command, CommandReader
+from weir.wire.amqp.incoming import MAX_HELD_BYTES, Command, CommandReader
 from weir.wire.amqp.methods import basic, connection
 from weir.wire.amqp.plain_acks import begins_with_ack, take_acks
+from weir.wire.first_bytes import answer_to
 
 if TYPE_CHECKING:
     from weir.gateway.amqp.connection.session import Session
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 _PLAIN_PER_UNIT = 4
 #: A buffer that is smaller was all that there was to read.
 _MUCH_BYTES = 4096
+#: Messages that are larger are stored before the connection is read on.
+_LARGE_BYTES = 4 * 1024 * 1024
 #: What a channel's number may be.
 MAX_CHANNEL = (1 << 16) - 1
 
@@ -42,9 +46,14 @@ class Receiving:
         self._session = session
         self._transport = transport
         self._request_share = RequestShare(request_budget, session.clock)
-        self._reader = CommandReader(Role.SERVER, channel_max=0, max_body=session.limits.max_message_bytes)
+        most = session.limits.max_message_bytes
+        self._reader = CommandReader(
+            Role.SERVER, channel_max=0, max_body=most, max_held=max(MAX_HELD_BYTES, 2 * most)
+        )
         #: Whether it reads nothing for now, so that silence says nothing about its client.
         self.held_back = False
+        #: Whether the connection is being closed and its bytes cannot be parsed: the rest is discarded.
+        self._unreadable = False
 
     def tuned(self, frame_max: int) -> None:
         self._reader.frame_max = frame_max
@@ -58,6 +67,11 @@ class Receiving:
         """Whether others wait while its message does not come."""
         return self._request_share.late(now, self._session.heartbeats.heard_at)
 
+    def stop_keeping(self) -> None:
+        """Release the memory of unfinished messages: the connection is being closed, so they are discarded."""
+        self._reader.drop_bodies()
+        self._request_share.close()
+
     def forget(self) -> None:
         """The connection is over."""
         self._reader.forget()
@@ -69,10 +83,12 @@ class Receiving:
                 self._session.heartbeats.heard()
                 if self._session.reads:
                     await self._take(data)
-                elif self._session.state is State.CLOSING:
-                    self._look_for_agreement(data)
+                else:
+                    self._drain(data)
+                if self._session.state is State.CLOSED:
+                    return
                 data = b""  # an idle connection keeps no buffer
-                if self._reader.announced > self._request_share.arriving:
+                if self._session.reads and self._reader.announced > self._request_share.arriving:
                     await self._room_for_the_rest()
         except NetworkError as lost:
             log.debug("connection of %s broke: %s", self._session.peer, lost)
@@ -84,25 +100,31 @@ class Receiving:
         session.services.metrics.bytes_in += size
         session.received_bytes += size
         session.turns.begin()
+        received = data
         try:
             if (reader.has_plain or session.acknowledges) and session.state is State.SERVING:
                 begun, data = reader.resume(data)
-                if begun and not await self._take_all(begun):
-                    return
-                if begins_with_ack(data):
+                if begun:
+                    await self._take_all(begun)
+                if session.reads and begins_with_ack(data):
                     data = await self._take_acks(data)
-                if data and reader.has_plain:
+                if session.reads and data and reader.has_plain:
                     data = await self._take_plain(data)
-            if data and not await self._take_all(reader.feed(data)):
+            if data:
+                await self._take_all(reader.feed(data))
+            if not session.reads:
                 return
             if session.state is State.HEADER and reader.begun:
                 session.move(Event.GREETED)
                 session.say(start(session))
         except AmqpHeaderError as other:
-            self._session.outbox.say(PROTOCOL_HEADER)
-            self._session.hang_up(other)
+            wrong = session.served.refusal(received)
+            answer = b"" if wrong is None else answer_to(received, wrong)
+            session.outbox.say(answer or PROTOCOL_HEADER)
+            session.hang_up(wrong or other)
             return
         except WeirError as bad:
+            self._unreadable = True
             self._session.fail(bad)
             return
         finally:
@@ -113,6 +135,8 @@ class Receiving:
         """A buffer of so many bytes is taken: wait until another one may come."""
         session = self._session
         if self._request_share.arriving and not self._reader.announced:
+            if self._request_share.arriving > _LARGE_BYTES:
+                await self._stored()
             self._request_share.arrived()
         if session.publishing.touched:
             await self._let_rest()
@@ -121,25 +145,25 @@ class Receiving:
         if size >= _MUCH_BYTES:
             await session.clock.sleep(0)  # the next buffer may be here already
 
-    async def _take_all(self, commands: Iterable[Command]) -> bool:
-        """Take commands; whether more may come."""
+    async def _take_all(self, commands: Iterable[Command]) -> None:
+        """Take commands. Those after the end of the session are discarded, except for the client's close-ok."""
         turns = self._session.turns
         for command in commands:
+            if not self._session.reads:
+                self._after_the_end(command)
+                continue
             self._session.services.metrics.count(command.method.name)
             if self._session.state is State.SERVING:
                 self._session.on_command(command)
             else:
                 await self._session.on_opening(command)
             self._session.received_frames += 1
-            if not self._session.reads:
-                return False
             if self._session.load.full:
                 await self._hold_back()
             body = command.body
             if turns.spend(1 if body is None else 1 + len(body) // UNIT_BYTES):
                 self._session.flush()
                 await turns.next()
-        return self._session.reads
 
     async def _take_acks(self, data: memoryview) -> memoryview:
         """Take the acknowledgements of single messages that the buffer begins with; what is left of it."""
@@ -156,7 +180,7 @@ class Receiving:
             if turns.spend(1 + len(tags) // _PLAIN_PER_UNIT):
                 self._session.flush()
                 await turns.next()
-        return data if self._session.reads else data[:0]
+        return data
 
     async def _take_plain(self, data: Buffer) -> memoryview:
         """Take the publishes that the buffer begins with and that are like the last one; what is left of it."""
@@ -183,18 +207,43 @@ class Receiving:
             if turns.spend(1 + len(bodies) // _PLAIN_PER_UNIT + (at - before) // UNIT_BYTES):
                 self._session.flush()
                 await turns.next()
-        return view[at:] if self._session.reads else view[:0]
+        return view[at:]
 
-    def _look_for_agreement(self, data: Buffer) -> None:
-        """This side closes: all that counts is the client's word that it knows."""
+    # --- after the end -----------------------------------------------------------------------------------
+
+    def _drain(self, data: Buffer) -> None:
+        """Discard what the client sends after the session ended.
+
+        The socket must be read until the client closes it: the kernel resets a connection that is closed with
+        unread bytes, and the client would lose the close or close-ok that is on its way.
+        """
+        if self._unreadable or self._session.state is State.CLOSED:
+            return
         try:
             for command in self._reader.feed(data):
-                if isinstance(command.method, connection.CloseOk):
-                    self._session.move(Event.GONE)
-                elif isinstance(command.method, connection.Close):
-                    self._session.say(connection.CloseOk())
+                self._after_the_end(command)
         except WeirError:
-            self._session.move(Event.GONE)
+            self._unreadable = True
+
+    def _after_the_end(self, command: Command) -> None:
+        """A command that came after the client's close or this side's; only their answers matter."""
+        session = self._session
+        if session.state is not State.CLOSING or command.channel:
+            return
+        if isinstance(command.method, connection.CloseOk):
+            session.move(Event.GONE)
+        elif isinstance(command.method, connection.Close):
+            session.say(connection.CloseOk())
+
+    async def _unless_ended(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for work, or until the session ends: the socket must be read then."""
+        waiting = asyncio.get_running_loop().create_task(work)
+        try:
+            await asyncio.wait([waiting, self._session.ending], return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                waiting.result()
+        finally:
+            waiting.cancel()
 
     # --- holding back ------------------------------------------------------------------------------------
 
@@ -204,19 +253,34 @@ class Receiving:
         try:
             if self._request_share.arriving:
                 self._request_share.arrived()
-            await self._request_share.wait_capacity(self._reader.announced)
+            await self._unless_ended(self._request_share.wait_capacity(self._reader.announced))
         except TooManyError as crowded:
             self._session.fail(AmqpError(crowded.what, code=ReplyCode.RESOURCE_ERROR))
         self.held_back = False
         self._session.heartbeats.heard()
 
+    async def _stored(self) -> None:
+        """Wait until nothing of this connection waits for a disk.
+
+        Until then a large message counts for the budget of messages that are being received. Otherwise many
+        connections together could have any number of them in memory.
+        """
+        self.held_back = True
+        self._session.outbox.flush()
+        with self._session.blocking:
+            await self._unless_ended(self._session.load.wait_empty())
+        self.held_back = False
+        self._session.heartbeats.heard()
+
     async def _hold_back(self) -> None:
         """Too much is under way."""
+        if not self._session.reads:
+            return
         self._session.flush()
         self.held_back = True
         self._session.outbox.flush()
         with self._session.blocking:
-            await self._session.load.wait_capacity()
+            await self._unless_ended(self._session.load.wait_capacity())
         self.held_back = False
         self._session.heartbeats.heard()
 
@@ -231,6 +295,6 @@ class Receiving:
             for queue in queues:
                 if queue.alive:
                     with suppress(WeirError):  # whoever publishes next learns of it
-                        await queue.wait_capacity()
+                        await self._unless_ended(queue.wait_capacity())
         self.held_back = False
         self._session.heartbeats.heard()

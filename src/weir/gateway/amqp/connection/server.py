@@ -75,6 +75,7 @@ class AmqpServer:
             connection,
             limits=self._settings.limits,
             cluster_name=self._settings.cluster_name,
+            served=self._settings.served,
             address=(self.host, self.port),
             secure=self._tls is not None,
             delivery_budget=self._delivery_budget,

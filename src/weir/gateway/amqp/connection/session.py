@@ -47,8 +47,12 @@ from weir.wire.amqp.incoming import Command
 from weir.wire.amqp.methods import Method, connection, encode_method
 from weir.wire.amqp.methods import channel as channel_methods
 from weir.wire.amqp.tables import NO_FIELDS, Table
+from weir.wire.first_bytes import ServedPort
 
 log = logging.getLogger(__name__)
+
+#: Letting go of a channel, which takes turns of its own for its consumers.
+_RELEASE_UNITS = 16
 
 
 class Session:
@@ -61,6 +65,7 @@ class Session:
         *,
         limits: SessionLimits,
         cluster_name: str,
+        served: ServedPort,
         address: tuple[str, int],
         secure: bool,
         delivery_budget: ByteBudget,
@@ -71,6 +76,7 @@ class Session:
         self.clock = clock
         self.limits = limits
         self.cluster_name = cluster_name
+        self.served = served
         #: Where it came in, and whether by TLS.
         self.address = address
         self.secure = secure
@@ -108,7 +114,8 @@ class Session:
         self._came_at = liveness(clock).monotonic()
         self._listed: ListedSession | None = None
         self._farewell: Refusal | None = None
-        self._ended = asyncio.Event()
+        #: Done when the session takes no more commands.
+        self.ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # --- its life ----------------------------------------------------------------------------------------
 
@@ -139,17 +146,17 @@ class Session:
         self.services.metrics.connections += 1
         receiving = self.tasks.spawn(self.receiving.run(), "receive")
         try:
-            await self._ended.wait()
+            await asyncio.wait([self.ending])
+            self.receiving.stop_keeping()
             if self.state is State.LEAVING:
-                await self._leave()
+                await self._leave(receiving)
             elif self.state is State.CLOSING:
                 await self._say_goodbye(receiving)
         finally:
             self.services.metrics.connections -= 1
             self.move(Event.GONE)
             self.credentials.forget()
-            if self._listed is not None:
-                self.services.connections.remove(self._listed)
+            self._unlist()
             self.blocking.forget()
             await self.tasks.close()
             await self._let_go()
@@ -188,8 +195,8 @@ class Session:
     def move(self, event: Event) -> None:
         self.state = NEXT[self.state][event]
         self.reads = self.state in READING
-        if not self.reads:
-            self._ended.set()
+        if not self.reads and not self.ending.done():
+            self.ending.set_result(None)
 
     def tuned(self, frame_max: int, channel_max: int, heartbeat_s: int) -> None:
         self.frame_max, self.channel_max = frame_max, channel_max
@@ -207,6 +214,8 @@ class Session:
         stalled_at = self.outbox.stalled_at
         if stalled_at is not None and now - stalled_at > limits.stall_timeout_s:
             return "it does not read what it is sent"
+        if not self.reads:
+            return None
         if self.state in OPENING:
             return "it never opened the connection" if now - self._came_at > limits.connect_timeout_s else None
         self.heartbeats.beat(now)
@@ -224,16 +233,26 @@ class Session:
         log.info("connection of %s ends with its credentials", self.peer)
         self.end(NotAuthenticatedError("the credentials have expired"))
 
-    async def _leave(self) -> None:
-        """The client closes: all that it published is stored first, and its queues are free when it is told."""
+    def _unlist(self) -> None:
+        listed, self._listed = self._listed, None
+        if listed is not None:
+            self.services.connections.remove(listed)
+
+    async def _leave(self, receiving: "asyncio.Task[None]") -> None:
+        """The client closes: all that it published is stored first, and its queues are free when it is told.
+
+        The client closes the socket. Whatever it sent after its close is read and discarded until then.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(self.limits.settle_s):
                 while not all(channel.idle for channel in self.channels.values()):
                     await self.turns.next()
                 await self.publishing.settled()
         await self._let_go()
+        self._unlist()
         self.say(connection.CloseOk())
         self.outbox.flush()
+        await asyncio.wait([receiving], timeout=self.limits.linger_s)
 
     async def _say_goodbye(self, receiving: "asyncio.Task[None]") -> None:
         with suppress(TimeoutError):
@@ -255,6 +274,7 @@ class Session:
         self.services.metrics.channels -= len(channels)
         for channel in channels:
             channel.begin_release()
+            await self.turns.pause(_RELEASE_UNITS)
         if self._releases:
             await asyncio.wait(list(self._releases))
         if hasattr(self, "vhost"):

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from weir.wire.amqp.frames import DEFAULT_FRAME_MAX
 from weir.wire.amqp.incoming import DEFAULT_CHANNEL_MAX, MAX_BODY_BYTES
+from weir.wire.first_bytes import ServedPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class SessionLimits:
     #: Messages of one channel that are delivered and not acknowledged, whatever its prefetch.
     max_unacked: int = 250_000
     #: Consumers of all channels.
-    max_consumers: int = 50_000
+    max_consumers: int = 10_000
     #: Messages and acknowledgements of one transaction, and its bytes.
     max_transaction: int = 100_000
     max_transaction_bytes: int = 64 * 1024 * 1024
@@ -35,9 +36,10 @@ class SessionLimits:
     stall_timeout_s: float = 60.0
     #: A publisher that is held back for longer is told that it is blocked.
     blocked_after_s: float = 0.25
-    #: How long an ended session lets messages be stored, and then waits for the client to agree.
+    #: How long an ended session lets messages be stored.
     settle_s: float = 5.0
-    linger_s: float = 1.0
+    #: How long it then waits for the client's close-ok, or for the client to close the socket, as RabbitMQ does.
+    linger_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class AmqpSettings:
     #: Bytes of messages that are being received, over all connections.
     max_received_bytes: int = 256 * 1024 * 1024
     limits: SessionLimits = field(default_factory=SessionLimits)
+    #: The listener among those of the process, for clients of other protocols.
+    served: ServedPort = field(default_factory=lambda: ServedPort("amqp"))
     #: What the server calls the cluster that it belongs to.
     cluster_name: str = "weir"
     #: How often heartbeats are sent and sessions that say nothing, or read nothing, are looked for.

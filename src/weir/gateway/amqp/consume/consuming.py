@@ -48,6 +48,9 @@ class ConsumerLink(Taken):
         #: What was taken from the queue and not said yet.
         self._unsaid: deque[Range] = deque()
         self._flowing: asyncio.Future[None] | None = None
+        #: Of a consumer that asks for messages only below the limit of its channel.
+        self._asking: asyncio.Task[list[Delivery]] | None = None
+        self._muted = False
         self._pushing: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
 
@@ -62,9 +65,11 @@ class ConsumerLink(Taken):
         """How many messages more the client takes."""
         prefetch = self.request.prefetch
         mine = prefetch - self.unacked if prefetch and not self.request.no_ack else _MUCH
-        if self.request.no_ack:
-            return mine
-        return min(mine, self._channel.prefetch_left)
+        left = self._channel.prefetch_left
+        if not self.request.no_ack:
+            return min(mine, left)
+        # As in RabbitMQ: its messages do not count for the channel's prefetch, but at the limit it gets none.
+        return 0 if self._channel.global_prefetch and left <= 0 else mine
 
     def settled(self) -> None:
         if self._flowing is not None and not self._flowing.done() and self.credit > 0:
@@ -85,8 +90,8 @@ class ConsumerLink(Taken):
         """Push is a loop over pull: what `next` gives is written, as fast as the client reads it."""
         outbox, turns = self._session.outbox, self._session.turns
         try:
-            while True:
-                deliveries = await self.consumer.next(await self._has_credit())
+            while not self._muted:
+                deliveries = await self._next()
                 size = sum(len(delivery.batch.payload) for delivery in deliveries)
                 count = len(deliveries)
                 self._unsaid = deque(run for delivery in deliveries for run in _ranges(delivery))
@@ -109,6 +114,27 @@ class ConsumerLink(Taken):
             log.warning("a consumer of queue %r is cancelled: %s", self._name, failed)
             await self._cancelled()
 
+    async def _next(self) -> list[Delivery]:
+        """Messages for which there is credit. A consumer without acknowledgements asks for none while its channel
+        is at its limit, so that consumers of other channels get them."""
+        while True:
+            credit = await self._has_credit()
+            if not (self.request.no_ack and self._channel.global_prefetch):
+                return await self.consumer.next(credit)
+            asking = self._asking = asyncio.get_running_loop().create_task(self.consumer.next(credit))
+            try:
+                await asyncio.wait([asking])
+            finally:
+                self._asking = None
+                asking.cancel()
+            if not asking.cancelled():
+                return asking.result()
+
+    def hold_back(self) -> None:
+        """The channel has reached its limit."""
+        if self._asking is not None:
+            self._asking.cancel()
+
     async def _messages(self, delivery: Delivery) -> list[Outgoing]:
         """All of the batch, one for each offset."""
         batch, kept = delivery.batch, self._session.services.decoded
@@ -128,7 +154,7 @@ class ConsumerLink(Taken):
         for first, end in _ranges(delivery):
             at = first
             while at < end:
-                left = end - at if self.request.no_ack else channel.prefetch_left
+                left = min(end - at, self.credit) if self.request.no_ack else channel.prefetch_left
                 if left <= 0:
                     # Other consumers of the channel were faster: the rest waits here until there is credit.
                     await self._has_credit()
@@ -139,6 +165,8 @@ class ConsumerLink(Taken):
 
     def _say_run(self, delivery: Delivery, messages: list[Outgoing], first: int, end: int, base: int) -> None:
         """Say the messages [first, end), all at once."""
+        if self._muted:
+            return
         channel, frames = self._channel, self._deliveries.frames
         again = delivery.redelivered > 0
         unacked = channel.unacked
@@ -155,7 +183,7 @@ class ConsumerLink(Taken):
             self.consumer.ack([(first, end)])
         else:
             self.unacked += count
-            channel.prefetched += count
+            channel.delivers(count)
         channel.delivered += count
         if again:
             channel.redelivered += count
@@ -221,6 +249,11 @@ class ConsumerLink(Taken):
         """Push no more; what was not said goes back to its place."""
         if self._pushing is not None and self._pushing is not asyncio.current_task():
             self._pushing.cancel()
+        self.mute()
+
+    def mute(self) -> None:
+        """Say nothing more; what was not said goes back to its place. `close` follows, and ends the tasks."""
+        self._muted = True
         unsaid, self._unsaid = self._unsaid, deque()
         if unsaid and not self.over:
             self.consumer.requeue(list(unsaid))

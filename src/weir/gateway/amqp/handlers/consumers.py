@@ -57,6 +57,7 @@ def consume(channel: Channel, method: basic.Consume) -> Method | _Later | None:
         channel.expect_replies(tag)
         return None if method.no_wait else basic.ConsumeOk(tag)
     if session.consumer_count >= session.limits.max_consumers:
+        session.services.metrics.over_limit += 1
         raise TooManyError(f"this connection has {session.consumer_count} consumers, which is its limit")
     arguments = plain_fields(method.arguments)
     name = meant(channel, method.queue)

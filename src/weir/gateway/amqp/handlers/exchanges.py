@@ -5,6 +5,7 @@ from typing import Any
 
 from weir.gateway.amqp.access import check_alternate, check_exchange, check_key
 from weir.gateway.amqp.channel.channel import Channel
+from weir.gateway.amqp.line_breaks import without_line_breaks
 from weir.gateway.amqp.registry import handles
 from weir.model.errors import ExchangeNotFoundError
 from weir.model.exchanges import Binding, Destination, Exchange, ExchangeType, check_not_default
@@ -17,6 +18,7 @@ _Later = Coroutine[Any, Any, Method | None]
 
 @handles(exchange.Declare)
 def declare(channel: Channel, method: exchange.Declare) -> Method | _Later | None:
+    method = without_line_breaks(method)
     if method.passive:
         check_not_default(method.exchange)
         channel.session.vhost.exchanges.get(method.exchange)
@@ -41,6 +43,7 @@ async def _declare(channel: Channel, wanted: Exchange, no_wait: bool) -> Method 
 @handles(exchange.Delete)
 async def delete(channel: Channel, method: exchange.Delete) -> Method | None:
     exchanges, role = channel.session.vhost.exchanges, channel.session.role
+    method = without_line_breaks(method)
     there = exchanges.find(method.exchange)
     await exchanges.delete(role, method.exchange, if_unused=method.if_unused)
     if there is not None and there.type is ExchangeType.DELAYED:
@@ -51,6 +54,7 @@ async def delete(channel: Channel, method: exchange.Delete) -> Method | None:
 @handles(exchange.Bind)
 async def bind(channel: Channel, method: exchange.Bind) -> Method | None:
     exchanges = channel.session.vhost.exchanges
+    method = without_line_breaks(method)
     for name in (method.source, method.destination):
         check_not_default(name)
         if exchanges.find(name) is None:
@@ -62,7 +66,8 @@ async def bind(channel: Channel, method: exchange.Bind) -> Method | None:
 
 @handles(exchange.Unbind)
 async def unbind(channel: Channel, method: exchange.Unbind) -> Method | None:
-    """Fine if nothing of it is there."""
+    """Not an error if there is no such exchange or binding."""
+    method = without_line_breaks(method)
     _check_binding(channel, method)
     await channel.session.vhost.exchanges.unbind(channel.session.role, _binding(method))
     return None if method.no_wait else exchange.UnbindOk()

@@ -1,13 +1,16 @@
 """Class queue. A queue named "" is the last one that was declared on the channel."""
 
+from contextlib import suppress
+
 from weir.broker.api import Queue
 from weir.gateway.amqp.access import check_dead_letters, check_exchange, check_key, check_queue
 from weir.gateway.amqp.channel.channel import Channel
 from weir.gateway.amqp.consume.kinds import unsupported
 from weir.gateway.amqp.errors import refuse
+from weir.gateway.amqp.line_breaks import without_line_breaks
 from weir.gateway.amqp.publish.reply_to import REPLY_TO, expected_name, is_reply_name
 from weir.gateway.amqp.registry import handles
-from weir.model.errors import ExchangeNotFoundError, QueueNotFoundError
+from weir.model.errors import ExchangeNotFoundError, QueueNotFoundError, TopicNotFoundError
 from weir.model.exchanges import Binding, Destination, check_not_default
 from weir.model.queues import QueueDeclaration, QueueKind
 from weir.model.registry import Action
@@ -27,6 +30,7 @@ def meant(channel: Channel, name: str) -> str:
 @handles(queue.Declare)
 async def declare(channel: Channel, method: queue.Declare) -> Method | None:
     session = channel.session
+    method = without_line_breaks(method)
     if method.queue == REPLY_TO or is_reply_name(method.queue):
         return await _declared_reply(channel, method)
     await session.publishing.settled()
@@ -43,7 +47,7 @@ async def declare(channel: Channel, method: queue.Declare) -> Method | None:
     channel.last_queue = name
     if method.no_wait:
         return None
-    counts = await found.counts()
+    counts = await found.counts(use=True)
     return queue.DeclareOk(name, counts.ready, counts.consumers)
 
 
@@ -58,6 +62,7 @@ async def _declared_reply(channel: Channel, method: queue.Declare) -> Method | N
 @handles(queue.Bind)
 async def bind(channel: Channel, method: queue.Bind) -> Method | None:
     session = channel.session
+    method = without_line_breaks(method)
     check_not_default(method.exchange)
     name = meant(channel, method.queue)
     found = await session.get_queue(name)
@@ -74,8 +79,9 @@ async def bind(channel: Channel, method: queue.Bind) -> Method | None:
 
 @handles(queue.Unbind)
 async def unbind(channel: Channel, method: queue.Unbind) -> Method:
+    """Not an error if there is no such queue, exchange or binding."""
     session = channel.session
-    """Fine if nothing of it is there."""
+    method = without_line_breaks(method)
     check_not_default(method.exchange)
     name = meant(channel, method.queue)
     check_queue(session, name, Action.PRODUCE)
@@ -83,7 +89,11 @@ async def unbind(channel: Channel, method: queue.Unbind) -> Method:
     key = method.routing_key if method.queue or method.routing_key else name
     check_key(session, session.vhost.exchanges.find(method.exchange), key, Action.CONSUME)
     binding = Binding(method.exchange, Destination(name), key, plain_fields(method.arguments))
-    await session.vhost.exchanges.unbind(session.role, binding)
+    exchanges = session.vhost.exchanges
+    if binding in exchanges.bindings(source=method.exchange, queue=name):
+        with suppress(QueueNotFoundError, TopicNotFoundError):
+            await session.get_queue(name)  # QueueLockedError: it is another connection's
+    await exchanges.unbind(session.role, binding)
     return queue.UnbindOk()
 
 
@@ -102,6 +112,7 @@ async def purge(channel: Channel, method: queue.Purge) -> Method | None:
 @handles(queue.Delete)
 async def delete(channel: Channel, method: queue.Delete) -> Method | None:
     session = channel.session
+    method = without_line_breaks(method)
     await session.publishing.settled()
     count = await session.vhost.queues.delete(
         session.role,

@@ -15,7 +15,7 @@ from weir.gateway.amqp.access import check_key
 from weir.gateway.amqp.errors import precondition_failed, refuse
 from weir.gateway.amqp.publish.facts import Facts, facts_of, with_reply_to
 from weir.gateway.amqp.publish.reply_to import expected_name, is_reply_name
-from weir.model.errors import QueueNotFoundError, TopicNotFoundError, WeirError
+from weir.model.errors import InvalidNameError, QueueNotFoundError, TopicNotFoundError, WeirError
 from weir.model.exchanges import DEFAULT_EXCHANGE, Exchange, ExchangeType
 from weir.model.ids import Buffer
 from weir.model.queues import delay_queue, topic_of_queue
@@ -205,7 +205,11 @@ class Publishing:
     def _check_queue(self, name: str) -> None:
         """Whether the role may produce to what the default exchange takes for a queue's name."""
         session = self._session
-        session.services.guard.check(session.role, topic_of_queue(session.vhost.namespace, name), Action.PRODUCE)
+        try:
+            topic = topic_of_queue(session.vhost.namespace, name)
+        except InvalidNameError:
+            return  # no queue has this name: the message is unroutable
+        session.services.guard.check(session.role, topic, Action.PRODUCE)
         if len(self._allowed_queues) >= _REMEMBERED:
             self._allowed_queues.clear()
         self._allowed_queues.add(name)
@@ -270,7 +274,7 @@ class Publishing:
                 continue
             try:
                 queues.append(await self._session.open_queue(name))
-            except (QueueNotFoundError, TopicNotFoundError):
+            except (QueueNotFoundError, TopicNotFoundError, InvalidNameError):
                 continue
         self._add(channel, method, facts, body, who=who, queues=queues, delivered=delivered)
 

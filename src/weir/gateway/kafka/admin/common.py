@@ -68,6 +68,19 @@ def check_assignments(session: Session, assignments: Iterable[Sequence[int]]) ->
         raise RefusedError(Code.INVALID_REPLICA_ASSIGNMENT, "partitions have different numbers of replicas")
 
 
+def check_replication(session: Session, factor: int) -> None:
+    """As Kafka's controller, with its words. A broker whose lease has just ended counts: it may be restarting."""
+    broker = session.services.broker
+    brokers = {info.broker_id for info in (*broker.brokers(), *broker.former_brokers())}
+    count = max(1, len(brokers))
+    if factor > count:
+        raise RefusedError(
+            Code.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} "
+            f"cannot be reached because only {count} broker(s) are registered.",
+        )
+
+
 def check_named(count: int, most: int = _MOST_NAMED) -> None:
     """A short request must not ask for an answer without end, or for all of the broker's time."""
     if count > most:

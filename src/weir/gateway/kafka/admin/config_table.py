@@ -60,6 +60,8 @@ class TopicConfig:
     words: str = ""
     #: What the broker's own config of the same meaning is called.
     broker_name: str = ""
+    #: Whether a list of `choices` may choose nothing.
+    may_be_empty: bool = False
     #: Kept as a property that the gateway acts upon, rather than as a policy.
     by_gateway: bool = False
 
@@ -79,7 +81,8 @@ class TopicConfig:
                 case ConfigType.DOUBLE:
                     found = float(text)
                 case ConfigType.LIST:
-                    found = tuple(dict.fromkeys(word for part in text.split(",") if (word := part.strip())))
+                    words = text.split(",") if text else []
+                    found = tuple(dict.fromkeys(word.strip() for word in words))
                 case _:
                     found = text
         except (ValueError, KeyError):
@@ -99,7 +102,8 @@ class TopicConfig:
             if self.kind is ConfigType.LIST
             else (text.lower() if self.kind is ConfigType.BOOLEAN else found,)
         )
-        if self.choices and (not words or any(word not in self.choices for word in words)):
+        missing = not words and not self.may_be_empty
+        if self.choices and (missing or any(word not in self.choices for word in words)):
             raise self._wrong(text, f"one of {', '.join(self.choices)}")
         if self.words and text != "*" and any(not re.fullmatch(self.words, word) for word in words):
             raise self._wrong(text, "* or a list of partition:broker")
@@ -142,7 +146,7 @@ def _same(value: Any) -> Any:
 def _cleanup_of(words: tuple[str, ...]) -> Cleanup:
     if len(words) == 2:
         return Cleanup.BOTH
-    return Cleanup(words[0])
+    return Cleanup(words[0]) if words else Cleanup.NONE
 
 
 RETENTION_MS = Part(
@@ -155,7 +159,9 @@ RETENTION_BYTES = Part(
     lambda holds: _retention(holds).size_bytes,
     lambda own, holds, size: replace(own, retention=Retention.exactly(_retention(holds).time_ms, size)),
 )
-CLEANUP = _of_compaction("cleanup", lambda cleanup: tuple(cleanup.value.split(",")), _cleanup_of)
+CLEANUP = _of_compaction(
+    "cleanup", lambda cleanup: tuple(cleanup.value.split(",") if cleanup.value else ()), _cleanup_of
+)
 #: Kafka's "no bound" is the largest number there is.
 MAX_LAG = _of_compaction(
     "max_lag_ms", lambda ms: _LONG_MAX if ms < 0 else ms, lambda ms: -1 if ms == _LONG_MAX else ms
@@ -190,9 +196,11 @@ TABLE = (
         "cleanup.policy",
         ConfigType.LIST,
         "delete",
-        "delete: old messages go as retention.* says. compact: the latest of each key stays. Both may be said.",
+        "delete: old messages go as retention.* says. compact: the latest of each key stays. Both may be said. "
+        "Empty: all messages stay.",
         CLEANUP,
         choices=("delete", "compact"),
+        may_be_empty=True,
         broker_name="log.cleanup.policy",
     ),
     TopicConfig("compression.gzip.level", ConfigType.INT, "-1", _LEVEL, least=-1, most=9, never=(0,)),

@@ -19,7 +19,6 @@ from weir.gateway.kafka.connection.load import Load
 from weir.gateway.kafka.connection.metrics import KafkaMetrics
 from weir.gateway.kafka.connection.slots import BARE, Slot, stores
 from weir.gateway.kafka.connection.states import NEXT, READING, Event, State
-from weir.gateway.kafka.connection.strangers import protocol_of
 from weir.gateway.kafka.connection.unread import UnreadAnswers
 from weir.gateway.kafka.connection.versions import api_versions
 from weir.gateway.kafka.errors import Code, code_of, text_of
@@ -48,6 +47,7 @@ from weir.runtime.request_budget import RequestBudget, RequestShare
 from weir.runtime.tasks import TaskScope
 from weir.runtime.turns import UNIT_BYTES, Turns
 from weir.runtime.waiters import Waiters
+from weir.wire.first_bytes import answer_to
 from weir.wire.kafka.apis import API, ApiKey
 from weir.wire.kafka.codec import decode_request, response_has
 from weir.wire.kafka.frames import splitter
@@ -236,10 +236,13 @@ class Session:
 
     def _greet(self, data: Buffer) -> None:
         """The first bytes of the connection; those of another protocol end it with a word in the log."""
-        stranger = protocol_of(data)
-        if stranger is not None:
+        wrong = self.services.settings.served.refusal(data)
+        if wrong is not None:
             self._metrics.refused += 1
-            self.end(WireError(f"it speaks {stranger}", hint="this port is for Kafka's clients, see listeners.*"))
+            answer = answer_to(data, wrong)
+            if answer:
+                self._connection.write([answer])
+            self.end(wrong)
 
     async def _take(self, data: Buffer) -> None:
         """Take the requests in a receive buffer, as fast as the limits allow."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from weir.runtime.request_budget import PATIENCE_S
+from weir.wire.first_bytes import ServedPort
 
 _MIB = 1024 * 1024
 
@@ -49,7 +50,9 @@ class KafkaSettings:
     advertised_port: int | None = None
     #: The name of the listener in the configuration: clients are told of those of other brokers that have it.
     listener: str = "kafka"
-    #: This broker's number, and the cluster's name, as clients are told.
+    #: The listener among those of the process, for clients of other protocols.
+    served: ServedPort = field(default_factory=lambda: ServedPort("kafka"))
+    #: This broker's number, and the cluster's id (`weir.server.cluster_id`), as clients are told.
     node_id: int = 0
     cluster_id: str = "weir"
     #: Where the admin API is; empty if there is none.

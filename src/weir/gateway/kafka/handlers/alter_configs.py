@@ -32,7 +32,7 @@ async def alter_configs(session: Session, request: m.AlterConfigsRequest, versio
             return {**everything_else(now, holds, wanted), **wanted}
 
         kind, name = resource.resource_type, resource.resource_name
-        await alter(session, kind, name, changes, validate_only=request.validate_only)
+        await alter(session, kind, name, wanted, changes, validate_only=request.validate_only)
         return _Result(error_message=None, resource_type=kind, resource_name=name)
 
     return m.AlterConfigsResponse(responses=await each(request.resources, replace_all, _failed, _TIMEOUT_MS))

@@ -9,6 +9,7 @@ from weir.gateway.kafka.admin.common import (
     administered,
     check_assignments,
     check_count,
+    check_replication,
     each,
     named_once,
     to_its_end,
@@ -98,6 +99,7 @@ def _partitions(session: Session, topic: _Topic, base: TopicName) -> int:
         return _assigned(session, topic)
     if topic.replication_factor != _UNSAID and not 0 < topic.replication_factor <= _MOST_REPLICAS:
         raise RefusedError(Code.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
+    check_replication(session, topic.replication_factor)
     if topic.num_partitions == _UNSAID:
         policy = session.services.registry.policies(base.namespace).auto_topic_creation
         return max(1, policy.partitions) if policy is not None else 1

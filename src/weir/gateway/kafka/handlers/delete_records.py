@@ -4,7 +4,7 @@ from weir.gateway.kafka.admin.common import each, existing, to_its_end
 from weir.gateway.kafka.connection.session import Session
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.registry import handler
-from weir.model.policies import LogCompaction
+from weir.model.policies import Cleanup, LogCompaction
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
 
@@ -44,7 +44,7 @@ async def _delete(session: Session, name: str, part: _Part) -> int:
     services = session.services
     where = services.catalog.part_of(await existing(session, name), part.partition_index)
     cleanup = ((await services.registry.look_policies(where)).log_compaction or LogCompaction()).cleanup
-    if not cleanup.deletes:
+    if cleanup is Cleanup.COMPACT:
         raise RefusedError(
             Code.POLICY_VIOLATION,
             f"{name} is compacted, and its records go by their keys only",

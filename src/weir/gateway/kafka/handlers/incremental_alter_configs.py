@@ -47,7 +47,8 @@ async def incremental_alter_configs(
         def changes(now: TopicRecord, holds: Policies) -> Mapping[str, str | None]:
             return {config.name: _value(config, now, holds) for config in resource.configs}
 
-        await alter(session, kind, name, changes, validate_only=request.validate_only)
+        named = [config.name for config in resource.configs]
+        await alter(session, kind, name, named, changes, validate_only=request.validate_only)
         return _Result(error_message=None, resource_type=kind, resource_name=name)
 
     responses = await each(request.resources, change, _failed, _TIMEOUT_MS)

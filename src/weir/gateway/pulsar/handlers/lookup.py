@@ -1,7 +1,10 @@
 """PARTITIONED_METADATA and LOOKUP: how many partitions a topic has, and which broker serves it."""
 
+from weir.gateway.pulsar.errors import NO_TRANSACTIONS
+from weir.gateway.pulsar.handlers.transactions import COORDINATOR
 from weir.gateway.pulsar.registry import later
 from weir.gateway.pulsar.session import Session
+from weir.model.errors import NotAllowedError
 from weir.model.topics import TopicName
 from weir.wire.pulsar.proto import api
 
@@ -13,6 +16,8 @@ async def partitions(
     session: Session, command: api.CommandPartitionedTopicMetadata
 ) -> api.CommandPartitionedTopicMetadataResponse:
     name = TopicName.parse(command.topic)
+    if name.base == COORDINATOR:
+        raise NotAllowedError(NO_TRANSACTIONS)
     count = await session.broker.partitions(name, role=session.role, create=command.metadata_auto_creation_enabled)
     return api.CommandPartitionedTopicMetadataResponse(
         request_id=command.request_id,
@@ -25,7 +30,10 @@ async def partitions(
 async def lookup(session: Session, command: api.CommandLookupTopic) -> api.CommandLookupTopicResponse:
     """Who has the topic is named at once. Where nobody has it, the client is sent to who should, to ask again
     there: between the two somebody else may have taken it."""
-    owner = await session.broker.owner(TopicName.parse(command.topic), role=session.role)
+    name = TopicName.parse(command.topic)
+    if name.base == COORDINATOR:
+        raise NotAllowedError(NO_TRANSACTIONS)
+    owner = await session.broker.owner(name, role=session.role)
     urls = session.urls_of(owner, command.advertised_listener_name)
     return api.CommandLookupTopicResponse(
         request_id=command.request_id,

@@ -10,6 +10,7 @@ from weir.gateway.pulsar.session import Session
 from weir.gateway.pulsar.values import pairs, schema_from_wire
 from weir.model.errors import ProducerClosedError, StreamBusyError, StreamTerminatedError
 from weir.model.topics import TopicName
+from weir.runtime.turns import OPEN_UNITS
 from weir.wire.pulsar.proto import api
 
 _ACCESS = {
@@ -44,6 +45,7 @@ async def producer(session: Session, command: api.CommandProducer) -> api.Comman
 
 async def _produce(session: Session, command: api.CommandProducer) -> Producer:
     topic = await session.broker.topic(TopicName.parse(command.topic), role=session.role)
+    await session.turns.pause(OPEN_UNITS)  # thousands may have waited for the topic
     if topic.terminated:  # else its client would send, be refused, connect anew and send again, without end
         raise StreamTerminatedError(f"{topic.name} is terminated")
     return await topic.produce(

@@ -7,6 +7,10 @@ from weir.model.errors import TopicNotFoundError
 from weir.model.topics import TopicName
 from weir.wire.pulsar.proto import api
 
+#: The version of bytes, which have no schema, is empty. Clients for Go put it on messages; their consumers then
+#: look for a schema of that version; they understand an answer without the field. Clients for Java do not.
+_STAMPS_EMPTY = "Pulsar-Go-"
+
 
 @later(api.CommandGetSchema)
 async def get_schema(session: Session, command: api.CommandGetSchema) -> api.CommandGetSchemaResponse:
@@ -27,4 +31,7 @@ async def get_or_create_schema(
     schema = schema_from_wire(command.schema)  # None for bytes, which a Java producer may send beside others
     name = TopicName.parse(command.topic)
     version = await session.services.schemas.add(name, schema, role=session.role)
-    return api.CommandGetOrCreateSchemaResponse(request_id=command.request_id, schema_version=version)
+    answer = api.CommandGetOrCreateSchemaResponse(request_id=command.request_id)
+    if version or not session.client_version.startswith(_STAMPS_EMPTY):
+        answer.schema_version = version
+    return answer

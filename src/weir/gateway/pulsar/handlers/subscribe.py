@@ -8,6 +8,7 @@ from weir.gateway.pulsar.session import Session
 from weir.gateway.pulsar.values import pairs, place_of, schema_from_wire
 from weir.model.errors import ConsumerClosedError, InvalidNameError, StreamBusyError
 from weir.model.topics import TopicName
+from weir.runtime.turns import OPEN_UNITS
 from weir.wire.pulsar.ids import LATEST
 from weir.wire.pulsar.proto import api
 
@@ -48,6 +49,7 @@ async def _subscribe(session: Session, command: api.CommandSubscribe) -> Consume
     topic = await session.broker.topic(
         TopicName.parse(command.topic), role=session.role, create=command.force_topic_creation
     )
+    await session.turns.pause(OPEN_UNITS)  # thousands may have waited for the topic
     kind = _TYPES[command.subType]
     request = SubscribeRequest(
         role=session.role,

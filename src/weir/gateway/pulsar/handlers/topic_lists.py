@@ -17,7 +17,8 @@ async def topics_of_namespace(
 ) -> api.CommandGetTopicsOfNamespaceResponse:
     """The list, filtered if the client asked so."""
     pattern = command.topics_pattern or None
-    found = await session.broker.topics(command.namespace, role=session.role, pattern=pattern)
+    async with session.listing:
+        found = await session.broker.topics(command.namespace, role=session.role, pattern=pattern)
     wanted = _DOMAINS.get(command.mode)
     names = [str(name) for name in found if wanted is None or name.domain is wanted]
     return api.CommandGetTopicsOfNamespaceResponse(
@@ -31,13 +32,14 @@ async def watch_topic_list(
 ) -> api.CommandWatchTopicListSuccess | None:
     opening = session.watches.begin(command.watcher_id)
     try:
-        topics = await session.services.lists.watch_topics(
-            NamespaceName.parse(command.namespace),
-            role=session.role,
-            pattern=command.topics_pattern,
-            domain=Domain.PERSISTENT,  # as in Pulsar: of the others a client learns by asking
-            known_hash=command.topics_hash,
-        )
+        async with session.listing:
+            topics = await session.services.lists.watch_topics(
+                NamespaceName.parse(command.namespace),
+                role=session.role,
+                pattern=command.topics_pattern,
+                domain=Domain.PERSISTENT,  # as in Pulsar: of the others a client learns by asking
+                known_hash=command.topics_hash,
+            )
     except BaseException:
         session.watches.end(command.watcher_id, opening)
         raise

@@ -2,10 +2,15 @@
 
 from typing import NoReturn
 
+from weir.gateway.pulsar.errors import NO_TRANSACTIONS
 from weir.gateway.pulsar.registry import at_once
 from weir.gateway.pulsar.session import Session
 from weir.model.errors import NotAllowedError
+from weir.model.topics import TopicName
 from weir.wire.pulsar.proto import Message, api
+
+#: The topic whose partitions clients look up first, each served by a transaction coordinator.
+COORDINATOR = TopicName.parse("persistent://pulsar/system/transaction_coordinator_assign")
 
 
 @at_once(
@@ -18,4 +23,4 @@ from weir.wire.pulsar.proto import Message, api
     api.CommandEndTxnOnSubscription,
 )
 def transactions(_session: Session, _command: Message) -> NoReturn:
-    raise NotAllowedError("transactions are not enabled")
+    raise NotAllowedError(NO_TRANSACTIONS)

@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
+from weir.gateway.rocketmq.connection import remoting
 from weir.gateway.rocketmq.connection.calls import Call
 from weir.gateway.rocketmq.connection.credentials import Credentials
 from weir.gateway.rocketmq.connection.settings import RocketmqSettings
@@ -26,6 +27,7 @@ from weir.runtime.outbox import Outbox
 from weir.runtime.request_budget import RequestBudget, RequestShare
 from weir.runtime.tasks import TaskScope
 from weir.runtime.turns import UNIT_BYTES, Turns
+from weir.wire.first_bytes import answer_to
 from weir.wire.http2 import grpc
 from weir.wire.http2.frames import Code, Http2Error
 from weir.wire.http2.grpc import GrpcError, GrpcStatus
@@ -96,7 +98,6 @@ class Session:
         log_about(connection=self.peer)
         self.services.metrics.connections += 1
         receiving = self._tasks.spawn(self._receive(), "receive")
-        self.emit()
         try:
             await self._ended.wait()
             if self._ending and not receiving.done():
@@ -161,6 +162,12 @@ class Session:
                 self._heard_at = self._liveness.monotonic()
                 self.services.metrics.bytes_in += len(data)
                 self._turns.begin()
+                if not self._greeted and (answer := remoting.answer_to(data)) is not None:
+                    self._refuse_client(remoting.WHY, answer)
+                    return
+                if not self._greeted and (wrong := self.settings.served.refusal(data)) is not None:
+                    self._refuse_client(str(wrong), answer_to(data, wrong))
+                    return
                 events = self.http2.receive(data, self._heard_at)
                 self._greeted = True
                 data = b""
@@ -190,6 +197,14 @@ class Session:
         self.http2.refuse(why)
         self.emit()
         self._outbox.flush()
+
+    def _refuse_client(self, why: str, answer: bytes) -> None:
+        """`answer`: in the client's own protocol; may be empty."""
+        log.warning("connection of %s is refused: %s", self.peer, why)
+        self.services.metrics.refused += 1
+        if answer:
+            self._outbox.say_all([answer])
+            self._outbox.flush()
 
     async def _hold_back(self) -> None:
         """Read no further while too much is under way."""

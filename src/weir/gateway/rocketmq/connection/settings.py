@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from weir.wire.first_bytes import ServedPort
 from weir.wire.http2.limits import Limits
 
 MIB = 1024 * 1024
@@ -22,7 +23,7 @@ class SessionLimits:
     max_sends: int = 8_192
     max_send_bytes: int = 32 * MIB
     #: What one receive brings at most, whatever it asks for; a single message may be larger.
-    max_receive_messages: int = 1_024
+    max_receive_messages: int = 32
     max_receive_bytes: int = 4 * MIB
     #: How long a client may take to say its first word, to read what it is sent, and be silent without any call.
     connect_timeout_s: float = 10.0
@@ -39,6 +40,8 @@ class RocketmqSettings:
     host: str = "127.0.0.1"
     port: int = 0
     name: str = "rocketmq"
+    #: The listener among those of the process, for clients of other protocols.
+    served: ServedPort = field(default_factory=lambda: ServedPort("rocketmq"))
     advertised_host: str = ""
     advertised_port: int = 0
     max_connections: int = 10_000

@@ -112,7 +112,7 @@ class GroupTopic:
                 continue
             if deliveries:
                 mine, rest, left = _split(deliveries, wanted)
-                link.spare += rest
+                self._leave(link, rest)
                 found.append((link, mine))
                 wanted = left
                 if wanted <= 0:
@@ -132,7 +132,7 @@ class GroupTopic:
             self._leave_line(receiver)
             if receiver.future.done() and not receiver.future.cancelled():
                 for link, deliveries in [] if receiver.future.exception() else receiver.future.result():
-                    link.spare += deliveries
+                    self._leave(link, deliveries)
                 self._woken.set()
             raise
         finally:
@@ -210,10 +210,20 @@ class GroupTopic:
                 link, deliveries = came.pop(0)
                 mine, rest, left = _split(deliveries, left)
                 found.append((link, mine))
-                if rest:
+                if rest and self._settings().fifo:  # the receiver has others of the same message groups
+                    self._leave(link, rest)
+                elif rest:
                     came.insert(0, (link, rest))
             self._give(receiver, found)
         for link, deliveries in came:
+            self._leave(link, deliveries)
+
+    def _leave(self, link: Link, deliveries: list[Delivery]) -> None:
+        """Whoever these came for does not want them: they are at hand for the next. Those of a FIFO group go back
+        to their places, as others may have to be settled before them."""
+        if deliveries and self._settings().fifo:
+            link.consumer.give_back(deliveries)
+        else:
             link.spare += deliveries
 
     def _close_soon(self, link: Link) -> None:
@@ -296,6 +306,7 @@ class GroupTopic:
                 consumer_name=f"rocketmq-{self.group}",
                 start=StartAt(0),
                 per_message=True,
+                turns=True,
                 filter=self._filter,
                 client_version="rocketmq",
                 subscription_properties=said,

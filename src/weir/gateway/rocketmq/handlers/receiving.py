@@ -19,9 +19,11 @@ from weir.model.topics import TopicName
 from weir.wire.rocketmq.message import outgoing_of
 from weir.wire.rocketmq.proto import api, ms_of, set_ms
 
-#: What a poll waits for if the client does not say; and so much earlier than the client gives up it is answered.
+#: How long a poll waits at most, and how much earlier than the client's deadline it is answered at least.
 _LONG_POLLING_S = 20.0
 _MARGIN_S = 0.2
+#: Of clients whose settings do not say it: the default of Java's and others.
+_REQUEST_TIMEOUT_S = 3.0
 #: Of what a client holds while it lives: what it is told.
 _RENEWED_MS = 60_000
 _MAX_INVISIBLE_MS = 12 * 3_600_000
@@ -189,16 +191,29 @@ def _invisible(call: Call, request: Any) -> tuple[int, str]:
 
 
 def _wait_s(call: Call, request: Any) -> float:
-    """How long the poll may take: as the client wants it, and less than its deadline."""
-    wait_s = _LONG_POLLING_S
-    if request.HasField("long_polling_timeout"):
-        wait_s = min(wait_s, ms_of(request.long_polling_timeout) / 1000)
-    remaining_s = call.remaining_s
-    if remaining_s is not None:
-        if remaining_s < _MARGIN_S:
-            raise Refused(
-                api.Code.ILLEGAL_POLLING_TIME,
-                "The deadline time remaining is not enough for polling, please check network condition",
-            )
-        wait_s = min(wait_s, remaining_s - _MARGIN_S)
-    return wait_s
+    asked_s = ms_of(request.long_polling_timeout) / 1000 if request.HasField("long_polling_timeout") else None
+    return polling_s(asked_s, call.remaining_s, _request_timeout_s(call))
+
+
+def _request_timeout_s(call: Call) -> float:
+    """As the client's settings say."""
+    client = call.session.services.clients.find(call.client_id)
+    if client is None or not client.settings.HasField("request_timeout"):
+        return _REQUEST_TIMEOUT_S
+    return max(0.0, ms_of(client.settings.request_timeout) / 1000)
+
+
+def polling_s(asked_s: float | None, remaining_s: float | None, request_timeout_s: float) -> float:
+    """How long a poll waits. Clients that do not say add their request timeout to what they want to wait, and call
+    the sum the deadline: half of the request timeout is for the way back, as RocketMQ's proxy has it."""
+    if remaining_s is not None and remaining_s < _MARGIN_S:
+        raise Refused(
+            api.Code.ILLEGAL_POLLING_TIME,
+            "The deadline time remaining is not enough for polling, please check network condition",
+        )
+    wait_s = _LONG_POLLING_S if asked_s is None else min(asked_s, _LONG_POLLING_S)
+    if remaining_s is None:
+        return wait_s
+    if asked_s is None:
+        return min(wait_s, max(0.0, remaining_s - max(_MARGIN_S, request_timeout_s / 2)))
+    return min(wait_s, remaining_s - _MARGIN_S)

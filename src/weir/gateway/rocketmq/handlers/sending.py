@@ -184,9 +184,10 @@ class _Answer:
         self._count(1)
 
     def _entry(self, at: int, **fields: Any) -> Any:
-        return api.SendResultEntry(
-            status=ok(), message_id=self._messages[at].system_properties.message_id, **fields
-        )
+        message_id = self._messages[at].system_properties.message_id
+        # Of messages without a transaction, too, as in RocketMQ.
+        fields.setdefault("transaction_id", message_id)
+        return api.SendResultEntry(status=ok(), message_id=message_id, **fields)
 
     def _count(self, stored: int) -> None:
         self._left -= stored

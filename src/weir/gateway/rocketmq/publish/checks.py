@@ -7,6 +7,7 @@ from weir.gateway.rocketmq.errors import Refused
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
 from weir.wire.http2.grpc import TooLong, gunzip
+from weir.wire.rocketmq.message import SHARDING_KEY
 from weir.wire.rocketmq.proto import api, ms_of
 
 _C, _T = api.Code, api.MessageType
@@ -17,8 +18,19 @@ MAX_PROPERTIES_BYTES = 16 * 1024
 _MAX_LITE_CHARACTERS = 64
 _MAX_RECOVERY_MS = 3_600_000
 _CONTROL = {chr(code) for code in range(32)} | {"\x7f"}
-#: Names that the broker has for its own properties of messages.
-_RESERVED = frozenset(("TRACE_ON", "MSG_REGION", "KEYS", "TAGS", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "UNIQ_KEY"))
+#: Names that RocketMQ has for its own properties of messages.
+_RESERVED = frozenset(
+    (
+        "TRACE_ON", "MSG_REGION", "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID",
+        "TRAN_MSG", "PGROUP", "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG",
+        "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME", "UNIQ_KEY", "EXTEND_UNIQ_INFO", "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME", "POP_CK", "POP_CK_OFFSET", "1ST_POP_TIME", "TRAN_PREPARED_QUEUE_OFFSET", "DUP_INFO",
+        "INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME", "PUSH_REPLY_TIME", "CLUSTER",
+        "MSG_TYPE", "INNER_MULTI_QUEUE_OFFSET", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL",
+        "__BORNHOST", "BORN_TIMESTAMP",
+    )
+)  # fmt: skip
 
 
 def check_message(message: Any, limits: SessionLimits) -> None:
@@ -36,7 +48,7 @@ def check_message(message: Any, limits: SessionLimits) -> None:
             raise Refused(_C.ILLEGAL_MESSAGE_KEY, "key cannot be blank or contain control characters")
     if said.message_group:
         _check_group(said.message_group)
-    _check_properties(message.user_properties)
+    _check_properties(message)
     _check_type(said)
 
 
@@ -58,16 +70,22 @@ def _check_group(group: str) -> None:
         raise Refused(_C.ILLEGAL_MESSAGE_GROUP, "message group cannot contain control character")
 
 
-def _check_properties(properties: Any) -> None:
+def _check_properties(message: Any) -> None:
+    """Tag and keys count as properties, as in RocketMQ."""
+    properties, said = message.user_properties, message.system_properties
     if len(properties) > MAX_PROPERTIES:
         raise Refused(_C.MESSAGE_PROPERTIES_TOO_LARGE, f"too many user properties, max is {MAX_PROPERTIES}")
-    size = 0
+    size = sum(len(text.encode()) for text in (said.tag, *said.keys))
     for name, text in properties.items():
         if not name.strip() or name in _RESERVED or _has_control(name):
             raise Refused(_C.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name[:80]}")
         if _has_control(text):
             raise Refused(_C.ILLEGAL_MESSAGE_PROPERTY_KEY, "property value contains control character")
         size += len(name.encode()) + len(text.encode())
+    if SHARDING_KEY in properties and not said.message_group:
+        raise Refused(
+            _C.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, f"{SHARDING_KEY} is a message group: set that instead"
+        )
     if size > MAX_PROPERTIES_BYTES:
         raise Refused(
             _C.MESSAGE_PROPERTIES_TOO_LARGE,

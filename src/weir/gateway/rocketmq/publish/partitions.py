@@ -30,12 +30,16 @@ class PublishedTopic:
 
     @property
     def ready(self) -> bool:
-        return bool(self._producers) and all(topic.alive for topic in self._topics.values())
+        return bool(self._producers) and all(map(self._is_usable, self._topics))
+
+    def _is_usable(self, number: int) -> bool:
+        """Not if the topic has gone elsewhere, or a failed write has closed the producer."""
+        return self._topics[number].alive and self._producers[number].open
 
     async def open(self) -> None:
         """A producer for each partition that is here and has none yet. TopicNotFoundError, NotAuthorisedError."""
         async with self._opening:
-            for number in [number for number, topic in self._topics.items() if not topic.alive]:
+            for number in [number for number in self._topics if not self._is_usable(number)]:
                 del self._topics[number]
                 await self._producers.pop(number).close()
             broker = self._session.services.broker

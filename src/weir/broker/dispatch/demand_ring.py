@@ -1,0 +1,160 @@
+"""The consumers of a subscription that wait for messages: the best priority first, and within a priority in turn.
+
+A subscription may have tens of thousands of consumers, and one connection may close all of them at once: nothing
+here takes longer because there are more consumers.
+"""
+
+from bisect import insort
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from weir.broker.dispatch.consumer import BrokerConsumer
+from weir.broker.dispatch.decisions import Seat
+from weir.broker.dispatch.dispatcher import UnackedLimits
+
+#: Consumers that one decision looks at. More of them get one message (or batch) each per round.
+MOST_SEATS = 64
+
+
+class Line(NamedTuple):
+    """The consumers that are next, and the credit of each. `more`: other consumers wait behind them, so each of
+    these gets one message (or batch) before those."""
+
+    consumers: Sequence[BrokerConsumer]
+    credit: list[int]
+    more: bool
+
+    @property
+    def seats(self) -> list[Seat]:
+        return [
+            Seat(consumer.name, consumer.priority, credit)
+            for consumer, credit in zip(self.consumers, self.credit, strict=True)
+        ]
+
+
+class DemandRing:
+    """`add` a consumer when it asks for messages, and when it may be given more than before. One that cannot be
+    given anything leaves the ring as soon as `line` meets it."""
+
+    def __init__(self, limits: UnackedLimits, *, exact: bool = False) -> None:
+        """`exact`: all of a line together are given no more than the subscription may have unacknowledged."""
+        self._limits = limits
+        self._exact = exact
+        #: By priority and number, in the order in which they are served.
+        self._levels: dict[int, OrderedDict[int, BrokerConsumer]] = {}
+        self._priorities: list[int] = []
+        #: How many consumers are in it.
+        self.count = 0
+        #: Consumers that left the ring because they are at their limit of unacknowledged messages, by number.
+        self._at_limit: set[int] = set()
+        #: Whether the subscription is at its limit of unacknowledged messages.
+        self.capped = False
+
+    def add(self, consumer: BrokerConsumer) -> None:
+        """Nothing happens if it asks for no messages, or is in the ring already."""
+        if consumer.demand <= 0:
+            return
+        number, priority = consumer.number, consumer.priority
+        level = self._levels.get(priority)
+        if level is None:
+            level = self._levels[priority] = OrderedDict()
+            insort(self._priorities, priority)
+        elif number in level:
+            return
+        level[number] = consumer
+        self.count += 1
+        self._at_limit.discard(number)
+
+    def discard(self, consumer: BrokerConsumer) -> None:
+        self._at_limit.discard(consumer.number)
+        self._remove(consumer)
+
+    def _remove(self, consumer: BrokerConsumer) -> None:
+        level = self._levels.get(consumer.priority)
+        if level is None or level.pop(consumer.number, None) is None:
+            return
+        self.count -= 1
+        if not level and len(self._priorities) > 1:
+            del self._levels[consumer.priority]
+            self._priorities.remove(consumer.priority)
+
+    def served(self, consumer: BrokerConsumer) -> None:
+        """It got something: others of its priority are next."""
+        if consumer.demand <= 0:
+            self._remove(consumer)
+        elif self.count > 1:
+            level = self._levels.get(consumer.priority)
+            if level is not None and consumer.number in level:
+                level.move_to_end(consumer.number)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether a limit of unacknowledged messages keeps a consumer from being served."""
+        return self.capped or bool(self._at_limit)
+
+    def room(self, unacked: int) -> int | None:
+        """How many messages the subscription may deliver, `unacked` of which are not acknowledged; None: any
+        number."""
+        limit = self._limits.subscription
+        room = limit - unacked if limit else None
+        self.capped = room is not None and room <= 0
+        return room
+
+    def credit_of(self, consumer: BrokerConsumer) -> int:
+        """What it may be given now, as far as its own limits go. If that is nothing, it leaves the ring."""
+        wanted = credit = consumer.capacity if consumer.active else 0
+        if credit > 0 and self._limits.consumer:
+            credit = min(credit, self._limits.consumer - consumer.unacked)
+        if credit > 0:
+            return credit
+        self._remove(consumer)
+        if wanted > 0:
+            self._at_limit.add(consumer.number)
+        return 0
+
+    def has_credit(self, unacked: int) -> bool:
+        """Whether any consumer may be given something now; `unacked`: see `line`."""
+        self.room(unacked)
+        if self.capped:
+            return False
+        while self.count:
+            if self.credit_of(self._next(1)[0]):
+                return True
+        return False
+
+    def line(self, unacked: int, messages: int) -> Line | None:
+        """The consumers that are next, and what each may be given; None if none may be given anything. `unacked`:
+        messages of the subscription that consumers have. `messages`: as many as there may be to deliver."""
+        room = self.room(unacked)
+        if self.capped:
+            return None
+        if self.count == 1:  # nearly always
+            (consumer,) = self._next(1)
+            credit = self.credit_of(consumer)
+            return Line([consumer], [credit if room is None else min(credit, room)], False) if credit else None
+        while self.count:
+            consumers: list[BrokerConsumer] = []
+            credit_of: list[int] = []
+            for consumer in self._next(min(messages, MOST_SEATS)):
+                credit = self.credit_of(consumer)
+                if credit and room is not None:
+                    credit = min(credit, room)
+                    room -= credit if self._exact else 0
+                if credit:
+                    consumers.append(consumer)
+                    credit_of.append(credit)
+            if consumers:
+                return Line(consumers, credit_of, self.count > len(consumers))
+        return None
+
+    def _next(self, most: int) -> list[BrokerConsumer]:
+        if len(self._priorities) == 1:
+            return list(islice(self._levels[self._priorities[0]].values(), most))
+        found: list[BrokerConsumer] = []
+        for priority in self._priorities:
+            found += islice(self._levels[priority].values(), most - len(found))
+            if len(found) >= most:
+                break
+        return found

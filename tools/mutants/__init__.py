@@ -1,0 +1,1 @@
+"""Mutation tests of the write path; see `__main__`."""
