@@ -210,8 +210,10 @@ def closure(*extras: str) -> set[str]:
 
 
 def megabytes(*extras: str) -> float:
-    """Of their files in this environment, and of Weir itself."""
-    total = sum(_on_disk(file) for file in (ROOT / "src").rglob("*") if file.is_file())
+    """The size on disk of these distributions in this environment, Weir with the bytecode of this interpreter."""
+    bytecode = f".{sys.implementation.cache_tag}."  # other interpreters leave theirs in the same folders
+    sources = [file for file in (ROOT / "src").rglob("*") if file.is_file()]
+    total = sum(_on_disk(file) for file in sources if file.suffix != ".pyc" or bytecode in file.name)
     for name in closure(*extras) - {DISTRIBUTION}:
         for file in distribution(name).files or ():
             path = Path(str(file.locate()))
