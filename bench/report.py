@@ -120,7 +120,7 @@ def table(results: list[Result], facts: dict[str, Any], title: str = _PARTS[0].t
     lines += [f"Made by `make bench`: {'; '.join(f'{k} {v}' for k, v in facts.items())}.", ""]
     lines += [
         "Each value is the median of the rounds, with the lowest and highest round in brackets. The ratio is",
-        "taken within each round, both sides measured one after the other. `docs/benchmarks.md` explains.",
+        "taken within each round, both sides measured one after the other. See `docs/internals/benchmarks.md`.",
         "",
     ]
     for section in dict.fromkeys(r.section for r in results):

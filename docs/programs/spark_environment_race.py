@@ -4,7 +4,7 @@
     python spark_environment_race.py map 20000      # the map alone, written by two threads
 
 Needs PySpark and a Java, and nothing of Weir. It writes the source `racing` as a module into a temporary folder,
-so that Spark finds it as it finds any installed source. docs/spark-defects.md explains what it prints.
+so that Spark finds it as it finds any installed source. docs/internals/spark-defects.md explains what it prints.
 """
 
 import os

@@ -121,7 +121,7 @@ class _Balance:
 def test_no_family_is_missing_from_the_documentation() -> None:
     """Whatever module it is made in: what the next test does not know of is found here."""
     root = Path(__file__).parents[2]
-    page = (root / "docs" / "metrics.md").read_text()
+    page = (root / "docs" / "reference" / "metrics.md").read_text()
     modules = [*root.glob("src/weir/server/metrics/*.py"), *root.glob("src/weir/admin/*metrics.py")]
     names = {name for module in modules for name in re.findall(r'"(weir_\w+)"', module.read_text())}
     assert len(names) > 80
@@ -129,7 +129,7 @@ def test_no_family_is_missing_from_the_documentation() -> None:
 
 
 def test_the_documentation_names_every_family_as_it_is() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     told = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \|$", page, re.MULTILINE)
     gateways = [
         *process_families(real_runtime().resources, 0.0),

@@ -105,7 +105,7 @@ def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
         assert set(rule["annotations"]) == {"summary", "do"}, rule["alert"]
     names = [rule["alert"] for rule in alerts()]
     assert len(set(names)) == len(names)
-    told = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    told = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     assert [name for name in names if f"`{name}`" not in told] == []
 
 

@@ -150,7 +150,7 @@ async def test_a_cut_is_told_by_the_size_that_the_file_was_made_with_when_there_
 
 
 async def test_without_an_end_record_a_tail_of_zeros_cannot_be_told_from_a_clean_end(killed: Path) -> None:
-    """As docs/bookie.md says."""
+    """As docs/internals/bookie.md says."""
     layout = Layout(f"{killed}")
     end = await end_of(killed)
     Path(layout.journal_end).unlink()

@@ -10,7 +10,7 @@ from weir.console.sampler import Sampler
 from weir.model.topics import NamespaceName, TopicName
 
 NAMESPACE = NamespaceName("public", "default")
-#: As `docs/console.md` says: what a tick samples at the most, while nobody asks for a topic.
+#: As `docs/how-to/console.md` says: what a tick samples at the most, while nobody asks for a topic.
 MOST_PER_TICK = 150
 
 

@@ -120,12 +120,12 @@ def test_readme_can_be_followed(served: UpProcess, tmp_path: Path) -> None:
 
 def test_the_page_for_a_beginning_can_be_followed(served: UpProcess, tmp_path: Path) -> None:
     reader = Reader(tmp_path, served.addresses, WEIR_URL=served.http_url)
-    assert reader.follow(Page(ROOT / "docs" / "start.md")) == 5
+    assert reader.follow(Page(ROOT / "docs" / "tutorials" / "getting-started.md")) == 5
     assert "world" in reader.said
 
 
 def test_copies_are_made_checked_and_restored_as_their_page_says(served: UpProcess, tmp_path: Path) -> None:
-    """docs/backup.md, of the Weir that runs; of a cluster tests/datafolder does the same."""
+    """docs/how-to/backup.md, of the Weir that runs; of a cluster tests/datafolder does the same."""
     moved = {
         "/var/lib/weir2": "two",
         "/var/lib/weir3": "three",
@@ -133,7 +133,9 @@ def test_copies_are_made_checked_and_restored_as_their_page_says(served: UpProce
         "/backups": ".",
     }
     reader = Reader(tmp_path, {})
-    text = next(block.text for block in Page(ROOT / "docs" / "backup.md").blocks() if block.language == "sh")
+    text = next(
+        block.text for block in Page(ROOT / "docs" / "how-to" / "backup.md").blocks() if block.language == "sh"
+    )
     for written, meant in moved.items():
         text = text.replace(written, meant)
     for line in _lines(text):
@@ -144,7 +146,7 @@ def test_copies_are_made_checked_and_restored_as_their_page_says(served: UpProce
 
 
 def test_the_steps_of_an_operator_can_be_followed(tmp_path: Path) -> None:
-    """TLS, tokens, grants and their check, as docs/security.md has them: nothing else sets this Weir up."""
+    """TLS, tokens, grants and their check, as docs/how-to/security.md has them: nothing else sets this Weir up."""
     etc = tmp_path / "etc"
     etc.mkdir()
     moved = {"/etc/weir": str(etc), "/var/lib/weir": str(tmp_path / "lib")}
@@ -158,7 +160,7 @@ def test_the_steps_of_an_operator_can_be_followed(tmp_path: Path) -> None:
     )
     up.options = ("--config", f"{etc}/weir.toml")
     try:
-        for block in Page(ROOT / "docs" / "security.md").blocks():
+        for block in Page(ROOT / "docs" / "how-to" / "security.md").blocks():
             text = block.text
             for written, meant in moved.items():
                 text = text.replace(written, meant)

@@ -155,7 +155,7 @@ async def test_accepting_a_loss_where_there_is_none_changes_nothing(runtime: Run
 async def test_without_an_end_record_nothing_can_tell_and_the_log_ends_where_it_ends(
     runtime: Runtime, tmp_path: Path
 ) -> None:
-    """As docs/meta.md says: folders of older versions, and those whose end record was removed too."""
+    """As docs/internals/meta.md says: folders of older versions, and those whose end record was removed too."""
     offsets = await fill(runtime, tmp_path)
     (tmp_path / "end").unlink()
     with Path(log_path(f"{tmp_path}", 1)).open("r+b") as log:

@@ -251,7 +251,7 @@ def test_the_base_holds_no_etcd() -> None:
         ("README.md", "pip install '.[spark]'", ("spark",)),
         ("README.md", "pip install '.[test]'", ("test",)),
         ("CONTRIBUTING.md", "make setup ", ("dev",)),
-        ("docs/start.md", "pip install .  ", ()),
+        ("docs/tutorials/getting-started.md", "pip install .  ", ()),
     ],
 )
 def test_stated_sizes_are_true(page: str, words: str, extras: tuple[str, ...]) -> None:

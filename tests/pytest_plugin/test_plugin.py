@@ -19,7 +19,9 @@ pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = "weir.pytest_plugin.plugin"
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/pytest.md").read_text(), re.DOTALL | re.MULTILINE)
+EXAMPLES = re.findall(
+    r"^```python\n(.*?)^```", (ROOT / "docs/how-to/pytest.md").read_text(), re.DOTALL | re.MULTILINE
+)
 
 
 def _pytest(folder, *options):

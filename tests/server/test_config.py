@@ -246,7 +246,7 @@ def test_the_environment_reaches_every_setting() -> None:
 
 
 def test_the_documentation_has_every_setting_as_it_is() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text()
     for key in KEYS.values():
         default = key.show(key.default)
         shown = f"`{default}`" if default else ""

@@ -51,7 +51,7 @@ def test_names_are_taken_in_any_case_as_spark_gives_them() -> None:
         ("startingOffset", "did you mean startingOffsets?"),
         ("kafka.bootstrap.server", "did you mean kafka.bootstrap.servers?"),
         ("maxOffsetPerTrigger", "did you mean maxOffsetsPerTrigger?"),
-        ("qqqq", "docs/spark.md"),
+        ("qqqq", "docs/reference/spark.md"),
     ],
 )
 def test_an_unknown_option_is_an_error_that_names_the_nearest(given: str, hint: str) -> None:

@@ -44,7 +44,9 @@ def test_every_statement_of_the_page_is_understood(sql: Sql, spark: "SparkSessio
     for name, columns in TOPICS.items():
         sql.topics.create(name=name)
         put_schema(sql.topics, name, columns)
-    blocks = [block.text for block in Page(ROOT / "docs" / "sql.md").blocks() if block.language == "sql"]
+    blocks = [
+        block.text for block in Page(ROOT / "docs" / "reference" / "sql.md").blocks() if block.language == "sql"
+    ]
     assert len(blocks) == 3
     for text in blocks:
         if "product" in text:
@@ -68,7 +70,9 @@ def test_the_snippet_of_readme_shows_a_topic(topics: Topics, capsys: pytest.Capt
 def test_the_program_that_writes_to_topics_runs_as_it_stands_and_again(
     topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blocks = [block for block in Page(ROOT / "docs" / "spark.md").blocks() if block.language == "python"]
+    blocks = [
+        block for block in Page(ROOT / "docs" / "reference" / "spark.md").blocks() if block.language == "python"
+    ]
     (program,) = [block.text for block in blocks if "sink-large" in block.text]
     for name in ("sink-orders", "sink-large"):
         topics.create(name=name)

@@ -123,7 +123,7 @@ def test_traces_are_a_table_that_says_what_happened_to_which_messages(sql: Sql, 
 
 
 def test_what_the_documentation_asks_of_traces_is_answered(sql: Sql, traced: str) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "trace.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "trace.md").read_text()
     (block,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
     lost, late, order, live = parse(block.replace("'o-17'", "'o-1'"))
     assert isinstance(live, SelectStream)

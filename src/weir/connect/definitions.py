@@ -51,7 +51,9 @@ def read_file(text: str, file: str, default: str | None = None) -> tuple[TopicNa
     try:
         said = tomllib.loads(text)
     except tomllib.TOMLDecodeError as bad:
-        raise ConfigError(f"{file} is no TOML: {bad}", hint="see docs/connectors.md for examples") from None
+        raise ConfigError(
+            f"{file} is no TOML: {bad}", hint="see docs/reference/connectors.md for examples"
+        ) from None
     name = said.pop("name", default)
     if not isinstance(name, str) or not name:
         raise ConfigError(f"{file} has no name", hint='write name = "orders-from-postgres"')
@@ -136,7 +138,7 @@ def parse(name: TopicName, kept: str) -> Definition:
     sides = [side for side in ("source", "sink") if side in said]
     if len(sides) != 1:
         both = " needs one of [source] and [sink]" if not sides else " has both [source] and [sink]: make it two"
-        raise ConfigError(f"{about}{both}", hint="see docs/connectors.md for examples")
+        raise ConfigError(f"{about}{both}", hint="see docs/reference/connectors.md for examples")
     side = sides[0]
     given = said[side]
     if not isinstance(given, dict) or not isinstance(given.get("type"), str):

@@ -1,1 +1,2 @@
-"""The console: Weir in a browser, as pages made by the broker that is asked (docs/console.md, docs/adr/0033)."""
+"""The console: Weir in a browser, as pages made by the broker that is asked (docs/how-to/console.md,
+docs/adr/0033)."""

@@ -1,4 +1,4 @@
-"""Functions of messages: what their authors import, and the processes that run them (docs/functions.md).
+"""Functions of messages: what their authors import, and the processes that run them (docs/reference/functions.md).
 
 from weir.functions import Message
 

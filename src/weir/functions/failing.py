@@ -60,7 +60,7 @@ def again(item: Item, policy: RetryPolicy) -> Record:
 
 
 def dead_letter(item: Item, function: Function, error: str, now_ms: int, *, partitioned: bool) -> Record:
-    """As dead letters of the server say it (docs/retries.md), and with the error."""
+    """As dead letters of the server say it (docs/reference/retries.md), and with the error."""
     topic = TopicName.parse(item.topic)
     death = Death(
         "delivery_limit",

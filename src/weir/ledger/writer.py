@@ -1,7 +1,7 @@
 """The one writer of a ledger: appends, acknowledges in order, replaces failed bookies, closes.
 
 Everything is decided in plain functions; the only things awaited are compare-and-sets of the metadata. What one
-turn of the loop appends becomes one add per bookie. docs/ledger.md has the safety argument.
+turn of the loop appends becomes one add per bookie. docs/internals/ledger.md has the safety argument.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """Exchanges and bindings as values, and the rules for them that need no store.
 
 An exchange takes messages and hands them to queues and other exchanges, by the bindings that name it as their
-source. What is legal, and how two declarations compare, is as RabbitMQ has it; `docs/exchanges.md` names the reply
+source. What is legal, and how two declarations compare, is as RabbitMQ has it; `docs/reference/exchanges.md`
+names the reply
 codes.
 """
 

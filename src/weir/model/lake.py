@@ -2,7 +2,7 @@
 
 A catalog says where tables lie and with which options a process opens them. Processes that open it have more
 rights than a tenant, so a namespace holds the catalog's name alone. What is not on the lists here is refused where
-it is defined, where it is read, and where it is used (docs/security.md#threat-model).
+it is defined, where it is read, and where it is used (docs/how-to/security.md#threat-model).
 """
 
 import json

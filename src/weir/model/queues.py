@@ -1,6 +1,7 @@
 """Queues as they are declared, and what their arguments and policies say together.
 
-What is legal, and how two declarations compare, is as RabbitMQ has it; `docs/amqp.md` names the reply codes.
+What is legal, and how two declarations compare, is as RabbitMQ has it; `docs/reference/amqp.md` names the
+reply codes.
 """
 
 import hashlib

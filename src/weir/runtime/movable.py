@@ -1,6 +1,6 @@
 """A clock that can be moved forward: whoever waits on it waits no longer than it says.
 
-The pytest plug-in's brokers run on one (docs/pytest.md). What messages and policies wait for moves with it.
+The pytest plug-in's brokers run on one (docs/how-to/pytest.md). What messages and policies wait for moves with it.
 Whether a client still lives does not, since it sends its heartbeats by a clock that nobody moves: such questions
 are asked of `liveness(clock)`, which for every other clock is the clock itself.
 """

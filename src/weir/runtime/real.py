@@ -25,7 +25,7 @@ _LARGE_BLOCK_BYTES = 4 * 1024 * 1024
 
 #: What is in flight is many small objects that live for milliseconds and are freed by their reference counts. With
 #: Python's own thresholds (700, 10, 10) the cycle collector looks at them again and again, and at all open ledgers
-#: with them: 46 % of the samples of a profile with 10,000 ledgers (docs/benchmarks.md).
+#: with them: 46 % of the samples of a profile with 10,000 ledgers (docs/internals/benchmarks.md).
 _COLLECTOR_THRESHOLDS = (50_000, 20, 100)
 
 

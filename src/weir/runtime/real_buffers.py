@@ -1,6 +1,7 @@
 """Receive buffers that are held only while bytes come, and reused only when nobody looks at them any more.
 
-Freshly touched memory is the hidden cost of receiving (docs/runtime.md), so chunks are recycled. CPython's own
+Freshly touched memory is the hidden cost of receiving (docs/internals/runtime.md), so chunks are recycled.
+CPython's own
 reference counts say when: every view of a chunk, and every slice of a view, holds a reference to it, so a
 chunk that only the pool refers to can be filled again. A slow reader thus never sees its bytes overwritten.
 

@@ -139,7 +139,7 @@ async def _serve(
         if shown == ClusterCredentialSettings() and not is_local(settings.listen.host):
             log.warning(
                 "everybody who reaches %s may read and delete ledgers: the bookie asks for no credentials "
-                "(give it --cluster-secret, docs/security.md says how; or listen on 127.0.0.1)",
+                "(give it --cluster-secret, docs/how-to/security.md says how; or listen on 127.0.0.1)",
                 node.address,
             )
         log.info("bookie %s serves at %s", settings.bookie.bookie_id, node.address)

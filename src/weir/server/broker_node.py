@@ -555,7 +555,8 @@ async def _verifier(disk: Disk, settings: TokenSettings) -> TokenVerifier | None
     if secret.changed:
         log.warning(
             "auth.token_secret: earlier releases took the text of this secret as the key; now it is read as"
-            " docs/security.md says. Tokens of both readings are accepted here, and brokers of earlier releases"
+            " docs/how-to/security.md says. Tokens of both readings are accepted here, and brokers of earlier"
+            " releases"
             " refuse new ones. To end the old reading, make a secret with `weir token secret`, and new tokens."
         )
     return verifier

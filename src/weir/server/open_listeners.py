@@ -35,7 +35,7 @@ def warning(config: Config, addresses: Mapping[str, Address]) -> str | None:
     where = ", ".join(f"{name} {address}" for name, address in found.items())
     return (
         f"everybody who reaches {where} may read, write and delete everything: nobody is asked who they are "
-        "(set auth.authenticate and auth.authorise, docs/security.md says how; or listen on 127.0.0.1)"
+        "(set auth.authenticate and auth.authorise, docs/how-to/security.md says how; or listen on 127.0.0.1)"
     )
 
 

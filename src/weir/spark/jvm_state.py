@@ -9,7 +9,7 @@ from weir.spark.sql.progress import failure_text
 
 #: What PySpark raises where the JVM does not answer.
 GATEWAY_FAILURES = (Py4JError, ConnectionError)
-#: How Scala refuses to serialize a map that two threads have damaged (docs/spark-defects.md).
+#: How Scala refuses to serialize a map that two threads have damaged (docs/internals/spark-defects.md).
 _DAMAGED = re.compile(r"Illegal size \d+ of collection, expected \d+")
 
 

@@ -2,7 +2,8 @@
 
 Spark's JVM keeps one map of environment variables for each Python data source. Every streaming query adds four
 variables to it, in its own thread and without a lock. Two queries that start in the same moment corrupt the map,
-and from then on no task of the JVM that reads or writes the source can be serialized (docs/spark-defects.md).
+and from then on no task of the JVM that reads or writes the source can be serialized
+(docs/internals/spark-defects.md).
 
 A map that has all of its keys, and has grown as far as it will, is not changed in its structure by further puts.
 So Weir puts the four variables itself, twice, under a lock, before a query can start. Where the JVM cannot be
@@ -101,7 +102,7 @@ def warn_unprotected() -> None:
     if sys.orig_argv[1:3] == ["-m", _SOURCE_RUNNER] and EARLY not in paths:
         log.warning(
             "this program's streaming queries are not protected from two defects of Spark on a busy machine: "
-            "add `import weir.spark` to it (docs/spark-defects.md)"
+            "add `import weir.spark` to it (docs/internals/spark-defects.md)"
         )
 
 

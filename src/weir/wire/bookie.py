@@ -1,7 +1,7 @@
 """The bookie's requests and responses as bytes, for both sides.
 
 After the hello (`wire.bookie_hello`), requests flow one way and responses the other, each in a frame
-(`wire.frames`), tied by the request id and answered in any order. docs/wire.md has every layout.
+(`wire.frames`), tied by the request id and answered in any order. docs/internals/wire.md has every layout.
 
     length u32 | crc32c u32 | kind u8 | fields of that kind | entries, if the kind has them
 

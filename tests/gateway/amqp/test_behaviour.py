@@ -1,7 +1,7 @@
 """Everything that Debian's RabbitMQ was asked is asked of Weir, and the answers are the same, errors included.
 
 `make compare-rabbitmq` writes down RabbitMQ's answers. What differs on purpose is in `behaviour/differences.py`,
-with the reasons in `docs/amqp.md`.
+with the reasons in `docs/reference/amqp.md`.
 """
 
 import base64
@@ -73,5 +73,5 @@ def check_section(section: str, amqp: str, management: str, **secure: Any) -> No
 def test_every_difference_has_its_reason_in_the_docs() -> None:
     from tests.gateway.amqp.behaviour.differences import DIFFERENCES
 
-    page = (ROOT / "docs" / "amqp.md").read_text()
+    page = (ROOT / "docs" / "reference" / "amqp.md").read_text()
     assert [name for name in DIFFERENCES if f"`{name}`" not in page] == []

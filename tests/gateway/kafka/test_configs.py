@@ -164,7 +164,7 @@ def test_every_default_is_a_value_of_its_config() -> None:
 
 
 def test_the_documentation_says_of_every_config_whether_it_is_honoured() -> None:
-    page = Path(__file__).parents[3] / "docs" / "kafka-topics.md"
+    page = Path(__file__).parents[3] / "docs" / "reference" / "kafka-topics.md"
     rows = [line.split("|") for line in page.read_text().splitlines() if line.startswith("| `")]
     told = {name: row[3].strip() for row in rows for name in re.findall(r"`([a-z0-9.]+)`", row[1])}
     assert told == {config.name: "honoured" if config.honoured else "shown only" for config in TABLE}

@@ -1,4 +1,4 @@
-"""docs/kafka.md says what is so."""
+"""docs/reference/kafka.md says what is so."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from weir.wire.kafka.apis import API, ApiKey
 
 def test_the_documentation_names_every_api_and_its_versions() -> None:
     load_handlers()
-    page = (Path(__file__).parents[3] / "docs" / "kafka.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "kafka.md").read_text()
     told = re.findall(r"^\| (\w+) \| (\d+)-(\d+)\b", page, re.MULTILINE)
     served = [
         (API[ApiKey(key)].name, str(handler.advertised_first), str(handler.last))

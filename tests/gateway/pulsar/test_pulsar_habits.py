@@ -74,7 +74,8 @@ def test_bytes_have_no_schema_to_register(weir_broker: Any, client: pulsar.Clien
 def test_a_delayed_message_has_an_id_of_its_own_once_it_is_seen(
     client: pulsar.Client, talk: Any, topic: str
 ) -> None:
-    """Its receipt names its place among the held ones, which its place in the topic cannot be: docs/delay.md."""
+    """Its receipt names its place among the held ones, which its place in the topic cannot be:
+    docs/reference/delayed-messages.md."""
     consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
     producer = client.create_producer(topic)
     held = producer.send(b"later", deliver_after=timedelta(milliseconds=50))

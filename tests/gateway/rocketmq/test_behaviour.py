@@ -1,7 +1,7 @@
 """What Apache RocketMQ was asked is asked of Weir, and the answers are the same, codes included.
 
 `make compare-rocketmq` writes down Apache RocketMQ's answers. What differs on purpose is here, with the reasons in
-`docs/rocketmq.md`.
+`docs/reference/rocketmq.md`.
 """
 
 import json

@@ -3,7 +3,8 @@
 from weir.broker.balance.limits import BalanceLimits
 from weir.model.load import BrokerLoad, BundleLoad
 
-#: So many bytes cost a broker about as much as one more message (docs/benchmarks.md: CPU per message and per MB).
+#: So many bytes cost a broker about as much as one more message (docs/internals/benchmarks.md: CPU per message
+# and per MB).
 BYTES_PER_MESSAGE = 4096.0
 
 

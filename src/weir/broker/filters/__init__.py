@@ -1,1 +1,2 @@
-"""Filters on the server: parsed and compiled once, evaluated without opening payloads (docs/filters.md)."""
+"""Filters on the server: parsed and compiled once, evaluated without opening payloads
+(docs/reference/filters.md)."""

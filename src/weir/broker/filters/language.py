@@ -81,7 +81,7 @@ _TESTS: dict[str, Callable[[bytes, bytes], bool]] = {
     "ENDSWITH": bytes.endswith,
 }
 _OPPOSITES = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-HINT = "see docs/filters.md for what can be said"
+HINT = "see docs/reference/filters.md for what can be said"
 
 
 @value

@@ -1,1 +1,1 @@
-"""What became of messages, of topics where that is written down (docs/trace.md)."""
+"""What became of messages, of topics where that is written down (docs/reference/trace.md)."""

@@ -94,7 +94,8 @@ Examples:
   weir functions deploy heavy.py:score --in orders --out scores --on spark
   weir functions deploy f.py:clean --in sales/eu/orders --out sales/eu/clean --name sales/eu/clean
 
-The function takes a message, or a message and a context, or a pyarrow.RecordBatch (docs/functions.md). It is run
+The function takes a message, or a message and a context, or a pyarrow.RecordBatch
+(docs/reference/functions.md). It is run
 by weir functions run, or weir up --functions: where there are tokens, deploying takes a superuser's.
 """
 )

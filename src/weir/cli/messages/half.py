@@ -40,7 +40,7 @@ Examples:
   weir half rollback orders 12:0                        it will never be seen
 
 RocketMQ's transaction messages are such messages. What nothing is heard of is asked about, and rolled back in the
-end: see docs/half-messages.md.
+end: see docs/reference/prepared-messages.md.
 """
 )
 def half() -> None:

@@ -108,7 +108,8 @@ def damage(values: dict[str, float]) -> Iterator[Check]:
     if damaged or skipped:
         found = f"{damaged} entries are damaged on its disk, {skipped} are lost and left out by readers"
         hint = (
-            "`weir topics stats` names the offsets; stop it and run `weir verify DATA` for all; see docs/damage.md"
+            "`weir topics stats` names the offsets; stop it and run `weir verify DATA` for all; "
+            "see docs/how-to/damage.md"
         )
         yield Check("damage", State.WARNING, found, hint)
     else:
@@ -120,7 +121,7 @@ def listeners(values: dict[str, float]) -> Iterator[Check]:
     count = int(values.get("weir_open_listeners", 0))
     if count:
         found = f"{count} listeners let in everybody who reaches them over a network"
-        hint = "docs/security.md has the steps: keys, tokens, grants, TLS; or listen on 127.0.0.1"
+        hint = "docs/how-to/security.md has the steps: keys, tokens, grants, TLS; or listen on 127.0.0.1"
         yield Check("listeners", State.WARNING, found, hint)
 
 

@@ -259,7 +259,7 @@ def catalogs() -> None:
     "options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Of the store or catalog, by pyiceberg's names; only those that docs/lake.md lists.",
+    help="Of the store or catalog, by pyiceberg's names; only those that docs/reference/lake.md lists.",
 )
 @click.option(
     "--tenant", "tenants", multiple=True, metavar="TENANT", help="Who may select it; by default every tenant."

@@ -49,7 +49,7 @@ Examples:
 \b
 The condition is Spark's SQL over the columns of the topic as weir sql has them: fields of the
 schema, __key, __timestamp, __offset, __partition, headers['name'], and of dead letters
-__dead_reason, __dead_subscription, __dead_deliveries, __dead_at. See docs/replay.md.
+__dead_reason, __dead_subscription, __dead_deliveries, __dead_at. See docs/how-to/replay.md.
 """,
 )
 @click.option(

@@ -28,7 +28,7 @@ HELP = """\
   SHOW STREAMS;  DESCRIBE STREAM big;       how they go;  WATCH STREAMS; again and again
   PAUSE STREAM big;  RESUME STREAM big;  DROP STREAM big;
   Tab completes tables after FROM, columns and words. Ctrl-C empties the line or ends a query.
-  exit, or Ctrl-D, leaves. All of it: docs/sql.md"""
+  exit, or Ctrl-D, leaves. All of it: docs/reference/sql.md"""
 
 
 def is_help(text: str) -> bool:

@@ -1,1 +1,1 @@
-"""Kafka's protocol, served over any `weir.broker.api.Broker` (docs/kafka.md)."""
+"""Kafka's protocol, served over any `weir.broker.api.Broker` (docs/reference/kafka.md)."""

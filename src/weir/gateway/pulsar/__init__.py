@@ -1,4 +1,5 @@
-"""Pulsar's binary protocol, served: `PulsarServer` over any `weir.broker.api.Broker` (docs/pulsar.md)."""
+"""Pulsar's binary protocol, served: `PulsarServer` over any `weir.broker.api.Broker`
+(docs/reference/pulsar.md)."""
 
 from weir.gateway.pulsar.server import PulsarServer
 from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits

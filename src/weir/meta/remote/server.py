@@ -1,4 +1,4 @@
-"""The embedded metadata store on the network, for the workers of one Weir (docs/meta.md)."""
+"""The embedded metadata store on the network, for the workers of one Weir (docs/internals/meta.md)."""
 
 from dataclasses import dataclass, field
 from ssl import SSLContext

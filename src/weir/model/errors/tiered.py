@@ -6,7 +6,10 @@ from weir.model.errors.base import WeirError
 class ObjectStoreError(WeirError):
     """A store of objects did not do what was asked; trying again may help."""
 
-    hint = "check that the store answers and that the broker's environment has its credentials (docs/lake.md)"
+    hint = (
+        "check that the store answers and that the broker's environment has its credentials "
+        "(docs/reference/lake.md)"
+    )
 
 
 class ObjectMissingError(ObjectStoreError):

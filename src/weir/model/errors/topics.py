@@ -100,7 +100,7 @@ class FilterError(BrokerError):
     """A filter of a subscription cannot be understood. `position`: where in it, from 1; None: nowhere in
     particular."""
 
-    hint = "see docs/filters.md for what can be said"
+    hint = "see docs/reference/filters.md for what can be said"
 
     def __init__(self, what: str, *, hint: str | None = None, position: int | None = None) -> None:
         super().__init__(what, hint=hint)

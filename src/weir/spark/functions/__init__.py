@@ -1,1 +1,1 @@
-"""Functions of messages on Spark: the same code, as a streaming query (docs/functions.md)."""
+"""Functions of messages on Spark: the same code, as a streaming query (docs/reference/functions.md)."""

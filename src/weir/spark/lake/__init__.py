@@ -1,1 +1,2 @@
-"""Topics as Iceberg tables in a folder or an object store (the extra `lake`): docs/lake.md, docs/adr/0043."""
+"""Topics as Iceberg tables in a folder or an object store (the extra `lake`): docs/reference/lake.md,
+docs/adr/0043."""

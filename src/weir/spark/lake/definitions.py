@@ -54,7 +54,7 @@ class Definition:
     #: Rows older than this leave the table; None: never.
     keep_ms: int | None = None
     #: Ledgers whose messages are in the table, and that are older than this, go; brokers read copies of them
-    #: beside the tables (docs/lake.md). None: they stay for as long as retention says.
+    #: beside the tables (docs/reference/lake.md). None: they stay for as long as retention says.
     tiered_after_ms: int | None = None
     #: The namespace's own; not a part of what is said.
     owner: str = ""

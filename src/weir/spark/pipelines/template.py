@@ -8,7 +8,7 @@ from weir.model.errors import ConfigError
 from weir.spark.pipelines.spec import FILE
 
 _SPEC = """\
-# A declarative pipeline of Spark's, with topics as sources and sinks: docs/pipelines.md
+# A declarative pipeline of Spark's, with topics as sources and sinks: docs/how-to/pipelines.md
 name = "{name}"
 transformations = ["transformations/**"]     # files of Python and SQL
 storage = "storage"                          # checkpoints, tables, what a run says of itself

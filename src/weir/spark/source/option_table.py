@@ -150,5 +150,5 @@ def _unknown(given: str, names: Mapping[str, str]) -> ConfigError:
     if given.lower() in _REFUSED:
         return ConfigError(f"the option {given} cannot be set", hint=_REFUSED[given.lower()])
     near = get_close_matches(given.lower(), names, n=1, cutoff=0.5)
-    hint = f"did you mean {names[near[0]]}?" if near else "see docs/spark.md for all of them"
+    hint = f"did you mean {names[near[0]]}?" if near else "see docs/reference/spark.md for all of them"
     return ConfigError(f"there is no option {given}", hint=hint)

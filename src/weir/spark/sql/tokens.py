@@ -6,7 +6,7 @@ from sqlglot import Token, TokenType
 
 from weir.model.errors import SqlError
 
-BACKTICKS, SEE_DOCS = "put names with other characters into `backticks`", "see docs/sql.md"
+BACKTICKS, SEE_DOCS = "put names with other characters into `backticks`", "see docs/reference/sql.md"
 
 
 class Tokens:

@@ -1,7 +1,8 @@
 """The holding area of a stream: messages that may not be seen yet, freed by their moment or by a decision.
 
 They wait in ledgers of their own, by due time, and are appended to the stream when they are freed, as ordinary
-batches that name their held id. docs/delay.md says why nothing is lost or released twice, whenever a broker dies.
+batches that name their held id. docs/reference/delayed-messages.md says why nothing is lost or released twice,
+whenever a broker dies.
 """
 
 import asyncio

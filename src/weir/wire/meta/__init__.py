@@ -1,1 +1,2 @@
-"""The metadata store served to other processes: hello, requests and responses as bytes (docs/wire.md)."""
+"""The metadata store served to other processes: hello, requests and responses as bytes
+(docs/internals/wire.md)."""

@@ -5,7 +5,7 @@ Pulsar's binary protocol, version 21: every message that client and broker excha
 
 Names, numbers and types are the protocol's own, including its mix of snake_case and camelCase; the order and
 the comments are ours. Checked field by field against the classes in Apache Pulsar 4.1's pulsar-common.
-Regenerate pulsar_api_pb2.py and .pyi after a change: docs/wire-pulsar.md says how.
+Regenerate pulsar_api_pb2.py and .pyi after a change: docs/internals/wire-pulsar.md says how.
 
 The package is ours too (it never travels): two libraries in one process may then both bring Pulsar's messages
 without meeting in protobuf's global pool.

@@ -1,4 +1,5 @@
-"""What Weir answers otherwise than RabbitMQ, on purpose: by scenario and place in its answer. `docs/amqp.md` has
+"""What Weir answers otherwise than RabbitMQ, on purpose: by scenario and place in its answer.
+`docs/reference/amqp.md` has
 the reasons, under "Differences"."""
 
 from typing import Any

@@ -371,6 +371,8 @@ def config_named(name: str) -> TopicConfig:
     found = CONFIGS.get(name)
     if found is None:
         near = get_close_matches(name[:80], CONFIGS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "see docs/kafka-topics.md for those that there are"
+        hint = (
+            f"did you mean {near[0]}?" if near else "see docs/reference/kafka-topics.md for those that there are"
+        )
         raise ConfigError(f"Unknown topic config name: {name[:80]}", hint=hint)
     return found

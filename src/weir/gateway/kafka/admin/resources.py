@@ -77,5 +77,6 @@ def _unchangeable(names: Sequence[str]) -> str:
         instead = f"these can be changed, for each topic: {', '.join(sorted(_OF_TOPICS.values()))}"
     return (
         f"Cannot update these configs dynamically: {refused}. Clients cannot change any config of a broker: "
-        f"they are set where Weir is started (docs/configuration.md). {instead[:1].upper()}{instead[1:]}."
+        "they are set where Weir is started (docs/reference/configuration.md). "
+        f"{instead[:1].upper()}{instead[1:]}."
     )

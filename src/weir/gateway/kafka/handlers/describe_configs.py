@@ -109,5 +109,5 @@ def _of_config(config: BrokerConfig, *, synonyms: bool) -> _Config:
         config_source=source,
         config_type=config.kind,
         synonyms=[_Synonym(name=config.name, value=config.value, source=source)] if synonyms else [],
-        documentation="Set where Weir is started; see docs/configuration.md.",
+        documentation="Set where Weir is started; see docs/reference/configuration.md.",
     )

@@ -12,7 +12,7 @@ from weir.model.ids import Buffer
 
 WHY = (
     "the client uses the remoting protocol of RocketMQ 4, which Weir does not serve. Use a client of RocketMQ 5"
-    " (gRPC), for example rocketmq-client-java; see docs/rocketmq.md"
+    " (gRPC), for example rocketmq-client-java; see docs/reference/rocketmq.md"
 )
 _PREFIX = Struct(">iB3s")
 #: Code, language, version, opaque, flag: a header in the binary form begins so.
