@@ -24,17 +24,23 @@ from weir.wire.amqp.methods import queue as amqp_queue
 from weir.wire.amqp.tables import NO_FIELDS
 from weir.wire.kafka import messages as m
 from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.codec import decode_response
 from weir.wire.kafka.frames import request_frame
 from weir.wire.kafka.frames import splitter as kafka_splitter
-from weir.wire.kafka.headers import RequestHeader
+from weir.wire.kafka.headers import RequestHeader, decode_response_header
 from weir.wire.pulsar.frames import decode_frame, encode_command, encode_with_message, splitter
 from weir.wire.pulsar.message import seal_message
 from weir.wire.pulsar.proto import api
 from weir.wire.rocketmq.proto import api as rocketmq
 
 MANY = 10_000
-#: Of what is written to the disk one by one.
+#: Members of one consumer group: the default of groups.max_members.
+MEMBERS = 5_000
+#: Topics, of which each is written to the disk. With 10,000 of them the turns are as short, and the test takes
+#: more than a minute.
 STORED = 1_000
+#: Transactional ids.
+TRANSACTIONS = MANY // 2
 #: CPU time of one turn of the broker's loop, in seconds.
 LONGEST_TURN_S = 0.1
 TOPIC = "persistent://public/default/t"
@@ -380,30 +386,110 @@ class KafkaPeer:
             assert data, "the connection has ended"
             count -= sum(1 for _ in self._splitter.feed(data))
 
+    async def ask(self, key: ApiKey, version: int, request: m.Message) -> Any:
+        """The answer, when no other is outstanding."""
+        self.say(key, version, request)
+        return await self.answer(key, version)
+
+    async def answer(self, key: ApiKey, version: int) -> Any:
+        frames: list[Any] = []
+        while not frames:
+            data = await self._reader.read(1 << 16)
+            assert data, "the connection has ended"
+            frames += self._splitter.feed(data)
+        return decode_response(int(key), version, decode_response_header(int(key), version, frames[0])[1])
+
     def hang_up(self) -> None:
         self._writer.transport.abort()
 
 
+_Join = m.JoinGroupRequest
+
+
+def join_of(group: str, member_id: str = "") -> m.JoinGroupRequest:
+    return _Join(
+        group_id=group,
+        session_timeout_ms=60_000,
+        rebalance_timeout_ms=60_000,
+        member_id=member_id,
+        group_instance_id=None,
+        protocol_type="consumer",
+        protocols=[_Join.JoinGroupRequestProtocol(name="range", metadata=b"x" * 32)],
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("groups", [1, MANY])
-def test_members_of_groups(node: Node, groups: int) -> None:
-    request = m.JoinGroupRequest
+def test_new_members_of_groups(node: Node, groups: int) -> None:
+    """Each asks for its id; a group has room for half of them."""
 
     async def play(node: Node) -> None:
         peer = await KafkaPeer.open(node)
         for at in range(MANY):
-            join = request(
-                group_id=f"{groups}-{at % groups}",
-                session_timeout_ms=30_000,
-                rebalance_timeout_ms=30_000,
-                member_id="",
-                group_instance_id=None,
-                protocol_type="consumer",
-                protocols=[request.JoinGroupRequestProtocol(name="range", metadata=b"x")],
-            )
-            peer.say(ApiKey.JOIN_GROUP, 5, join)
+            peer.say(ApiKey.JOIN_GROUP, 5, join_of(f"{groups}-{at % groups}"))
         await peer.hear(MANY)
         peer.hang_up()
+        await node.gone()
+
+    node.play(play)
+
+
+@pytest.mark.slow
+def test_members_of_one_group_join_sync_send_heartbeats_and_leave(node: Node) -> None:
+    """As many as a group may have, all waiting at once, so that each has a connection; few of them send at a time.
+    Most of them leave in one request."""
+
+    async def play(node: Node) -> None:
+        peers = [await KafkaPeer.open(node) for _ in range(MEMBERS)]
+        few = asyncio.Semaphore(50)
+
+        async def join(peer: KafkaPeer) -> Any:
+            async with few:
+                asked = await peer.ask(ApiKey.JOIN_GROUP, 5, join_of("crowd"))
+                peer.say(ApiKey.JOIN_GROUP, 5, join_of("crowd", asked.member_id))
+            return await peer.answer(ApiKey.JOIN_GROUP, 5)
+
+        joined = await asyncio.gather(*map(join, peers))
+        assert {answer.error_code for answer in joined} == {0}
+        generation = max(answer.generation_id for answer in joined)
+        (leader,) = [answer for answer in joined if answer.members]
+        assert len(leader.members) == MEMBERS
+        Share = m.SyncGroupRequest.SyncGroupRequestAssignment
+        shares = [Share(member_id=answer.member_id, assignment=b"y" * 32) for answer in joined]
+
+        async def beat(peer: KafkaPeer, answer: Any) -> None:
+            request = m.HeartbeatRequest(
+                group_id="crowd", generation_id=generation, member_id=answer.member_id, group_instance_id=None
+            )
+            beaten = await peer.ask(ApiKey.HEARTBEAT, 3, request)
+            assert beaten.error_code == 0
+
+        async def sync(peer: KafkaPeer, answer: Any) -> Any:
+            async with few:
+                await beat(peer, answer)
+            given = shares if answer is leader else []
+            request = m.SyncGroupRequest(
+                group_id="crowd", generation_id=generation, member_id=answer.member_id, assignments=given
+            )
+            return await peer.ask(ApiKey.SYNC_GROUP, 3, request)
+
+        synced = await asyncio.gather(*map(sync, peers, joined))
+        assert {(answer.error_code, bytes(answer.assignment)) for answer in synced} == {(0, b"y" * 32)}
+
+        async def leave(peer: KafkaPeer, *answers: Any) -> Any:
+            Leaver = m.LeaveGroupRequest.MemberIdentity
+            leavers = [Leaver(member_id=answer.member_id, group_instance_id=None) for answer in answers]
+            async with few:
+                return await peer.ask(
+                    ApiKey.LEAVE_GROUP, 3, m.LeaveGroupRequest(group_id="crowd", members=leavers)
+                )
+
+        some = MEMBERS // 10
+        await asyncio.gather(*map(leave, peers[:some], joined))
+        left = await leave(peers[some], *joined[some:])
+        assert {answer.error_code for answer in left.members} == {0}
+        for peer in peers:
+            peer.hang_up()
         await node.gone()
 
     node.play(play)
@@ -413,10 +499,10 @@ def test_members_of_groups(node: Node, groups: int) -> None:
 def test_transactions(node: Node) -> None:
     async def play(node: Node) -> None:
         peer = await KafkaPeer.open(node)
-        for at in range(STORED):
+        for at in range(TRANSACTIONS):
             begin = m.InitProducerIdRequest(transactional_id=f"x{at}", transaction_timeout_ms=60_000)
             peer.say(ApiKey.INIT_PRODUCER_ID, 1, begin)
-        await peer.hear(STORED)
+        await peer.hear(TRANSACTIONS)
         peer.hang_up()
         await node.gone()
 

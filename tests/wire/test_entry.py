@@ -1,5 +1,7 @@
 """An entry's bytes describe and protect themselves."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from weir.model.errors import ChecksumError, FrameTooLargeError, WireError
 from weir.wire.entry import (
     HEADER_BYTES,
     MAX_PAYLOAD_BYTES,
+    OPENED,
     decode_entry,
     encode_entry,
     entry_key,
@@ -15,6 +18,12 @@ from weir.wire.entry import (
     last_confirmed_of,
     verify_entry,
 )
+from weir.wire.kafka.records import Compression as KafkaCompression
+from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.kafka.records_read import iter_records
+from weir.wire.pulsar.batch import open_payload
+from weir.wire.pulsar.compression import Compression, compress
+from weir.wire.pulsar.proto import api
 
 u64 = st.integers(0, 2**64 - 1)
 i64 = st.integers(-(2**63), 2**63 - 1)
@@ -69,3 +78,39 @@ def test_an_entry_that_announces_too_much_is_refused() -> None:
     header[4:8] = (MAX_PAYLOAD_BYTES + 1).to_bytes(4, "little")
     with pytest.raises(FrameTooLargeError):
         entry_size(header)
+
+
+@pytest.fixture
+def opened_limit() -> Iterator[None]:
+    before = OPENED.max_bytes
+    yield
+    OPENED.max_bytes = before
+
+
+@pytest.mark.usefixtures("opened_limit")
+def test_what_a_compressed_batch_may_have_when_it_is_opened_follows_the_largest_message() -> None:
+    mib = 1024 * 1024
+    for message_bytes, expected in (
+        (mib, 64 * mib),
+        (16 * mib, 64 * mib),
+        (20 * mib, 80 * mib),
+        (128 * mib, 129 * mib),
+    ):
+        OPENED.follow(message_bytes)
+        assert OPENED.max_bytes == expected
+
+
+@pytest.mark.usefixtures("opened_limit")
+def test_batches_of_every_protocol_are_opened_up_to_the_limit() -> None:
+    value = bytes(70 * 1024 * 1024)
+    records = build_batch([Record(0, 0, None, value)], compression=KafkaCompression.ZSTD)
+    metadata = api.MessageMetadata(compression=Compression.ZLIB, uncompressed_size=len(value))
+    packed = compress(Compression.ZLIB, value)
+    OPENED.follow(32 * 1024 * 1024)
+    assert next(iter_records(records)).value == value
+    assert open_payload(metadata, packed) == value
+    OPENED.follow(16 * 1024 * 1024)
+    with pytest.raises(FrameTooLargeError):
+        next(iter_records(records))
+    with pytest.raises(FrameTooLargeError):
+        open_payload(metadata, packed)

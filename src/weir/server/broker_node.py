@@ -75,6 +75,7 @@ from weir.server.own_certificate import OwnCertificate
 from weir.server.storage import BrokerStorage, LocalStorage
 from weir.server.telemetry import Telemetry
 from weir.stream.holding.settings import HoldingSettings
+from weir.wire.entry import OPENED
 from weir.wire.first_bytes import ServedPort
 from weir.wire.peer.administration import AdminCall
 from weir.wire.peer.node import ReportLoad
@@ -265,6 +266,7 @@ class BrokerNode(Node):
 
     def _composition(self, tokens: TokenVerifier | None) -> Composition:
         config = self._config
+        OPENED.follow(config.limits.message_bytes)
         return Composition(
             parts.broker_name(self._config),
             self._listeners(),

@@ -26,6 +26,25 @@ MAX_MESSAGE_BYTES = 128 * 1024 * 1024
 #: No entry's payload may be larger: a frame, a journal record and a cache slot are bounded by it. It has space for
 #: the largest message with its properties.
 MAX_PAYLOAD_BYTES = MAX_MESSAGE_BYTES + 1024 * 1024
+#: A compressed batch may have so many times the bytes of the largest message when it is opened, and at least
+#: so many bytes: what was stored under a higher limit stays readable.
+_OPENED_PER_MESSAGE_BYTE = 4
+_MIN_OPENED_BYTES = 64 * 1024 * 1024
+
+
+class OpenedLimit:
+    """Bytes that a compressed batch may have when it is opened. One for the process: batches are opened at the
+    bottom of all protocols. A broker sets it by its largest message; readers elsewhere open whatever is stored."""
+
+    def __init__(self) -> None:
+        self.max_bytes = MAX_PAYLOAD_BYTES
+
+    def follow(self, message_bytes: int) -> None:
+        """Set the limit for a broker that accepts messages of so many bytes."""
+        self.max_bytes = min(MAX_PAYLOAD_BYTES, max(_MIN_OPENED_BYTES, _OPENED_PER_MESSAGE_BYTE * message_bytes))
+
+
+OPENED = OpenedLimit()
 
 
 class Entry(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from weir.broker.api import CommittedOffset, GroupState, Joined, JoinRequest, SyncRequest
-from weir.broker.coordinator_shards import CoordinatorShards
+from weir.broker.coordinator_shards import COORDINATOR, CoordinatorShards
 from weir.broker.groups.coordinator import GroupCoordinator
 from weir.broker.groups.model import STATES, GroupEvent, GroupSettings, next_state
 from weir.broker.groups.offsets import GroupOffsets
@@ -899,3 +899,78 @@ def test_members_whose_heartbeats_came_while_the_process_stood_still_stay(tell: 
         assert await party.state() is GroupState.EMPTY  # a member that says nothing more is given up as ever
 
     tell(story, initial_delay_s=0)
+
+
+# --- many members ------------------------------------------------------------------------------------------------
+
+
+async def crowd(party: Party, size: int) -> list[Joined]:
+    """A stable group of so many members, each with a share."""
+    joined = await asyncio.gather(*(party.join() for _ in range(size)))
+    shares = {str(at): f"share {at}".encode() for at in range(size)}
+    leader = next(one for one in joined if one.members)
+    given = await party.share(leader, {str(at): one for at, one in enumerate(joined)}, **shares)
+    assert given == shares
+    return list(joined)
+
+
+def test_a_large_group_goes_on_as_it_was_written_down_without_members_that_left_while_it_was_written(
+    tell: Callable,
+) -> None:
+    """Its record is encoded in turns of the loop, and so are its members answered."""
+
+    async def story(party: Party) -> None:
+        size = 600
+        joined = await asyncio.gather(*(party.join() for _ in range(size)))
+        leader = next(one for one in joined if one.members)
+        assert [member_id for member_id, _, _ in leader.members] == [one.member_id for one in joined]
+        given = {one.member_id: f"share {at}".encode() for at, one in enumerate(joined)}
+        leads = asyncio.ensure_future(party.groups.sync("g", SyncRequest(1, leader.member_id, assignments=given)))
+        party.asked.append(leads)
+        while not party.groups._records._writing:
+            await party.sleep(0)
+        gone = joined[size // 2]
+        assert await party.groups.leave("g", [(gone.member_id, None)]) == [None]
+        with pytest.raises(RebalanceInProgressError):
+            await leads
+        while party.groups._records._writing:
+            await party.sleep(0)
+        await party.broker.unload(COORDINATOR)
+        info = await party.groups.describe("g")
+        assert [(member.member_id, member.assignment) for member in info.members] == [
+            (member_id, share) for member_id, share in given.items() if member_id != gone.member_id
+        ]
+
+    tell(story)
+
+
+def test_what_one_member_asks_does_not_look_at_the_others(tell: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    from weir.broker.groups.roster import Roster
+
+    async def story(party: Party) -> None:
+        members = await crowd(party, 50)
+        scans = 0
+        over_all = Roster.__iter__
+
+        def counted(roster: Roster) -> Any:
+            nonlocal scans
+            scans += 1
+            return over_all(roster)
+
+        monkeypatch.setattr(Roster, "__iter__", counted)
+        await party.beat(members[0])
+        await party.groups.sync("g", SyncRequest(1, members[1].member_id))
+        assert not scans
+        await party.groups.leave("g", [(members[2].member_id, None)])  # the work is divided anew
+        begun = scans
+        for member in members[3:10]:
+            assert await party.groups.leave("g", [(member.member_id, None)]) == [None]
+        for member in members[10:20]:
+            party.join(member_id=member.member_id)
+        for _ in range(10):
+            party.join()
+        await party.sleep(0)
+        assert len((await party.groups.describe("g")).members) == 52
+        assert scans == begun + 1  # for the description
+
+    tell(story)

@@ -116,3 +116,38 @@ def test_a_stream_gives_each_consumer_what_its_filter_takes(run: Callable) -> No
         assert [offset for offset, _, _ in await stage.receive(red, 2)] == [0, 3]
 
     run(scenario)
+
+
+@each_kind
+def test_consumers_with_equal_filters_share_what_these_take_and_count_as_one(
+    run: Callable, kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than one decision looks at; messages come one by one."""
+    from weir.broker.filters.masks import Masks
+
+    masks = 0
+    mask = Masks.mask
+
+    def counted(self: Masks, *asked: Any) -> Any:
+        nonlocal masks
+        masks += 1
+        return mask(self, *asked)
+
+    monkeypatch.setattr(Masks, "mask", counted)
+
+    async def scenario(stage: Any) -> None:
+        queue = await stage.declare(**kind)
+        blue = [await stage.consumer(queue, tag=f"b{at}", filter=BLUE) for at in range(80)]
+        red = [await stage.consumer(queue, tag=f"r{at}", filter=RED) for at in range(80)]
+        every = await stage.consumer(queue, tag="e")
+        for _ in range(81):
+            await publish(queue, "red")
+        await publish(queue, *["green"] * 3)
+        for consumer in red:
+            assert await stage.texts(consumer, 1) == ["red"]
+        assert await stage.texts(every, 4) == ["red", "green", "green", "green"]
+        for consumer in blue:
+            assert await stage.nothing(consumer)
+        assert masks < 2 * 2 * 85
+
+    run(scenario)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from weir.broker.upkeep.alarm import Alarm
+from weir.broker.upkeep.alarm import NEVER, Alarm, Deadlines
 from weir.pytest_plugin.host.idle_loop import IdleLoop
 from weir.runtime.movable import MovableClock, liveness
 from weir.runtime.real import RealClock
@@ -24,3 +24,26 @@ def test_an_alarm_rings_at_once_when_its_clock_is_moved_past_its_moment() -> Non
 
     with asyncio.Runner(loop_factory=IdleLoop) as runner:
         assert runner.run(scenario()) == 1
+
+
+def test_deadlines_are_due_in_their_order_once_each_and_later_when_extended() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    assert deadlines.first() == NEVER
+    for key, deadline in (("b", 2.0), ("a", 1.0), ("c", 3.0), ("d", 1.0)):
+        deadlines.set(key, deadline)
+    deadlines.set("a", 5.0)
+    deadlines.set("c", 0.5)
+    assert deadlines.remove("d")
+    assert not deadlines.remove("d")
+    assert deadlines.pop_due(2.0) == ["c", "b"]
+    assert (deadlines.first(), len(deadlines)) == (5.0, 1)
+    assert deadlines.pop_due(5.0) == ["a"]
+    assert deadlines.pop_due(9.0) == []
+
+
+def test_deadlines_of_removed_keys_take_no_memory() -> None:
+    deadlines: Deadlines[int] = Deadlines()
+    for number in range(1_000):
+        deadlines.set(number, 1e9)
+        deadlines.remove(number)
+    assert len(deadlines._heap) < 200

@@ -214,6 +214,7 @@ def test_a_restarted_coordinator_knows_whose_groups_are() -> None:
                 store=lambda _: None,  # type: ignore[arg-type,return-value]
                 store_departures=lambda *_: None,  # type: ignore[arg-type,return-value]
                 changed=lambda _: None,
+                changed_some=lambda *_: None,
             )
 
         made = group()

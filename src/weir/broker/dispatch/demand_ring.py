@@ -13,6 +13,7 @@ from typing import NamedTuple
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.decisions import Seat
 from weir.broker.dispatch.dispatcher import UnackedLimits
+from weir.broker.filters.compiled import CompiledFilter
 
 #: Consumers that one decision looks at. More of them get one message (or batch) each per round.
 MOST_SEATS = 64
@@ -158,3 +159,66 @@ class DemandRing:
             if len(found) >= most:
                 break
         return found
+
+
+class FilteredRing(DemandRing):
+    """Consumers that have filters: a ring for each filter, so that consumers whose filter takes nothing hold up
+    nobody else. What a decision looks at depends on the number of filters, and not on the number of consumers."""
+
+    def __init__(self, limits: UnackedLimits) -> None:
+        super().__init__(limits)
+        self._rings: dict[CompiledFilter | None, DemandRing] = {}
+
+    def add(self, consumer: BrokerConsumer) -> None:
+        ring = self._rings.get(consumer.filter)
+        if ring is None:
+            ring = self._rings[consumer.filter] = DemandRing(self._limits)
+            ring._at_limit = self._at_limit  # one set for all of them
+        before = ring.count
+        ring.add(consumer)
+        self.count += ring.count - before
+
+    def discard(self, consumer: BrokerConsumer) -> None:
+        self._at_limit.discard(consumer.number)
+        ring = self._rings.get(consumer.filter)
+        if ring is None:
+            return
+        before = ring.count
+        ring.discard(consumer)
+        self.count += ring.count - before
+        if not ring.count:
+            del self._rings[consumer.filter]
+
+    def served(self, consumer: BrokerConsumer) -> None:
+        ring = self._rings.get(consumer.filter)
+        if ring is not None:
+            before = ring.count
+            ring.served(consumer)
+            self.count += ring.count - before
+
+    def has_credit(self, unacked: int) -> bool:
+        return self.line(unacked, 1) is not None
+
+    def line(self, unacked: int, messages: int) -> Line | None:
+        """The next ones of each filter. All of them together are given no more than the subscription may have
+        unacknowledged."""
+        room = self.room(unacked)
+        consumers: list[BrokerConsumer] = []
+        credit_of: list[int] = []
+        for ring in self._rings.values():
+            if room is not None and room <= 0:
+                break
+            before = ring.count
+            line = ring.line(unacked, messages) if before else None
+            self.count += ring.count - before
+            if line is None:
+                continue
+            for consumer, credit in zip(line.consumers, line.credit, strict=True):
+                given = 1 if line.more else credit
+                if room is not None:
+                    given = min(given, room)
+                    room -= given
+                if given > 0:
+                    consumers.append(consumer)
+                    credit_of.append(given)
+        return Line(consumers, credit_of, False) if consumers else None

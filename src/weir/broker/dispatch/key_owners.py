@@ -32,6 +32,9 @@ class KeyOwners(Selecting):
     def __bool__(self) -> bool:
         return True
 
+    def _key(self, consumer: BrokerConsumer) -> object:
+        return consumer
+
     def joined(self, consumer: BrokerConsumer, wanted: CompiledFilter | None) -> BitMap64:
         """Answers what is ready again: its keys may be this one's now. Raises if it does not fit to the others."""
         mode = consumer.request.key_shared or KeySharedMode()

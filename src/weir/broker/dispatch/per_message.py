@@ -13,7 +13,7 @@ from weir.broker.api import Delivery
 from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.dispatch.credits import credits_of
 from weir.broker.dispatch.decisions import Seat, deal
-from weir.broker.dispatch.demand_ring import MOST_SEATS, DemandRing
+from weir.broker.dispatch.demand_ring import MOST_SEATS, DemandRing, FilteredRing
 from weir.broker.dispatch.dispatcher import DispatchParts, ack_invisible, is_on_its_way, wanted_of
 from weir.broker.dispatch.gathering import Gathering
 from weir.broker.dispatch.giving import give
@@ -68,7 +68,7 @@ class PerMessage:
         self._served: dict[int, BrokerConsumer] = {}
         #: The only consumer that is served, if there is exactly one. It needs no turns: it is not in the ring.
         self._sole: BrokerConsumer | None = None
-        self._ring = DemandRing(desk.limits, exact=True)
+        self._ring: DemandRing = DemandRing(desk.limits, exact=True)
         #: Whether one consumer at a time is active, and which one that is.
         self._single = False
         self._active: BrokerConsumer | None = None
@@ -87,6 +87,7 @@ class PerMessage:
             most = desk.settings.look_ahead
             self._ready = self._groups = MessageGroups(most, _WAITING_PER_GROUP * most)
             self._gathering = Gathering(self._groups, self._feed, groups_of, self._fresh)
+        self._owners = owners
         self._selecting = Selecting(desk.screen) if owners is None else owners
         self._look_ahead = (
             None
@@ -139,8 +140,16 @@ class PerMessage:
             again = self._selecting.joined(consumer, consumer.filter)
             self._served[consumer.number] = consumer
             self._ready.add(again)
+            if consumer.filter is not None and self._owners is None and not isinstance(self._ring, FilteredRing):
+                self._begin_filtering()
         self._consumers[consumer.number] = consumer
         self._choose(consumer)
+
+    def _begin_filtering(self) -> None:
+        """The first consumer with a filter has joined: each filter has its own turns from now on."""
+        self._ring = FilteredRing(self._desk.limits)
+        for consumer in self._served.values():
+            self._asks(consumer)
 
     def _look_through(self) -> None:
         """Levels: all that is there now is looked at before anything is delivered."""
@@ -257,8 +266,15 @@ class PerMessage:
     def _serve_all(self) -> bool:
         """The same for all consumers at once: filters or keys say which message each may have, or there is one
         consumer only."""
-        served = list(self._served.values())
-        credit_of, self._capped = credits_of(served, self._out, self._desk.limits)
+        served: Sequence[BrokerConsumer]
+        if self._sole is None and isinstance(self._ring, FilteredRing):
+            self._capped = False
+            line = self._ring.line(self._out, MOST_SEATS)
+            served, credit_of = ([], []) if line is None else (line.consumers, line.credit)
+            self._turn = 0
+        else:
+            served = list(self._served.values())
+            credit_of, self._capped = credits_of(served, self._out, self._desk.limits)
         if not any(credit_of) or not self._brake.free():
             return False
         if self._selecting:

@@ -16,14 +16,24 @@ from weir.model.batch import Batch
 
 
 class Selecting:
-    """Of one queue. `screen`: looks into batches before they are handed out."""
+    """Of one queue. `screen`: looks into batches before they are handed out. Consumers with equal filters count as
+    one: what a message costs depends on the number of filters, and not on the number of consumers."""
 
     def __init__(self, screen: Screen | None) -> None:
         self._screen = screen
-        self._filters: dict[BrokerConsumer, CompiledFilter] = {}
-        #: Messages that wait for the credit of a consumer whose filter takes them; each may wait for several.
-        self._passed: dict[BrokerConsumer, BitMap64] = {}
+        #: Consumers by their filter; None: those without one.
+        self._groups: dict[CompiledFilter | None, dict[BrokerConsumer, None]] = {}
+        #: The filters, for the screen, which keeps this.
+        self._filters: dict[CompiledFilter, None] = {}
+        #: Messages that wait for the credit of consumers that take them, by what `_key` has for these; each
+        #: message may wait for several. None of these is empty.
+        self._passed: dict[object, BitMap64] = {}
         self._untaken = BitMap64()
+        #: The number of the last decision that gave something to a consumer: the one with the lowest is next.
+        self._decisions: dict[BrokerConsumer, int] = {}
+        self._decision = 0
+        if screen is not None:
+            screen.others = self._filters
 
     def __bool__(self) -> bool:
         """Whether any consumer has a filter."""
@@ -32,93 +42,112 @@ class Selecting:
     @property
     def waits(self) -> bool:
         """Whether anything waits for somebody's credit."""
-        return bool(self._passed) and any(self._passed.values())
+        return bool(self._passed)
+
+    def _key(self, consumer: BrokerConsumer) -> object:
+        return consumer.filter
 
     def joined(self, consumer: BrokerConsumer, wanted: CompiledFilter | None) -> BitMap64:
         """Answers what is ready again, since it may take it."""
+        group = self._groups.get(wanted)
+        if group is not None:
+            group[consumer] = None
+            return BitMap64()
+        self._groups[wanted] = {consumer: None}
         if wanted is not None:
-            self._filters[consumer] = wanted
-            self._watch()
+            self._filters[wanted] = None
         found, self._untaken = self._untaken, BitMap64()
         return found
 
     def left(self, consumer: BrokerConsumer) -> BitMap64:
-        """Answers what is ready again: all that waited for it; or all, if no filter is left."""
-        waited = self._passed.pop(consumer, BitMap64())
-        if self._filters.pop(consumer, None) is not None:
-            self._watch()
+        """Answers what is ready again: all that waited for it alone; or all, if no filter is left."""
+        wanted = consumer.filter
+        self._decisions.pop(consumer, None)
+        group = self._groups.get(wanted, {})
+        group.pop(consumer, None)
+        if group:
+            return BitMap64()
+        self._groups.pop(wanted, None)
+        waited = self._passed.pop(wanted, BitMap64())
+        if wanted is not None:
+            self._filters.pop(wanted, None)
         if not self._filters:
             return waited | self.clear()
-        for others in self._passed.values():
-            others -= waited
+        self._take_out(waited)
         return waited
 
-    def _watch(self) -> None:
-        if self._screen is not None:
-            self._screen.others = tuple(dict.fromkeys(self._filters.values()))
+    def _take_out(self, offsets: BitMap64) -> None:
+        """These wait for nobody any more."""
+        if offsets:
+            for key, waits in list(self._passed.items()):
+                waits -= offsets
+                if not waits:
+                    del self._passed[key]
 
     def due(self, consumers: Iterable[tuple[BrokerConsumer, int]]) -> BitMap64:
         """What is ready again of what waits for these, who have so much credit."""
         found = BitMap64()
+        if not self._passed:
+            return found
+        credit_of: dict[object, int] = {}
         for consumer, credit in consumers:
-            waits = self._passed.get(consumer)
-            if credit > 0 and waits:
+            key = self._key(consumer)
+            credit_of[key] = credit_of.get(key, 0) + max(0, credit)
+        for key, credit in credit_of.items():
+            waits = self._passed.get(key)
+            if credit and waits:
                 found.update(islice(waits, credit))
-        if found:
-            for waits in self._passed.values():
-                waits -= found
+        self._take_out(found)
         return found
 
     def oldest(self) -> BitMap64:
         """The first of all that waits, if anything does: for who takes whatever is next."""
         first = [int(offsets.min()) for offsets in (self._untaken, *self._passed.values()) if offsets]
         found = BitMap64([min(first)] if first else [])
-        for offsets in (self._untaken, *self._passed.values()):
-            offsets -= found
+        self._untaken -= found
+        self._take_out(found)
         return found
 
     def deal(
         self, batch: Batch, indices: Sequence[int], who: Sequence[BrokerConsumer], credit_of: list[int], turn: int
     ) -> tuple[dict[int, list[int]], int]:
         """Which of the messages go to whom, by places in `who`, and the next turn. The others wait."""
-        masks = [self._mask(consumer, batch) for consumer in who]
-        waiting = [(consumer, self._mask(consumer, batch)) for consumer in self._passed_over(who)]
+        groups = list(dict.fromkeys((*self._groups, *(consumer.filter for consumer in who))))
+        masks = {wanted: self._mask(wanted, batch) for wanted in groups}
         credit = list(credit_of)
         order = sorted(range(len(who)), key=lambda place: who[place].priority)
+        mask_of = [masks[consumer.filter] for consumer in who]
         dealt: dict[int, list[int]] = {}
         for index in indices:
-            takers = [place for place in order if _has(masks[place], index)]
-            ready = [place for place in takers if credit[place] > 0]
+            ready = [place for place in order if credit[place] > 0 and _has(mask_of[place], index)]
             if ready:
                 best = who[ready[0]].priority
                 level = [place for place in ready if who[place].priority == best]
-                place = next((one for one in level if one >= turn), level[0])
+                place = min(level, key=lambda place: (self._decisions.get(who[place], 0), place))
+                self._decision += 1
+                self._decisions[who[place]] = self._decision
                 dealt.setdefault(place, []).append(index)
                 credit[place] -= 1
-                turn = (place + 1) % len(who)
                 continue
             offset = batch.base_offset + index
-            there = [who[place] for place in takers]
-            there += [consumer for consumer, mask in waiting if _has(mask, index)]
-            for consumer in there:
-                self._passed.setdefault(consumer, BitMap64()).add(offset)
-            if not there:
+            takers = [wanted for wanted in groups if _has(masks[wanted], index)]
+            for wanted in takers:
+                self._passed.setdefault(wanted, BitMap64()).add(offset)
+            if not takers:
                 self._untaken.add(offset)
         return dealt, turn
 
-    def _passed_over(self, who: Sequence[BrokerConsumer]) -> list[BrokerConsumer]:
-        """Consumers that are not served this time, and may take it another time."""
-        return [consumer for consumer in self._filters if consumer not in who]
-
-    def _mask(self, consumer: BrokerConsumer, batch: Batch) -> int | None:
-        wanted = self._filters.get(consumer)
+    def _mask(self, wanted: CompiledFilter | None, batch: Batch) -> int | None:
         return None if wanted is None or self._screen is None else self._screen.mask(wanted, batch)
 
     def drop(self, first: int, end: int) -> None:
         """These are done with."""
-        for offsets in (self._untaken, *self._passed.values()):
-            if offsets:
-                offsets.remove_range(first, end)
+        if self._untaken:
+            self._untaken.remove_range(first, end)
+        for key, waits in list(self._passed.items()):
+            waits.remove_range(first, end)
+            if not waits:
+                del self._passed[key]
 
     def clear(self) -> BitMap64:
         """Nothing waits any more; answers what did."""

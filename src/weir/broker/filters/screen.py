@@ -5,7 +5,7 @@ many messages in one turn of the loop, and at a large batch in steps of its own.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from weir.broker.dispatch.feed import Feed, Source
 from weir.broker.filters.compiled import CompiledFilter
@@ -42,7 +42,7 @@ class Screen:
         self._name = name
         self.filter: CompiledFilter | None = None
         #: Filters of single consumers, which leave nothing out for others.
-        self.others: tuple[CompiledFilter, ...] = ()
+        self.others: Collection[CompiledFilter] = ()
         #: How many messages were left out.
         self.filtered = 0
         self._masks = masks
@@ -120,7 +120,7 @@ class Screen:
                 if place == 0:
                     asyncio.get_running_loop().call_soon(wake)
                 return batches[:place] or None
-            self._spend(max(batch.count, _A_BATCH))
+            self._spend(max(batch.count, _A_BATCH) * len(unknown))
             for one in unknown:
                 self._masks.mask(one, batch)
         return batches

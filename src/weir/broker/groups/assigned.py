@@ -3,7 +3,7 @@
 Members of a group fetch by themselves, so a topic never sees them as consumers; it asks here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from weir.broker.api import ConsumerStats
 from weir.model.owned_names import plain_name
@@ -17,8 +17,9 @@ class GroupMembers:
     """One for all topics of a broker."""
 
     def __init__(self) -> None:
-        self._by_part: dict[TopicName, dict[str, tuple[ConsumerStats, ...]]] = {}
-        self._parts: dict[str, dict[TopicName, None]] = {}
+        #: Members by their ids, by the group, by the partition that they have.
+        self._by_part: dict[TopicName, dict[str, dict[str, ConsumerStats]]] = {}
+        self._parts: dict[str, dict[str, Sequence[TopicName]]] = {}
 
     def of(self, part: TopicName, group: str) -> tuple[ConsumerStats, ...]:
         """The members of the group that have this partition now; `group`: its plain name."""
@@ -30,26 +31,32 @@ class GroupMembers:
         found: dict[str, tuple[ConsumerStats, ...]] = {}
         for group, members in self._by_part.get(part, {}).items():
             name = plain_name(group)
-            found[name] = (*found.get(name, ()), *members)
+            found[name] = (*found.get(name, ()), *members.values())
         return found
 
-    def set(self, group: str, shares: Sequence[Share]) -> None:
+    def set(self, group: str, shares: Iterable[Share]) -> None:
         """From now on the group's work is divided like this, and in no other way."""
-        for part in self._parts.pop(group, {}):
+        self.change(group, list(self._parts.get(group, ())), shares)
+
+    def change(self, group: str, gone: Iterable[str], came: Iterable[Share]) -> None:
+        """Members of the group are gone (by their ids), and these have come; the others have what they had."""
+        for member_id in gone:
+            self._remove(group, member_id)
+        for member, parts in came:
+            if not parts:
+                continue
+            self._parts.setdefault(group, {})[member.name] = parts
+            for part in parts:
+                self._by_part.setdefault(part, {}).setdefault(group, {})[member.name] = member
+
+    def _remove(self, group: str, member_id: str) -> None:
+        members = self._parts.get(group, {})
+        for part in dict.fromkeys(members.pop(member_id, ())):
             groups = self._by_part[part]
-            del groups[group]
+            del groups[group][member_id]
+            if not groups[group]:
+                del groups[group]
             if not groups:
                 del self._by_part[part]
-        divided = _by_part(shares)
-        for part, members in divided.items():
-            self._by_part.setdefault(part, {})[group] = tuple(members)
-        if divided:
-            self._parts[group] = dict.fromkeys(divided)
-
-
-def _by_part(shares: Sequence[Share]) -> Mapping[TopicName, list[ConsumerStats]]:
-    divided: dict[TopicName, list[ConsumerStats]] = {}
-    for member, parts in shares:
-        for part in dict.fromkeys(parts):
-            divided.setdefault(part, []).append(member)
-    return divided
+        if not members:
+            self._parts.pop(group, None)

@@ -22,12 +22,20 @@ from weir.broker.api import (
     SyncRequest,
 )
 from weir.broker.coordinator_shards import CoordinatorShard, CoordinatorShards
-from weir.broker.groups.assigned import GroupMembers
+from weir.broker.groups.assigned import GroupMembers, Share
 from weir.broker.groups.group import Group
+from weir.broker.groups.member import Member
 from weir.broker.groups.model import GroupClaims, GroupSettings
 from weir.broker.groups.offsets import GroupOffsets
 from weir.broker.groups.recheck import follow_access
-from weir.broker.groups.records import encode_group, restore
+from weir.broker.groups.records import (
+    GroupRecords,
+    delete_departures,
+    delete_record,
+    read_departures,
+    read_groups,
+    restore,
+)
 from weir.broker.ports import OpenGuard
 from weir.model.errors import (
     GroupNotEmptyError,
@@ -44,13 +52,9 @@ from weir.model.owned_names import full_name
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
-from weir.wire.snapshots.groups import decode_departure, decode_group, encode_departure
 
 log = logging.getLogger(__name__)
 
-_RECORD = "group/"
-#: Members that left after their group's record was written. Written with the next record of the group: none.
-_DEPARTURE = "departure/"
 _MAX_NAME_BYTES = 1024
 #: So much of what a client calls itself is in the ids of its members: a protocol may have no room for more.
 _MAX_PREFIX = 250
@@ -86,6 +90,7 @@ class GroupCoordinator:
         #: Not before then is a group worth looking at again, to see whether its positions have expired.
         self._kept_until_ms: dict[str, int] = {}
         self._tasks = TaskScope("groups")
+        self._records = GroupRecords(self._clock, self._tasks)
 
     def start(self) -> None:
         self._tasks.spawn(self._sweep(), "sweep")
@@ -282,9 +287,8 @@ class GroupCoordinator:
         group = self._of(shard).get(name)
         if group is None:
             return GroupClaims("", frozenset(), tuple(found))
-        for member in group.members:
-            found.update(dict.fromkeys((*member.parts, *member.topics)))
-        return GroupClaims(group.role, frozenset(member.role for member in group.members), tuple(found))
+        found.update(dict.fromkeys(group.members.topics))
+        return GroupClaims(group.role, group.members.roles, tuple(found))
 
     async def exists(self, name: str) -> bool:
         _check_name(name)
@@ -320,11 +324,7 @@ class GroupCoordinator:
         if groups is None:
             for other in [other for other in self._groups if not other.alive]:
                 self._lost(other)
-            records = {
-                key.removeprefix(_RECORD): decode_group(shard.state.get(key) or b"")
-                for key in shard.state.keys(_RECORD)
-            }
-            departures = _departures(shard)
+            records, departures = read_groups(shard), read_departures(shard)
             groups = self._groups[shard] = {}
             for name, record in records.items():
                 groups[name] = self._new_group(shard, name)
@@ -332,7 +332,7 @@ class GroupCoordinator:
                 restore(groups[name], record, groups[name].departures)
                 self._show(groups[name])
             for name, members in departures.items():  # of groups that are forgotten
-                _delete_departures(shard, name, members)
+                delete_departures(shard, name, members)
             self._made[shard] = Counter(group.role for group in groups.values())
             shard.on_death(lambda: self._lost(shard))
         return groups
@@ -369,7 +369,7 @@ class GroupCoordinator:
     def _new_group(self, shard: CoordinatorShard, name: str, role: str = "") -> Group:
         store: Callable[[Group], asyncio.Future[WeirError | None]] = partial(self._store_in, shard)
         store_departures: Callable[[Group, Sequence[str]], asyncio.Future[WeirError | None]] = partial(
-            self._store_departures_in, shard
+            self._records.store_departures, shard
         )
         return Group(
             name,
@@ -378,35 +378,27 @@ class GroupCoordinator:
             store=store,
             store_departures=store_departures,
             changed=self._show,
+            changed_some=self._show_some,
             role=role,
         )
 
     def _show(self, group: Group) -> None:
         """Tell stats who has what."""
-        self._members.set(group.name, [(m.stats(group.generation), m.parts) for m in group.members if m.parts])
+        self._members.set(group.name, _shares(group, group.members))
+
+    def _show_some(self, group: Group, gone: Sequence[str], came: Sequence[Member]) -> None:
+        """The same, when only these have changed."""
+        self._members.change(group.name, gone, _shares(group, came))
 
     def _store_in(self, shard: CoordinatorShard, group: Group) -> "asyncio.Future[WeirError | None]":
-        """What is set before one flush is durable with it, so writing down is done at once."""
-        shard.state.put(_RECORD + group.name, encode_group(group))
-        _delete_departures(shard, group.name, group.departures)
-        group.departures = []
-        return self._tasks.spawn(_flushed(shard), f"store {group.name}")
-
-    def _store_departures_in(
-        self, shard: CoordinatorShard, group: Group, members: Sequence[str]
-    ) -> "asyncio.Future[WeirError | None]":
-        """A few bytes per member, however large the group is; departures of one moment share a write."""
-        for member_id in members:
-            shard.state.put(_departure_key(group.name, member_id), encode_departure(group.name, member_id))
-        group.departures += members
-        return self._tasks.spawn(_flushed(shard), f"store departures from {group.name}")
+        return self._records.store(shard, group)
 
     def _forget(self, shard: CoordinatorShard, name: str) -> None:
         group = self._drop(shard, name)
         if group is not None:
-            _delete_departures(shard, name, group.departures)
+            delete_departures(shard, name, group.departures)
             group.end(UnknownGroupError(f"group {full_name(name)!r} is deleted"))
-        shard.state.delete(_RECORD + name)
+        delete_record(shard, name)
         self._kept_until_ms.pop(name, None)
 
     # --- expiry -----------------------------------------------------------------------------------------
@@ -465,30 +457,8 @@ class GroupCoordinator:
             await self.offsets.expire_unread(group.name, before_ms, topics_read)
 
 
-def _departure_key(group: str, member_id: str) -> str:
-    return f"{_DEPARTURE}{group}/{member_id}"
-
-
-def _departures(shard: CoordinatorShard) -> dict[str, list[str]]:
-    """Ids of members that left, by their group."""
-    found: dict[str, list[str]] = {}
-    for key in shard.state.keys(_DEPARTURE):
-        group, member_id = decode_departure(shard.state.get(key) or b"")
-        found.setdefault(group, []).append(member_id)
-    return found
-
-
-def _delete_departures(shard: CoordinatorShard, group: str, members: Sequence[str]) -> None:
-    for member_id in members:
-        shard.state.delete(_departure_key(group, member_id))
-
-
-async def _flushed(shard: CoordinatorShard) -> WeirError | None:
-    try:
-        await shard.state.flush()
-    except WeirError as failed:
-        return failed
-    return None
+def _shares(group: Group, members: Iterable[Member]) -> list[Share]:
+    return [(member.stats(group.generation), member.parts) for member in members if member.parts]
 
 
 def _check_name(name: str) -> None:

@@ -1,16 +1,17 @@
 """One consumer group: who is in, which generation it is, who has which share.
 
 Everything here is decided at once, in plain functions; what a member must wait for is a future. `_tick` is called
-when the next deadline may have passed.
+when the next deadline may have passed. What one member asks costs the same however many others there are; what
+concerns all of them happens once per generation, and their answers are given in turns of the loop.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from weir.broker.api import GroupInfo, GroupState, Joined, JoinRequest, Synced, SyncRequest
 from weir.broker.groups.gathering import Gathering
-from weir.broker.groups.member import Member, answered, failure_of
+from weir.broker.groups.member import Member, Replies, answered, failure_of
 from weir.broker.groups.model import GroupEvent, GroupSettings, next_state
 from weir.broker.groups.protocols import check_fits, chosen
 from weir.broker.groups.roster import Roster
@@ -39,7 +40,7 @@ EMPTY, JOINING, SYNCING, STABLE, DEAD = GroupState
 class Group:
     """Made by the coordinator. `store` writes the group down, and answers, once that is durable, what went wrong;
     `store_departures` does so for the stored ids of members that are gone; `changed` is called when members or
-    their shares have changed."""
+    their shares have changed; `changed_some` when some members have gone (by their ids) or have other ids."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Group:
         store: "Callable[[Group], asyncio.Future[WeirError | None]]",
         store_departures: "Callable[[Group, Sequence[str]], asyncio.Future[WeirError | None]]",
         changed: "Callable[[Group], None]",
+        changed_some: "Callable[[Group, Sequence[str], Sequence[Member]], None]",
         role: str = "",
     ) -> None:
         self.name = name
@@ -75,7 +77,11 @@ class Group:
         #: Stored ids of members that are gone, as far as their departure is not written down.
         self._departed: list[str] = []
         self._changed = changed
+        self._changed_some = changed_some
         self._gathering = Gathering()
+        self._replies = Replies()
+        #: Members that have not joined the generation to come; known while the group is JOINING.
+        self._awaited: set[Member] = set()
         #: When members that have not asked for their share are given up.
         self._sync_by = NEVER
         self._dividing = -1  # the generation whose shares are being made durable
@@ -87,10 +93,8 @@ class Group:
         """MemberIdRequiredError: with the id to come again with."""
         self._check_alive()
         static = self.members.static(request.instance_id)
-        itself = (request.member_id, "" if static is None else static.id)
-        others = [m for m in self.members if m.id not in itself]
-        check_fits(request, self.protocol_type, list(self.members))
-        self._check_said(request, others)
+        check_fits(request, self.protocol_type, self.members)
+        self._check_said(request, {self.members.get(request.member_id), static})
         if request.member_id:
             return self._join_as(request)
         if static is not None:
@@ -98,13 +102,14 @@ class Group:
         self._check_room()
         member_id = make_id()
         if request.id_first and request.instance_id is None:
-            self.members.given[member_id] = self._living.monotonic() + request.session_s
-            self._alarm.at(self.members.given[member_id])
+            until = self._living.monotonic() + request.session_s
+            self.members.given.set(member_id, until)
+            self._alarm.at(until)
             raise MemberIdRequiredError(f"join again as {member_id}", member_id=member_id)
         return self._add(member_id, request)
 
     def _join_as(self, request: JoinRequest) -> "asyncio.Future[Joined]":
-        if request.instance_id is None and self.members.given.pop(request.member_id, None) is not None:
+        if request.instance_id is None and self.members.given.remove(request.member_id):
             return self._add(request.member_id, request)
         member = self._find(request.member_id, request.instance_id)
         same = member.says_the_same(request.protocols)
@@ -112,11 +117,11 @@ class Group:
         if (self.state is SYNCING and same) or (
             self.state is STABLE and same and member.id != self.members.leader
         ):
-            member.update(request)
+            self.members.update(member, request)
             self._touch(member)
             return answered(self._joined(member))
-        member.update(request)
-        waiter = member.await_join(_again())
+        self.members.update(member, request)
+        waiter = self._await_join(member)
         self._touch(member)
         self._rebalance(f"{member.id} joined again")
         return waiter
@@ -136,27 +141,27 @@ class Group:
             role=request.role,
             topics=tuple(request.topics),
         )
-        member.deadline = self._living.monotonic() + self._settings.new_member_s
-        self._alarm.at(member.deadline)
         if not self.members:
             self.protocol_type = request.protocol_type
         self.members.add(member)
-        waiter = member.await_join(_again())
+        self._give_until(member, self._settings.new_member_s)
+        waiter = self._await_join(member)
         self._gathering.somebody_came()
         self._rebalance(f"{member_id} joined")
         return waiter
 
     def _replace(self, member: Member, request: JoinRequest, member_id: str) -> "asyncio.Future[Joined]":
         """A static member is back under a new id: it has what its former self had, which is fenced."""
-        member.end(MemberFencedError(f"{member.instance_id!r} is {member_id} now"))
-        leader_before = self.members.leader
+        member.end(self._replies, MemberFencedError(f"{member.instance_id!r} is {member_id} now"))
+        leader_before, id_before = self.members.leader, member.id
         self.members.rename(member, member_id)
-        member.update(request)
+        likes_the_same = list(member.protocols) == list(request.protocols)
+        self.members.update(member, request)
         self._touch(member)
-        if self.state is STABLE and chosen(list(self.members)) == self.protocol:
-            self._changed(self)
+        if self.state is STABLE and (likes_the_same or chosen(self.members) == self.protocol):
+            self._changed_some(self, [id_before], [member])
             return self._keep_share(member, leader_before)
-        waiter = member.await_join(_again())
+        waiter = self._await_join(member)
         self._rebalance(f"the static member {member.instance_id} came back as {member_id}")
         return waiter
 
@@ -190,6 +195,10 @@ class Group:
             skip and leads,
         )
 
+    def _await_join(self, member: Member) -> "asyncio.Future[Joined]":
+        self._awaited.discard(member)
+        return member.await_join(self._replies, _again())
+
     # --- gathering --------------------------------------------------------------------------------------
 
     def _rebalance(self, why: str) -> None:
@@ -200,7 +209,12 @@ class Group:
                 member.owes_sync = False
                 if self.state is SYNCING:
                     member.assignment = b""  # what it had is nobody's by now
-                member.end_sync(RebalanceInProgressError(f"group {self.title!r} is divided anew"))
+                if member.sync is not None:
+                    self._touch(member)
+                    member.end_sync(
+                        self._replies, RebalanceInProgressError(f"group {self.title!r} is divided anew")
+                    )
+            self._awaited = {member for member in self.members if member.join is None}
             was_empty = self.state is EMPTY
             self._move(GroupEvent.REBALANCE)
             self._sync_by = NEVER
@@ -214,7 +228,7 @@ class Group:
 
     def _gather(self) -> None:
         """Go on if everyone is there."""
-        all_here = not self.members.given and all(m.join is not None for m in self.members)
+        all_here = not self.members.given and not self._awaited
         if self.state is JOINING and not self._gathering.assembling and all_here:
             self._gathered()
 
@@ -229,6 +243,7 @@ class Group:
             self._await_all()
             return
         self._gathering.end()
+        self._awaited.clear()
         self.generation += 1
         if not here:
             self._deserted()
@@ -236,7 +251,7 @@ class Group:
         leader = self.members.get(self.members.leader)
         if leader is None or leader.join is None:
             self.members.leader = here[0].id
-        self.protocol = chosen(list(self.members))
+        self.protocol = chosen(self.members)
         self._move(GroupEvent.GATHERED)
         self._sync_by = self._living.monotonic() + max(m.rebalance_s for m in self.members)
         self._alarm.at(self._sync_by)
@@ -244,7 +259,7 @@ class Group:
             member.new = False
             member.owes_sync = True
             self._touch(member)
-            member.end_join(self._joined(member))
+            member.end_join(self._replies, self._joined(member))
 
     def _deserted(self) -> None:
         self._move(GroupEvent.DESERTED)
@@ -271,16 +286,18 @@ class Group:
             return answered(self._synced(member))
         if member.id == self.members.leader and self._dividing != self.generation:
             self._check_size(request)
-        waiter = member.await_sync(_again())
+        waiter = member.await_sync(self._replies, _again())
         if member.id == self.members.leader and self._dividing != self.generation:
             self._divide(request)
         return waiter
 
-    def _check_said(self, request: JoinRequest, others: Sequence[Member]) -> None:
+    def _check_said(self, request: JoinRequest, itself: Iterable[Member | None]) -> None:
+        """`itself`: the member as it is so far, under one id or two."""
         settings = self._settings
         if request.size > settings.max_member_bytes:
             raise NotAllowedError(f"a member may say {settings.max_member_bytes} bytes of itself")
-        if request.size + sum(member.size for member in others) > settings.max_said_bytes:
+        others = self.members.said_bytes - sum(member.size for member in itself if member is not None)
+        if request.size + others > settings.max_said_bytes:
             raise GroupFullError(f"the members of group {self.title!r} say too much of themselves")
 
     def _check_size(self, request: SyncRequest) -> None:
@@ -292,7 +309,7 @@ class Group:
         left = self._settings.max_shown_parts
         for member in self.members:
             member.assignment = bytes(request.assignments.get(member.id, b""))
-            member.parts = tuple(dict.fromkeys(request.parts.get(member.id, ())))[:left]
+            self.members.show(member, tuple(dict.fromkeys(request.parts.get(member.id, ())))[:left], member.topics)
             left -= len(member.parts)
         self._store().add_done_callback(lambda stored: self._divided(generation, failure_of(stored)))
 
@@ -304,14 +321,16 @@ class Group:
             return
         if failure is not None:
             for member in self.members:
-                member.end_sync(failure)
+                if member.sync is not None:
+                    self._touch(member)
+                    member.end_sync(self._replies, failure)
             self._rebalance(f"the shares could not be stored: {failure}")
             return
         self._move(GroupEvent.DIVIDED)
         for member in self.members:
             if member.sync is not None:
                 self._touch(member)
-                member.end_sync(self._synced(member))
+                member.end_sync(self._replies, self._synced(member))
         self._changed(self)
 
     def _synced(self, member: Member) -> Synced:
@@ -332,7 +351,7 @@ class Group:
         """Members (id, instance id; an instance alone is enough) go. Answers what went wrong with each, and when
         the departures are durable; None if nothing has to be written for it."""
         results: list[WeirError | None] = []
-        gone = 0
+        gone: list[str] = []
         for member_id, instance_id in members:
             try:
                 gone += self._leave(member_id, instance_id)
@@ -340,21 +359,24 @@ class Group:
             except WeirError as refused:
                 results.append(refused)
         if gone:
-            self._left(f"{gone} members left")
+            self._left(gone, f"{len(gone)} members left")
         return results, self._write_departures()
 
-    def _leave(self, member_id: str, instance_id: str | None) -> int:
-        if instance_id is None and self.members.given.pop(member_id, None) is not None:
+    def _leave(self, member_id: str, instance_id: str | None) -> list[str]:
+        """Answers the id of the member that is gone, if it was one."""
+        if instance_id is None and self.members.given.remove(member_id):
             self._gather()
-            return 0
+            return []
         static = self.members.static(instance_id)
         if static is not None and not member_id:
             member_id = static.id
         self._remove(self._find(member_id, instance_id))
-        return 1
+        return [member_id]
 
     def _remove(self, member: Member) -> None:
         self.members.remove(member)
+        self._awaited.discard(member)
+        member.end(self._replies, UnknownMemberError(f"{member.id} is no longer in group {self.title!r}"))
         if member.stored_id:
             self._departed.append(member.stored_id)
 
@@ -373,12 +395,12 @@ class Group:
             member.stored_id = member.id
         return self._store_now(self)
 
-    def _left(self, why: str) -> None:
+    def _left(self, gone: Sequence[str], why: str) -> None:
         if self.state is JOINING:
             self._gather()
         else:
             self._rebalance(why)
-        self._changed(self)
+        self._changed_some(self, gone, ())
 
     def check_commit(
         self, member_id: str, generation: int, instance_id: str | None, *, transactional: bool = False
@@ -431,8 +453,8 @@ class Group:
         for member in self.members:
             parts = tuple(part for part in member.parts if may_consume(member.role, part))
             found |= len(parts) < len(member.parts)
-            member.parts = parts
-            member.topics = tuple(topic for topic in member.topics if may_consume(member.role, topic))
+            topics = tuple(topic for topic in member.topics if may_consume(member.role, topic))
+            self.members.show(member, parts, topics)
         return found
 
     def info(self) -> GroupInfo:
@@ -447,21 +469,26 @@ class Group:
     def _touch(self, member: Member) -> None:
         """It has said something."""
         if not member.new:
-            member.deadline = self._living.monotonic() + member.session_s
-            self._alarm.at(member.deadline)
+            self._give_until(member, member.session_s)
+
+    def _give_until(self, member: Member, seconds: float) -> None:
+        """It is given up unless it says something for so long."""
+        member.deadline = self._living.monotonic() + seconds
+        self.members.deadlines.set(member, member.deadline)
+        self._alarm.at(member.deadline)
 
     def _tick(self) -> None:
         now = self._living.monotonic()
-        for member_id in [member_id for member_id, until in self.members.given.items() if now >= until]:
-            del self.members.given[member_id]
-        silent = [m for m in self.members if m.silent(now)]
+        self.members.given.pop_due(now)
+        # Those that wait have no deadline from here on: they get one with their answer.
+        silent = {member: None for member in self.members.deadlines.pop_due(now) if member.silent(now)}
         if now >= self._sync_by:
             self._sync_by = NEVER
-            silent += [m for m in self.members if m.owes_sync and m not in silent]
+            silent.update((member, None) for member in self.members if member.owes_sync)
         for member in silent:
             self._remove(member)
         if silent:
-            self._left(f"{len(silent)} members said nothing")
+            self._left([member.id for member in silent], f"{len(silent)} members said nothing")
         self._gather()
         if self.state is JOINING and self._gathering.is_over(now):
             self._gathered()
@@ -469,8 +496,8 @@ class Group:
         self._alarm.at(self._next_deadline())
 
     def _next_deadline(self) -> float:
-        deadlines = [m.deadline for m in self.members if m.new or not m.waits]
-        return min([*deadlines, *self.members.given.values(), self._gathering.by, self._sync_by], default=NEVER)
+        first = self.members.deadlines.first(), self.members.given.first()
+        return min(*first, self._gathering.by, self._sync_by)
 
     def resume(self, members: Sequence[Member], leader: str, departed: Sequence[str] = ()) -> None:
         """Go on as it was written down: with these members, which have their shares. `departed`: those of them
@@ -495,8 +522,9 @@ class Group:
         self._move(GroupEvent.END)
         self._alarm.stop()
         for member in self.members:
-            member.end(why)
+            member.end(self._replies, why)
         self.members.clear()
+        self._awaited.clear()
         self._changed(self)
 
 

@@ -1,13 +1,15 @@
 """A member of a consumer group, as its group knows it."""
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from weir.broker.api import ConsumerStats, Flow, Joined, JoinRequest, MemberInfo, Synced
 from weir.model.errors import NotOwnerError, WeirError
 from weir.model.topics import TopicName
+from weir.wire.snapshots.groups import MemberRecord, encode_member
 
 T = TypeVar("T")
 
@@ -15,6 +17,8 @@ T = TypeVar("T")
 GENERATION = "weir.generation"
 _CLIENT_ID = "weir.client_id"
 _INSTANCE_ID = "weir.instance_id"
+#: Members of one group that are answered in one turn of the loop: each answer wakes a request, which goes on then.
+_ANSWERS_PER_TURN = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +50,10 @@ class Member:
     #: Whose it is, and what it says that it reads, as `JoinRequest` has it.
     role: str = ""
     topics: tuple[TopicName, ...] = ()
+    #: The topics of `parts` and `topics`, as the roster has counted them.
+    read: tuple[TopicName, ...] = ()
+    #: What is written down of it, as of the last time.
+    stored: "StoredMember | None" = None
     #: Its id in what was last written down of its group; "" if it is not in it.
     stored_id: str = ""
 
@@ -70,29 +78,29 @@ class Member:
     def says_the_same(self, protocols: Mapping[str, bytes]) -> bool:
         return list(self.protocols.items()) == list(protocols.items())
 
-    def await_join(self, over: WeirError) -> "asyncio.Future[Joined]":
+    def await_join(self, replies: "Replies", over: WeirError) -> "asyncio.Future[Joined]":
         """It joins; an earlier call of its own that still waits is ended with `over`."""
-        self.end_join(over)
+        self.end_join(replies, over)
         self.join = asyncio.get_running_loop().create_future()
         return self.join
 
-    def await_sync(self, over: WeirError) -> "asyncio.Future[Synced]":
-        self.end_sync(over)
+    def await_sync(self, replies: "Replies", over: WeirError) -> "asyncio.Future[Synced]":
+        self.end_sync(replies, over)
         self.owes_sync = False
         self.sync = asyncio.get_running_loop().create_future()
         return self.sync
 
-    def end_join(self, result: Joined | WeirError) -> None:
+    def end_join(self, replies: "Replies", result: Joined | WeirError) -> None:
         waiter, self.join = self.join, None
-        _end(waiter, result)
+        replies.give(waiter, result)
 
-    def end_sync(self, result: Synced | WeirError) -> None:
+    def end_sync(self, replies: "Replies", result: Synced | WeirError) -> None:
         waiter, self.sync = self.sync, None
-        _end(waiter, result)
+        replies.give(waiter, result)
 
-    def end(self, why: WeirError) -> None:
-        self.end_join(why)
-        self.end_sync(why)
+    def end(self, replies: "Replies", why: WeirError) -> None:
+        self.end_join(replies, why)
+        self.end_sync(replies, why)
 
     def info(self, protocol: str) -> MemberInfo:
         return MemberInfo(
@@ -125,9 +133,95 @@ class Member:
         )
 
 
-def _end(waiter: "asyncio.Future[T] | None", result: T | WeirError) -> None:
-    """Whoever waited may have gone."""
-    if waiter is None or waiter.done():
+class StoredMember:
+    """What is written down of a member, encoded at most once while the member does not change."""
+
+    __slots__ = ("data", "record")
+
+    def __init__(self, member: Member) -> None:
+        self.record = MemberRecord(
+            member.id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            member.session_s,
+            member.rebalance_s,
+            member.joined_ms,
+            member.protocols,
+            member.assignment,
+            member.parts,
+            member.role,
+        )
+        self.data: bytes | None = None
+
+    @classmethod
+    def of(cls, member: Member) -> "StoredMember":
+        if member.stored is None or not member.stored._is(member):
+            member.stored = cls(member)
+        return member.stored
+
+    def _is(self, member: Member) -> bool:
+        """Whether the member is as it was: values that change are replaced, so that identity tells."""
+        record = self.record
+        return (
+            record.id is member.id
+            and record.protocols is member.protocols
+            and record.assignment is member.assignment
+            and record.parts is member.parts
+            and record.client_id == member.client_id
+            and record.client_host == member.client_host
+            and record.session_s == member.session_s
+            and record.rebalance_s == member.rebalance_s
+            and record.role == member.role
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes that encoding it has yet to read, about."""
+        return 0 if self.data is not None else len(self.record.assignment) + _sizes(self.record.protocols)
+
+    def encode(self) -> bytes:
+        if self.data is None:
+            self.data = encode_member(self.record)
+        return self.data
+
+
+def _sizes(protocols: Mapping[str, bytes]) -> int:
+    return sum(len(name) + len(data) for name, data in protocols.items())
+
+
+class Replies:
+    """Answers the members of a group that wait: the first at once, many in turns of the loop, in their order."""
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[asyncio.Future[Any], Any]] = deque()
+        #: Answers of this turn.
+        self._given = 0
+
+    def give(self, waiter: "asyncio.Future[T] | None", result: T | WeirError) -> None:
+        if waiter is None or waiter.done():
+            return
+        if self._queue or self._given >= _ANSWERS_PER_TURN:
+            self._queue.append((waiter, result))
+            return
+        if not self._given:
+            waiter.get_loop().call_soon(self._next_turn)
+        self._given += 1
+        _end(waiter, result)
+
+    def _next_turn(self) -> None:
+        self._given = 0
+        while self._queue and self._given < _ANSWERS_PER_TURN:
+            waiter, result = self._queue.popleft()
+            if not self._given:
+                waiter.get_loop().call_soon(self._next_turn)
+            self._given += 1
+            _end(waiter, result)
+
+
+def _end(waiter: "asyncio.Future[T]", result: T | WeirError) -> None:
+    """The one that waited may have gone."""
+    if waiter.done():
         return
     if isinstance(result, WeirError):
         waiter.set_exception(result)

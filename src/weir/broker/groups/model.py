@@ -81,7 +81,7 @@ class GroupSettings:
 @dataclass(frozen=True, slots=True)
 class GroupClaims:
     """Whose a group is. `founder`: the role that made it; nobody if that was not noted. `parts`: where it has
-    positions or shares, or members say that they read."""
+    positions, and the topics of which members have partitions or say that they read them."""
 
     founder: str
     roles: frozenset[str]

@@ -243,7 +243,10 @@ class Limits:
     """Bounds that keep one client from hurting the others."""
 
     message_bytes: int = setting(
-        MESSAGE_SIZE, 16 * MIB, "The largest message (or batch) that a client may send; 128MiB at the most."
+        MESSAGE_SIZE,
+        16 * MIB,
+        "The largest message (or batch) that a client may send; 128MiB at the most. A compressed batch may have "
+        "four times as much when it is opened, but at least 64MiB and at most 129MiB.",
     )
     connections: int = setting(COUNT, 10_000, "Connections per Pulsar or Kafka listener at a time.")
     http_connections: int = setting(COUNT, 512, "Connections per HTTP listener at a time.")

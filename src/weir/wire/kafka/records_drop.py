@@ -3,7 +3,6 @@
 from weir.model.batch import Stamp
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
-from weir.wire.entry import MAX_PAYLOAD_BYTES
 from weir.wire.kafka.compression import compressor
 from weir.wire.kafka.records import COMPRESSION_BITS, parse_header, sealed
 from weir.wire.kafka.records_read import number, open_records
@@ -13,7 +12,7 @@ _LOOSE_BYTES = 256 * 1024
 _LOOSE_RATIO = 4
 
 
-def keep_records(batch: Buffer, wanted: int, base_offset: int = 0, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
+def keep_records(batch: Buffer, wanted: int, base_offset: int = 0, limit: int | None = None) -> bytes:
     """The batch with the records whose bits are set in `wanted`, bit 0 for the first offset; it takes as many
     offsets as before, and is not compressed, unless it was packed very well. Nothing of a record is decoded but
     its size."""

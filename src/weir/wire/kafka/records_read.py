@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
-from weir.wire.entry import MAX_PAYLOAD_BYTES
+from weir.wire.entry import OPENED
 from weir.wire.kafka.compression import decompress
 from weir.wire.kafka.records import HEADER_BYTES, BatchHeader, parse_header
 from weir.wire.kafka.records_build import Header, Record
@@ -19,12 +19,13 @@ _MAX_SHIFT = 63
 _MIN_TIME, _MAX_TIME = -(1 << 63), (1 << 63) - 1
 
 
-def open_records(batch: Buffer, header: BatchHeader, limit: int = MAX_PAYLOAD_BYTES) -> Buffer:
-    """The bytes of all records, decompressed."""
+def open_records(batch: Buffer, header: BatchHeader, limit: int | None = None) -> Buffer:
+    """The bytes of all records, decompressed: `limit` at most (`OPENED` if that is None)."""
+    limit = OPENED.max_bytes if limit is None else limit
     return decompress(header.compression, memoryview(batch)[HEADER_BYTES : header.size], limit)
 
 
-def iter_records(batch: Buffer, limit: int = MAX_PAYLOAD_BYTES) -> Iterator[Record]:
+def iter_records(batch: Buffer, limit: int | None = None) -> Iterator[Record]:
     """The records of a batch, read one by one as they are asked for; their offsets grow."""
     header = parse_header(batch)
     data = bytes(open_records(batch, header, limit))

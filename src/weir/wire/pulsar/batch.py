@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
-from weir.wire.entry import MAX_PAYLOAD_BYTES
+from weir.wire.entry import OPENED
 from weir.wire.pulsar.compression import Compression, decompress
 from weir.wire.pulsar.proto import api, parse, serialize
 
@@ -25,11 +25,17 @@ class Single(NamedTuple):
     payload: memoryview
 
 
-def open_payload(metadata: api.MessageMetadata, payload: Buffer, limit: int = MAX_PAYLOAD_BYTES) -> Buffer:
-    """The payload as its producer knew it before compression; a WireError if it is encrypted."""
+def open_payload(metadata: api.MessageMetadata, payload: Buffer, limit: int | None = None) -> Buffer:
+    """The payload as its producer knew it before compression; a WireError if it is encrypted, or has more bytes
+    than `limit` (`OPENED` if that is None)."""
     if metadata.encryption_keys:
         raise WireError("the payload is encrypted", hint="only a consumer with the key can read it")
-    return decompress(Compression(metadata.compression), payload, metadata.uncompressed_size, limit)
+    return decompress(
+        Compression(metadata.compression),
+        payload,
+        metadata.uncompressed_size,
+        OPENED.max_bytes if limit is None else limit,
+    )
 
 
 def iter_batch(payload: Buffer, count: int) -> Iterator[Single]:

@@ -14,7 +14,7 @@ from weir.model.errors import WireError
 from weir.model.ids import Buffer
 from weir.model.message import Message
 from weir.model.steps import STEP_MESSAGES, Steps
-from weir.wire.entry import MAX_PAYLOAD_BYTES
+from weir.wire.entry import OPENED
 from weir.wire.pulsar.batch import encode_batch, iter_batch, open_payload
 from weir.wire.pulsar.compression import Compression, compress
 from weir.wire.pulsar.message import is_batch, message_key, parse_metadata, seal_message, split_message
@@ -63,7 +63,7 @@ def announced_size(entry: Buffer) -> int:
     except WireError:
         return 0
     size = metadata.uncompressed_size if metadata.compression else 0
-    return size if size <= MAX_PAYLOAD_BYTES else 0
+    return size if size <= OPENED.max_bytes else 0
 
 
 def _schema_version(version: bytes) -> Headers:

@@ -76,7 +76,7 @@ def _static_member_is_new() -> Iterator[None]:
 
     def divide_anew(self: Group, member: Member, leader_before: str) -> "asyncio.Future[Joined]":
         keep_share(self, member, leader_before).add_done_callback(lambda done: done.exception())
-        waiter = member.await_join(WeirError("asked again"))
+        waiter = member.await_join(self._replies, WeirError("asked again"))
         self._rebalance("a mistake")
         return waiter
 
