@@ -94,3 +94,43 @@ def test_what_the_first_receiver_does_not_want_is_the_next_ones_unless_it_may_be
             await asyncio.gather(other, return_exceptions=True)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("turns", range(12))
+@pytest.mark.parametrize("fifo", [True, False])
+def test_what_comes_for_a_receiver_that_is_leaving_is_the_next_ones(fifo: bool, turns: int) -> None:
+    """It leaves in any turn of the loop between the arrival of a message and its answer."""
+
+    async def scenario() -> None:
+        queue, clock = OneQueue(), RealClock()
+        async with asyncio.timeout(60):
+            group = GroupTopic(
+                queue,  # type: ignore[arg-type]
+                clock,
+                TaskScope("test"),
+                Deadlines(clock),
+                topic=TopicName.parse("orders"),
+                group="billing",
+                settings=lambda: GroupSettings(fifo=fifo),
+                lives=lambda client: True,
+            )
+            leaving = asyncio.create_task(group.receive(Want("r", 1, 60_000), 60))
+            await queue.asked.wait()
+            queue.come.set_result(
+                [Delivery(Batch(0, 1, BatchFormat.MESSAGES, 0, encode_messages([Message(b"g", b"1")])))]
+            )
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            leaving.cancel()
+            (outcome,) = await asyncio.gather(leaving, return_exceptions=True)
+            while group._serving:
+                await asyncio.sleep(0)
+            if isinstance(outcome, asyncio.CancelledError):
+                (link,) = group.links.values()
+                assert not link.pending
+                still_in_the_queue = queue.come.done()
+                assert queue.given_back or link.spare or still_in_the_queue
+            else:
+                assert [found.offset for found in outcome] == [0]
+
+    asyncio.run(scenario())
