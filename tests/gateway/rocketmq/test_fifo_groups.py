@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from weir.server.compose.composed import ComposedBroker
 from weir.gateway.rocketmq.connection.settings import RocketmqSettings
 from weir.model.consumer_groups import GroupSettings, with_settings
 from weir.model.ledger import Quorum
 from weir.model.topics import NamespaceName, TopicName
 from weir.runtime import Runtime
+from weir.server.compose.composed import ComposedBroker
 from weir.stream.settings import StreamSettings
 from weir.testing.broker.fake_storage import compose_on_fakes, stage_composition
 from weir.testing.rocketmq.client import GrpcLink
@@ -43,8 +43,8 @@ class Held:
 
 @dataclass
 class Model:
-    """`sent`: bodies by message group, in order. `done`: acknowledged, or given to the dead letters. `unloaded`: out
-    when the broker let go of the topic, which counts for nothing."""
+    """`sent`: bodies by message group, in order. `done`: acknowledged, or given to the dead letters. `unloaded`:
+    out when the broker let go of the topic, which counts for nothing."""
 
     sent: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in MESSAGE_GROUPS})
     done: set[str] = field(default_factory=set)
