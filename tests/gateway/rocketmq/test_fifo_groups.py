@@ -44,13 +44,14 @@ class Held:
 @dataclass
 class Model:
     """`sent`: bodies by message group, in order. `done`: acknowledged, or given to the dead letters. `unloaded`:
-    out when the broker let go of the topic, which counts for nothing."""
+    out when the broker let go of the topic, which counts for nothing; `former`: their handles."""
 
     sent: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in MESSAGE_GROUPS})
     done: set[str] = field(default_factory=set)
     held: dict[str, Held] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
     unloaded: set[str] = field(default_factory=set)
+    former: dict[str, str] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
 
     def received(self, bodies: list[str], attempts: list[int], now_ms: int) -> None:
@@ -146,11 +147,12 @@ class Attack:
             self.receive: 8.0,
             self.wait_together: 2.0,
             self.ack: 6.0,
+            self.ack_from_before: 1.0,
             self.change: 3.0,
             self.bury: 1.0,
             self.pass_time: 3.0,
             self.die: 1.0,
-            self.unload: 0.5,
+            self.unload: 1.0,
         }
         for _ in range(steps):
             (kind,) = self._rng.choices(list(kinds), list(kinds.values()))
@@ -215,6 +217,17 @@ class Attack:
             else:
                 assert held.due_ms <= self._clock.wall_ms()
 
+    async def ack_from_before(self) -> None:
+        """What was received before the broker let go of the topic is its receiver's, unless another one has it."""
+        for name, handle in sorted(self.model.former.items()):
+            (code,) = await self._consumer.ack(NAME, handle)
+            self.model.log.append(f"{name} {code}")
+            if code == OK and name not in self.model.done:
+                held = self.model.held.pop(name, None)
+                assert held is None or held.due_ms <= self._clock.wall_ms(), f"{name} is somebody else's"
+                self.model.done.add(name)
+        self.model.former.clear()
+
     async def change(self) -> None:
         for name in self._some_held()[:1]:
             held = self.model.held[name]
@@ -259,6 +272,7 @@ class Attack:
         """What was received before may come again at once, in order."""
         await self._composed.broker.unload(TopicName.parse(NAME))
         self.model.unloaded.update(self.model.held)
+        self.model.former |= {name: held.handle for name, held in self.model.held.items()}
         self.model.held.clear()
 
     async def drain(self) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from weir.broker.api import Delivery
 from weir.gateway.rocketmq.consume.deadlines import Deadlines
+from weir.gateway.rocketmq.consume.links import Link
 from weir.gateway.rocketmq.consume.receiving import GroupTopic, Want
 from weir.model.batch import Batch, BatchFormat
 from weir.model.consumer_groups import GroupSettings
@@ -132,5 +133,21 @@ def test_what_comes_for_a_receiver_that_is_leaving_is_the_next_ones(fifo: bool, 
                 assert queue.given_back or link.spare or still_in_the_queue
             else:
                 assert [found.offset for found in outcome] == [0]
+
+    asyncio.run(scenario())
+
+
+def test_a_handle_from_before_the_queue_moved_is_not_taken_for_another_delivery() -> None:
+    async def scenario() -> None:
+        queue: Any = OneQueue()
+        deadlines = Deadlines(RealClock())
+        delivery = Delivery(Batch(0, 1, BatchFormat.MESSAGES, 0, encode_messages([Message(b"g", b"1")])))
+        before, after = (Link(0, queue, queue, deadlines, lambda client: True) for _ in range(2))
+        (former,) = before.hand_out([delivery], 60_000, "")
+        (latter,) = after.hand_out([delivery], 30_000, "")
+        assert before.has(former.handle)
+        assert after.has(latter.handle)
+        assert after.has(former.handle) is None
+        deadlines.close()
 
     asyncio.run(scenario())
