@@ -480,6 +480,18 @@ def test_ready_waits_while_the_window_is_full_and_append_refuses_beyond_twice_of
     simulated(scenario, settings=SMALL)
 
 
+def test_acknowledged_pieces_are_out_of_the_window_and_an_entry_follows_them(simulated: Simulated) -> None:
+    async def scenario(cluster: Any) -> None:
+        writer = await cluster.client.create(Quorum(1, 1, 1))
+        for number in range(20):  # three batches each
+            appended, _ = writer.append_pieces([(b"head", b"x" * 200)] * 3)
+            assert await appended == 3 * number
+            assert writer._unacknowledged_bytes == 0
+        assert await writer.append(b"x") == 60
+
+    simulated(scenario, settings=SMALL)
+
+
 def test_what_a_slow_bookie_has_not_answered_counts_against_the_window(simulated: Simulated) -> None:
     async def scenario(cluster: Any) -> None:
         writer = await cluster.client.create(Quorum(2, 2, 1))

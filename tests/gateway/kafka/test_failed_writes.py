@@ -3,6 +3,7 @@
 A real broker over a fake bookie whose answers are held back, failed or fenced.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -124,6 +125,26 @@ def test_a_batch_behind_a_failed_one_is_refused_until_that_is_sent_again(failure
         assert await sender.stored() == ["m0", "m1", "m2"]
 
     conversation(talk, idempotent=True)
+
+
+@with_both
+@with_each
+def test_a_write_behind_a_failed_one_is_answered_in_time_while_storage_keeps_failing(
+    failure: BookieError, idempotent: bool
+) -> None:
+    async def talk(stage: Stage, bookie: FakeBookie, sender: Sender) -> None:
+        bookie.failure = failure
+        codes = []
+        for _ in range(4):
+            async with asyncio.timeout(6):
+                codes.append(await sender.send(1, timeout_ms=5000))
+        assert set(codes) <= RETRIABLE
+        assert Code.REQUEST_TIMED_OUT in codes
+        bookie.failure = None
+        await sender.send_until_stored(1)
+        assert (await sender.stored())[-1] == "m1"
+
+    conversation(talk, idempotent=idempotent)
 
 
 @with_both

@@ -273,6 +273,7 @@ def test_a_transaction_over_partitions_of_several_brokers_is_all_or_nothing(
 # --- administrators -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:alter_configs has been deprecated")  # by the client; brokers serve it
 def test_topics_are_administered_by_any_broker(brokers: ManyBrokers) -> None:
     first, second, third = (AdminClient({"bootstrap.servers": brokers.address(name)}) for name in brokers.running)
     name = f"managed-{uuid4().hex[:8]}"

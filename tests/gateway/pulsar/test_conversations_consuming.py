@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from weir.model.errors import BookieUnavailableError
 from weir.wire.pulsar.ids import ack_set_from_bits
 from weir.wire.pulsar.message import split_message
 from weir.wire.pulsar.proto import api
@@ -174,6 +175,30 @@ def test_what_another_connection_delivered_is_found_in_the_log(play: Play) -> No
         await stage.later(1)
         assert consumer.acked == [(1, 6), (6, 7)]
         assert consumer.acked_up_to == [10, 5]
+
+    play(conversation)
+
+
+def test_an_acknowledgement_that_cannot_be_looked_up_is_not_confirmed(play: Play) -> None:
+    async def conversation(stage: Any) -> None:
+        topic = await stage.fill(1, 5, 5)
+        peer = await stage.peer()
+        await peer.subscribe(TOPIC)
+        read = topic.read
+
+        async def fail(*_: Any) -> Any:
+            raise BookieUnavailableError("the bookie is down")
+
+        individual = api.CommandAck.Individual
+        codes = []
+        for request, reading in enumerate((fail, read)):
+            topic.read = reading
+            peer.say(api.CommandAck(consumer_id=1, ack_type=individual, message_id=[place(1)], request_id=request))
+            answer = await peer.hear(api.CommandAckResponse)
+            assert answer.request_id == request
+            codes.append(answer.HasField("error"))
+        assert codes == [True, False]
+        assert topic.consumers[0].acked == [(1, 6)]
 
     play(conversation)
 

@@ -259,6 +259,60 @@ def test_what_is_acknowledged_of_a_batch_that_came_in_part_does_not_come_again(
     assert consumer.receive(TIMEOUT_MS).data() == b"next"
 
 
+@pytest.mark.parametrize("by_index", [False, True])
+def test_only_messages_of_a_batch_that_fail_each_time_become_dead_letters(
+    client: pulsar.Client, talk: Any, topic: str, by_index: bool
+) -> None:
+    """A negative acknowledgement names the whole batch. Without acknowledgements by index all of it fails once."""
+    policy = {"weir.retry.schedule": "0s", "weir.retry.max-deliveries": "3"}
+    consumer = client.subscribe(
+        topic,
+        "s",
+        Shared,
+        properties=policy,
+        batch_index_ack_enabled=by_index,
+        negative_ack_redelivery_delay_ms=100,
+    )
+    letters = client.subscribe(f"{topic}-s-DLQ", "letters", Shared)
+    producer = client.create_producer(topic, **talk.batches(20))
+    talk.send(producer, talk.numbered(60))
+    bad = set(talk.numbered(60)[::20])
+    seen: Counter[bytes] = Counter()
+    while min(seen[each] for each in bad) < 3:
+        message = consumer.receive(TIMEOUT_MS)
+        seen[message.data()] += 1
+        if message.data() in bad:
+            consumer.negative_acknowledge(message)
+        else:
+            consumer.acknowledge(message)
+    assert set(talk.receive(letters, len(bad))) == bad
+    talk.nothing_more(letters, client.create_producer(f"{topic}-s-DLQ"))
+    assert {seen[each] for each in set(talk.numbered(60)) - bad} == {1 if by_index else 2}
+    talk.nothing_more(consumer, client.create_producer(topic))
+
+
+@pytest.mark.parametrize("by_index", [False, True])
+def test_what_of_a_batch_comes_again_to_a_client_that_counts_itself(
+    client: pulsar.Client, talk: Any, topic: str, by_index: bool
+) -> None:
+    """As with Apache Pulsar: without a retry policy of the subscription, counts are those of entries."""
+    consumer = client.subscribe(
+        topic, "s", Shared, batch_index_ack_enabled=by_index, negative_ack_redelivery_delay_ms=100
+    )
+    talk.send(client.create_producer(topic, **talk.batches(5)), talk.numbered(10))
+    for message in [consumer.receive(TIMEOUT_MS) for _ in range(10)]:
+        if message.data() == b"000002":
+            consumer.negative_acknowledge(message)
+        else:
+            consumer.acknowledge(message)
+    again = [consumer.receive(TIMEOUT_MS) for _ in range(1 if by_index else 5)]
+    assert {message.redelivery_count() for message in again} == {1}
+    assert [message.data() for message in again] == ([b"000002"] if by_index else talk.numbered(5))
+    for message in again:
+        consumer.acknowledge(message)
+    talk.nothing_more(consumer, client.create_producer(topic))
+
+
 def test_an_acknowledgement_of_a_part_from_before_a_break_is_not_taken_for_the_whole_batch(
     connect: Callable[[Any], pulsar.Client], weir_broker: Any, topic: str
 ) -> None:

@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import grpc
 import pytest
 from rocketmq.grpc_protocol import definition_pb2 as d
 from rocketmq.grpc_protocol import service_pb2 as s
@@ -30,9 +31,18 @@ class Answering(Broker):
         self._said.put(s.TelemetryCommand(settings=settings))
         self._stream = self.stub.Telemetry(iter(self._said.get, None), metadata=self.metadata, timeout=60)
         next(self._stream)
-        threading.Thread(target=self._answer, daemon=True).start()
+        self._thread = threading.Thread(target=self._answer, daemon=True)
+        self._thread.start()
 
     def _answer(self) -> None:
+        """Until the test cancels the stream."""
+        try:
+            self._answer_all()
+        except grpc.RpcError as ended:
+            if ended.code() is not grpc.StatusCode.CANCELLED:
+                raise
+
+    def _answer_all(self) -> None:
         ok = d.Status(code=d.Code.OK)
         for command in self._stream:
             match command.WhichOneof("command"):
@@ -48,6 +58,7 @@ class Answering(Broker):
     def close(self) -> None:
         self._said.put(None)
         self._stream.cancel()
+        self._thread.join(60)
         super().close()
 
 

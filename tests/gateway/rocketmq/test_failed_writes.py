@@ -24,6 +24,8 @@ from weir.wire.rocketmq.proto import api, set_ms
 FAILURES = {"failed": BookieUnavailableError("the disk is full"), "fenced": LedgerFencedError("taken over")}
 TOPIC, GROUP = api.Resource(name="orders"), api.Resource(name="billing")
 OK = api.Code.OK
+#: What clients try again.
+RETRIED = {api.Code.HA_NOT_AVAILABLE, api.Code.MASTER_PERSISTENCE_TIMEOUT}
 
 with_each = pytest.mark.parametrize("failure", list(FAILURES.values()), ids=list(FAILURES))
 
@@ -35,7 +37,7 @@ class Client:
         self._link = link
         self.clock = runtime.clock
 
-    def begin(self, *bodies: str, **system: Any) -> int:
+    def begin(self, *bodies: str, deadline: bytes = b"", **system: Any) -> int:
         """One request with these messages: its stream."""
         kind = api.MessageType.FIFO if "message_group" in system else api.MessageType.NORMAL
         system.setdefault("message_type", kind)
@@ -47,7 +49,13 @@ class Client:
             )
             for body in bodies
         ]
-        return self._link.begin("SendMessage", api.SendMessageRequest(messages=messages), ends=True)
+        request = api.SendMessageRequest(messages=messages)
+        return self._link.begin("SendMessage", request, ends=True, deadline=deadline)
+
+    async def status(self, stream: int) -> int:
+        """The code of the whole request."""
+        answer = await self._link.next(stream, api.SendMessageResponse)
+        return int(answer.status.code)
 
     async def codes(self, *streams: int) -> list[int]:
         """The code of each message, and nothing that only stored messages have for the others."""
@@ -186,6 +194,43 @@ def test_a_send_that_times_out_is_refused_and_later_ones_follow_in_their_order()
         for body in ("m1", "m2"):
             await client.send_until_stored(body)
         assert (await client.stored())[-2:] == ["m1", "m2"]
+
+    conversation(talk)
+
+
+@pytest.mark.parametrize("system", [{}, {"message_group": "g"}], ids=["normal", "fifo"])
+@with_each
+def test_a_send_behind_a_failed_one_is_answered_in_time_while_storage_keeps_failing(
+    failure: BookieError, system: dict[str, str]
+) -> None:
+    async def talk(client: Client, bookie: FakeBookie) -> None:
+        bookie.failure = failure
+        assert await client.send("m1", **system) != [OK]
+        for deadline, limit_s in ((b"3S", 3), (b"1S", 1), (b"", 11)):
+            stream = client.begin("m2", deadline=deadline, **system)
+            async with asyncio.timeout(limit_s):
+                assert await client.status(stream) in RETRIED
+        bookie.failure = None
+        await client.send_until_stored("m3", **system)
+        stored = await client.stored()
+        assert "m2" not in stored
+        assert stored[-1] == "m3"
+
+    conversation(talk)
+
+
+@pytest.mark.parametrize(("deadline", "limit_s"), [(b"5S", 5), (b"", 11)], ids=["said", "unsaid"])
+def test_a_send_that_the_storage_does_not_answer_is_answered_before_its_client_gives_up(
+    deadline: bytes, limit_s: int
+) -> None:
+    async def talk(client: Client, bookie: FakeBookie) -> None:
+        bookie.hold()
+        stream = client.begin("m1", deadline=deadline)
+        async with asyncio.timeout(limit_s):
+            assert await client.status(stream) == api.Code.MASTER_PERSISTENCE_TIMEOUT
+        bookie.release()
+        assert await client.send("m2") == [OK]
+        assert await client.stored() == ["m0", "m1", "m2"]
 
     conversation(talk)
 

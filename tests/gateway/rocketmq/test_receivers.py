@@ -7,6 +7,7 @@ import pytest
 
 from weir.broker.api import Delivery
 from weir.gateway.rocketmq.consume.deadlines import Deadlines
+from weir.gateway.rocketmq.consume.links import Link
 from weir.gateway.rocketmq.consume.receiving import GroupTopic, Want
 from weir.model.batch import Batch, BatchFormat
 from weir.model.consumer_groups import GroupSettings
@@ -92,5 +93,61 @@ def test_what_the_first_receiver_does_not_want_is_the_next_ones_unless_it_may_be
                 assert [found.offset for found in await other] == [1, 2]
                 assert not queue.given_back
             await asyncio.gather(other, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("turns", range(12))
+@pytest.mark.parametrize("fifo", [True, False])
+def test_what_comes_for_a_receiver_that_is_leaving_is_the_next_ones(fifo: bool, turns: int) -> None:
+    """It leaves in any turn of the loop between the arrival of a message and its answer."""
+
+    async def scenario() -> None:
+        queue, clock = OneQueue(), RealClock()
+        async with asyncio.timeout(60):
+            group = GroupTopic(
+                queue,  # type: ignore[arg-type]
+                clock,
+                TaskScope("test"),
+                Deadlines(clock),
+                topic=TopicName.parse("orders"),
+                group="billing",
+                settings=lambda: GroupSettings(fifo=fifo),
+                lives=lambda client: True,
+            )
+            leaving = asyncio.create_task(group.receive(Want("r", 1, 60_000), 60))
+            await queue.asked.wait()
+            queue.come.set_result(
+                [Delivery(Batch(0, 1, BatchFormat.MESSAGES, 0, encode_messages([Message(b"g", b"1")])))]
+            )
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            leaving.cancel()
+            (outcome,) = await asyncio.gather(leaving, return_exceptions=True)
+            while group._serving:
+                await asyncio.sleep(0)
+            if isinstance(outcome, asyncio.CancelledError):
+                (link,) = group.links.values()
+                assert not link.pending
+                still_in_the_queue = queue.come.done()
+                assert queue.given_back or link.spare or still_in_the_queue
+            else:
+                assert [found.offset for found in outcome] == [0]
+
+    asyncio.run(scenario())
+
+
+def test_a_handle_from_before_the_queue_moved_is_not_taken_for_another_delivery() -> None:
+    async def scenario() -> None:
+        queue: Any = OneQueue()
+        deadlines = Deadlines(RealClock())
+        delivery = Delivery(Batch(0, 1, BatchFormat.MESSAGES, 0, encode_messages([Message(b"g", b"1")])))
+        before, after = (Link(0, queue, queue, deadlines, lambda client: True) for _ in range(2))
+        (former,) = before.hand_out([delivery], 60_000, "")
+        (latter,) = after.hand_out([delivery], 30_000, "")
+        assert before.has(former.handle)
+        assert after.has(latter.handle)
+        assert after.has(former.handle) is None
+        deadlines.close()
 
     asyncio.run(scenario())

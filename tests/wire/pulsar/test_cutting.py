@@ -46,6 +46,25 @@ def test_it_has_those_that_are_wanted_in_their_order(payloads: list[bytes], kind
     assert places == [at for at in range(len(payloads)) if wanted >> at & 1]
 
 
+@pytest.mark.parametrize(
+    ("count", "wanted", "parts"),
+    [
+        (5, 0b11011, [(0, 1), (1, 1), (3, 1), (4, 1)]),
+        (1025, (1 << 1025) - 1, [(at, min(3, 1025 - at)) for at in range(0, 1025, 3)]),
+    ],
+    ids=["each", "very-large"],
+)
+def test_messages_are_separated(count: int, wanted: int, parts: list[tuple[int, int]]) -> None:
+    payloads = [b"%d" % number for number in range(count)]
+    cut = cut_entry(entry_of(payloads, Compression.LZ4), count, wanted, separate=True)
+    assert cut is not None
+    assert [(part.first, part.messages) for part in cut] == parts
+    for part in cut:
+        split = split_message(memoryview(part.payload))
+        messages = iter_batch(open_payload(parse_metadata(split), split.payload), part.messages)
+        assert [bytes(one.payload) for one in messages] == payloads[part.first : part.first + part.messages]
+
+
 @pytest.mark.parametrize("spoilt", ["encrypted", "single", "damaged"])
 def test_what_cannot_be_opened_is_not_cut(spoilt: str) -> None:
     parts = split_message(memoryview(entry_of([b"a", b"b"], Compression.NONE)))

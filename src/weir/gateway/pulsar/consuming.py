@@ -13,7 +13,9 @@ from weir.gateway.pulsar.unacked import EntryPosition, Unacked
 from weir.model.errors import ConnectionLostError, ConsumerClosedError, ReadStuckError, WeirError
 from weir.model.ids import Buffer
 from weir.runtime.turns import UNIT_BYTES
+from weir.wire.pulsar.cutting import Part
 from weir.wire.pulsar.hot import BrokerEntries, Deliveries
+from weir.wire.pulsar.ids import unacknowledged
 from weir.wire.pulsar.proto import api
 from weir.wire.pulsar.refusals import NO_REQUEST
 from weir.wire.translation import PulsarEntry
@@ -145,8 +147,7 @@ class ConsumerLink:
             payload, messages = said_entry = translate(batch) if first is None else first
             first = None
             wanted = delivery.wanted
-            # Whoever acknowledged a batch in part knows ack sets, and what he saw stays where it was.
-            parts = cut(said_entry, batch, wanted) if wanted is not None and self.consumer.gets_parts else None
+            parts = self._parts(said_entry, delivery) if self.consumer.gets_parts else None
             if parts is None:
                 # One message that stands for a batch which cannot be opened is no batch for its client.
                 hidden = (wanted or 0) if messages == batch.count else 0
@@ -169,6 +170,21 @@ class ConsumerLink:
                     break
         self._session.outbox.say_all(buffers)
         return said
+
+    def _parts(self, entry: PulsarEntry, delivery: Delivery) -> list[Part] | None:
+        """The entries that a batch is sent as; None for the batch as it is.
+
+        A negative acknowledgement of one message names its whole entry, so all of its messages count as failed.
+        When they are delivered again, each is an entry of its own: only those that fail again count again.
+        """
+        batch, wanted = delivery.batch, delivery.wanted
+        separate = delivery.redelivered > 0 and batch.count > 1 and not self.alone
+        if wanted is None:
+            if not separate:
+                return None
+            wanted = unacknowledged(batch.count)
+        # Whoever acknowledged a batch in part knows ack sets, and what he saw stays where it was.
+        return cut(entry, batch, wanted, separate=separate)
 
     def _head(self, delivery: Delivery, place: EntryPosition, size: int, last: int, wanted: int = 0) -> bytes:
         """What stands before a message of `size` bytes, whose last one has the offset `last`; `wanted`: bits of an

@@ -16,11 +16,12 @@ def translate(batch: Batch) -> PulsarEntry:
     return pulsar_entry(batch)
 
 
-def cut(entry: PulsarEntry, batch: Batch, wanted: int) -> list[Part] | None:
-    """Those of its messages that are wanted, neighbours as entries of their own; None if it cannot be cut."""
+def cut(entry: PulsarEntry, batch: Batch, wanted: int, *, separate: bool) -> list[Part] | None:
+    """Those of its messages that are wanted, neighbors as one entry, or each as its own if `separate`; None if it
+    cannot be cut."""
     if entry.messages != batch.count:  # one message that stands for a batch which cannot be opened
         return None
-    return cut_entry(entry.payload, batch.count, wanted)
+    return cut_entry(entry.payload, batch.count, wanted, separate=separate)
 
 
 def is_long(batch: Batch) -> bool:

@@ -17,7 +17,8 @@ Handler: TypeAlias = "Callable[[Call, Any], Outcome]"
 @dataclass(frozen=True, slots=True)
 class Method:
     """`streams`: the answer is any number of messages, which the handler sends itself. `converses`: so is the
-    request, and the handler is called for each message of it."""
+    request, and the handler is called for each message of it. `stores`: it is refused before its client gives up
+    if what it carries is not stored by then."""
 
     name: str
     request: Any
@@ -25,6 +26,7 @@ class Method:
     handler: Handler
     streams: bool = False
     converses: bool = False
+    stores: bool = False
 
 
 #: By HTTP/2's `:path`.
@@ -33,11 +35,13 @@ _MODULES = ("routes", "clients", "sending", "receiving", "settling", "offsets", 
 
 
 def calls(
-    name: str, request: Any, response: Any, *, streams: bool = False, converses: bool = False
+    name: str, request: Any, response: Any, *, streams: bool = False, converses: bool = False, stores: bool = False
 ) -> Callable[[Handler], Handler]:
     def enter(handler: Handler) -> Handler:
         path = f"/{SERVICE}/{name}".encode()
-        METHODS[path] = Method(name, request, response, handler, streams=streams, converses=converses)
+        METHODS[path] = Method(
+            name, request, response, handler, streams=streams, converses=converses, stores=stores
+        )
         return handler
 
     return enter

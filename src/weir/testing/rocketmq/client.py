@@ -48,8 +48,8 @@ class GrpcLink:
             raise ConnectionLostError(f"{method} had no answer")
         return [answer.FromString(one) for one in found]
 
-    def begin(self, method: str, request: Any, *, ends: bool = False) -> int:
-        """Send the first message of a call: its stream."""
+    def begin(self, method: str, request: Any, *, ends: bool = False, deadline: bytes = b"") -> int:
+        """Send the first message of a call: its stream. `deadline`: as `grpc-timeout` has it."""
         self._stream += 2
         stream = self._stream
         block = hpack.encode(
@@ -61,6 +61,7 @@ class GrpcLink:
                 (b"content-type", b"application/grpc"),
                 (b"x-mq-client-id", self._client_id),
                 (b"x-mq-language", b"JAVA"),
+                *([(b"grpc-timeout", deadline)] if deadline else []),
             ]
         )
         body = grpc.message(request.SerializeToString())

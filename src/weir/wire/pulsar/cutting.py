@@ -23,8 +23,13 @@ class Part(NamedTuple):
     messages: int
 
 
-def cut_entry(entry: Buffer, count: int, wanted: int) -> list[Part] | None:
-    """Of an entry of `count` messages those whose bits are set; None if it cannot be opened, as if encrypted."""
+#: An entry becomes at most about this many parts when its messages are separated: each costs an encoding.
+_MAX_SEPARATED = 512
+
+
+def cut_entry(entry: Buffer, count: int, wanted: int, *, separate: bool = False) -> list[Part] | None:
+    """Of an entry of `count` messages those whose bits are set; None if it cannot be opened, as if encrypted.
+    `separate`: neighbors are entries of their own, too; in a very large batch, short runs of neighbors."""
     try:
         parts = split_message(memoryview(entry), verify=False)
         metadata = parse_metadata(parts)
@@ -34,7 +39,11 @@ def cut_entry(entry: Buffer, count: int, wanted: int) -> list[Part] | None:
     except WireError:
         return None
     found = []
-    for first, end in runs_of(wanted):
+    runs = runs_of(wanted)
+    if separate:
+        length = -(-wanted.bit_count() // _MAX_SEPARATED)
+        runs = [(at, min(at + length, end)) for first, end in runs for at in range(first, end, length)]
+    for first, end in runs:
         payload = encode_batch(singles[first:end])
         metadata.num_messages_in_batch = end - first
         metadata.uncompressed_size = len(payload)

@@ -6,7 +6,7 @@ opened anew after the broker closed it. All requests of a receive buffer are pub
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -165,6 +165,17 @@ class Publishing:
         self, missing: list[Key], request: m.ProduceRequest, version: int, answer: Answer
     ) -> None:
         failures: dict[Key, WeirError] = {}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(1, request.timeout_ms) / 1000):
+                await self._open_all(missing, failures)
+        late = [key for key in missing if key not in self._links and key not in failures]
+        failures |= dict.fromkeys(late, RefusedError(Code.REQUEST_TIMED_OUT, "its storage does not answer"))
+        if _joins(request, version):
+            failures |= await self._join(request, version)
+        await self._session.turns.through(self._publish(request, version, answer, failures))
+
+    async def _open_all(self, missing: Sequence[Key], failures: dict[Key, WeirError]) -> None:
+        """A partition cannot be written to until it is known what a failed write left behind."""
         for first in range(0, len(missing), _OPENED_AT_ONCE):
             some = missing[first : first + _OPENED_AT_ONCE]
             opened = await asyncio.gather(*map(self._open, some), return_exceptions=True)
@@ -173,9 +184,6 @@ class Publishing:
                     failures[key] = failure
                 elif failure is not None:
                     raise failure
-        if _joins(request, version):
-            failures |= await self._join(request, version)
-        await self._session.turns.through(self._publish(request, version, answer, failures))
 
     def _unjoined(self, request: m.ProduceRequest, version: int) -> Unjoined:
         by_id = version >= _BY_ID_SINCE

@@ -21,12 +21,9 @@ from weir.wire.rocketmq.proto import parse
 GATEWAY = "rocketmq"
 #: Makes an answer at this broker.
 Here: TypeAlias = Callable[[], Awaitable[Any]]
-#: How long a queue that is on its way is waited for, unless the client gives up before; and between two looks.
-_PATIENCE_S = 10.0
+#: Between two looks for a queue that is on its way.
 _PAUSE_S = 0.05
 _MOST_PAUSE_S = 0.5
-#: So much earlier than the client gives up it is answered.
-_MARGIN_S = 0.3
 #: How long other brokers have to take notice.
 _TELL_S = 1.0
 
@@ -78,7 +75,7 @@ async def _routed(
     if call.handed_on and here is not None:
         return await here()
     clock = call.session.clock
-    due, pause_s = clock.monotonic() + patience_s(call), _PAUSE_S
+    due, pause_s = clock.monotonic() + call.patience_s, _PAUSE_S
     while True:
         owner = await find()
         try:
@@ -86,7 +83,7 @@ async def _routed(
                 return await here()
             if not owner.broker_id:
                 raise NotOwnerError("nobody has the queue now")
-            return made(await hand_on(call, owner.broker_id, request, patience_s(call)))
+            return made(await hand_on(call, owner.broker_id, request, call.patience_s))
         except (*MOVED, PeerUnavailableError, PeerBusyError) as moved:
             if isinstance(moved, PeerUnavailableError) and moved.sent and not twice:
                 raise
@@ -94,11 +91,6 @@ async def _routed(
                 raise
         await clock.sleep(pause_s)
         pause_s = min(pause_s * 2, _MOST_PAUSE_S)
-
-
-def patience_s(call: Call) -> float:
-    remaining_s = call.remaining_s
-    return _PATIENCE_S if remaining_s is None else max(0.0, min(_PATIENCE_S, remaining_s - _MARGIN_S))
 
 
 async def hand_on(call: Call, broker_id: str, request: Any, wait_s: float, about: Sequence[str] = ()) -> list[Any]:

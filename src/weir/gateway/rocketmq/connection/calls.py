@@ -18,6 +18,9 @@ CLIENT_ID, NAMESPACE, LANGUAGE, VERSION = (
     b"x-mq-client-version",
 )
 _TIMEOUT = b"grpc-timeout"
+#: How long a client waits that does not say, and how much earlier than it gives up it is answered.
+PATIENCE_S = 10.0
+MARGIN_S = 0.3
 
 
 class Call:
@@ -29,10 +32,12 @@ class Call:
     __slots__ = (
         "_begun",
         "_due",
+        "_limit_s",
         "about",
         "client_id",
         "done",
         "headers",
+        "heard_at",
         "method",
         "reader",
         "role",
@@ -59,13 +64,25 @@ class Call:
         self.task: asyncio.Task[Any] | None = None
         self.done = False
         self._begun = False
-        limit_s = grpc.timeout_s(headers.get(_TIMEOUT, b""))
-        self._due = None if limit_s is None else session.clock.monotonic() + limit_s
+        self.heard_at = session.clock.monotonic()
+        self._limit_s = limit_s = grpc.timeout_s(headers.get(_TIMEOUT, b""))
+        self._due = None if limit_s is None else self.heard_at + limit_s
 
     @property
     def remaining_s(self) -> float | None:
         """How long the client waits for the answer; None if it did not say."""
         return None if self._due is None else max(0.0, self._due - self.session.clock.monotonic())
+
+    @property
+    def patience_s(self) -> float:
+        """How long it may wait for something that its answer needs."""
+        remaining_s = self.remaining_s
+        return PATIENCE_S if remaining_s is None else max(0.0, min(PATIENCE_S, remaining_s - MARGIN_S))
+
+    def is_late(self, now: float, interval_s: float) -> bool:
+        """Whether its client will have given up when it is looked at again, an interval later."""
+        limit_s = PATIENCE_S if self._limit_s is None else self._limit_s
+        return now >= self.heard_at + limit_s - min(limit_s / 2, MARGIN_S + interval_s)
 
     @property
     def knows_new_types(self) -> bool:

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 #: What a call costs of a turn.
 _CALL_UNITS = 8
+_NOT_STORED = "the message was not stored in time; send it again"
 
 
 class Session:
@@ -127,6 +128,7 @@ class Session:
 
     def overdue(self, now: float) -> str | None:
         limits = self.limits
+        self._refuse_late(now)
         stalled_at = self._outbox.stalled_at
         if stalled_at is not None and now - stalled_at > limits.stall_timeout_s:
             return "it does not read what it is sent"
@@ -143,6 +145,15 @@ class Session:
         if silent_s > limits.idle_timeout_s and not self.calls:
             return "it has no calls, and says nothing"
         return None
+
+    def _refuse_late(self, now: float) -> None:
+        """Answer what is not stored before its client gives up; the client sends it again."""
+        interval_s = self.settings.sweep_interval_s
+        for call in [call for call in self.calls.values() if call.method.stores]:
+            if call.is_late(now, interval_s):
+                call.refuse(status_of(Refused(api.Code.MASTER_PERSISTENCE_TIMEOUT, _NOT_STORED)))
+                if call.task is not None:  # what is not on its way yet is not stored later
+                    call.task.cancel()
 
     async def _settle(self, receiving: "asyncio.Task[None]") -> None:
         """Calls that wait for messages are answered at once; others finish; the client may hang up meanwhile."""

@@ -14,6 +14,9 @@ from weir.wire.rocketmq.handles import ReceiptHandle
 if TYPE_CHECKING:
     from weir.gateway.rocketmq.consume.deadlines import Deadlines
 
+#: What a handle has room for.
+_MAX_DELIVERY = 2**32 - 1
+
 
 class Received(NamedTuple):
     """A message on its way to a consumer."""
@@ -59,7 +62,8 @@ class Link:
         self.spare: list[Delivery] = []
         self._deadlines = deadlines
         self._lives = lives
-        self._deliveries = 0
+        #: Begins elsewhere in each life of a link: a handle of an earlier one is nobody's.
+        self._deliveries = deadlines.now_ms() & _MAX_DELIVERY
 
     @property
     def alive(self) -> bool:
@@ -89,7 +93,7 @@ class Link:
         return found
 
     def _hold(self, offset: int, attempt: int, due_ms: int, client: str) -> ReceiptHandle:
-        self._deliveries += 1
+        self._deliveries = self._deliveries + 1 & _MAX_DELIVERY
         self.pending[offset] = Pending(self._deliveries, attempt, due_ms, client)
         if not client or not self._lives(client):
             self._deadlines.add(due_ms, self, offset, self._deliveries)
@@ -98,7 +102,9 @@ class Link:
     def has(self, handle: ReceiptHandle) -> Pending | None:
         """What the handle is about, if that delivery is still somebody's."""
         found = self.pending.get(handle.offset)
-        return found if found is not None and found.delivery == handle.delivery else None
+        if found is None or (found.delivery, found.due_ms) != (handle.delivery, handle.visible_ms):
+            return None
+        return found
 
     def ack(self, offset: int) -> None:
         self.pending.pop(offset, None)

@@ -142,6 +142,9 @@ class GroupTopic:
         self._leave_line(receiver)
         if not receiver.future.done():
             receiver.future.set_result(found)
+            return
+        for link, deliveries in found:  # it is leaving: its call was ended in this turn of the loop
+            self._leave(link, deliveries)
 
     def _fail(self, receiver: _Receiver, why: ReadStuckError) -> None:
         self._leave_line(receiver)

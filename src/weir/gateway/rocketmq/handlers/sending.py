@@ -1,7 +1,8 @@
 """SendMessage: one message or several of one topic, and RecallMessage."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,7 @@ from weir.wire.rocketmq.proto import api, ms_of
 _T = api.MessageType
 
 
-@calls("SendMessage", api.SendMessageRequest, api.SendMessageResponse)
+@calls("SendMessage", api.SendMessageRequest, api.SendMessageResponse, stores=True)
 def send_message(call: Call, request: Any) -> Any:
     messages = request.messages
     if not messages:
@@ -52,8 +53,23 @@ def send_message(call: Call, request: Any) -> Any:
 async def _open_and_send(call: Call, topic: TopicName, parent: TopicName, request: Any) -> Any:
     if topic != parent:
         await call.session.services.broker.partitions(parent, role=call.role)
-    apart = _send(call, await call.session.publishing.topic(call.role, topic), parent, request)
+    async with _patiently(call, topic):
+        opened = await call.session.publishing.topic(call.role, topic)
+    apart = _send(call, opened, parent, request)
     return None if apart is None else await apart
+
+
+@asynccontextmanager
+async def _patiently(call: Call, topic: TopicName) -> AsyncIterator[None]:
+    """A topic cannot be written to until it is known what a failed write left behind. Its client does not wait
+    longer than it said."""
+    try:
+        async with asyncio.timeout(call.patience_s):
+            yield
+    except TimeoutError:
+        raise Refused(
+            api.Code.HA_NOT_AVAILABLE, f"{topic} cannot be written to for now: its storage does not answer"
+        ) from None
 
 
 def _send(call: Call, topic: PublishedTopic, parent: TopicName, request: Any) -> Coroutine[Any, Any, Any] | None:
@@ -87,7 +103,8 @@ def _send(call: Call, topic: PublishedTopic, parent: TopicName, request: Any) ->
 
 async def _send_apart(call: Call, topic: PublishedTopic, request: Any, numbers: Sequence[int]) -> Any:
     """Some of the messages, or all, are for queues that other brokers have, or that came to this one since."""
-    await topic.open()
+    async with _patiently(call, topic.name):
+        await topic.open()
     targets = [(number, topic.producer(number)) for number in numbers]
     if all(producer is not None for _, producer in targets):
         _put(call, topic, request.messages, targets)
