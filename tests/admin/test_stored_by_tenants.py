@@ -83,6 +83,18 @@ def test_a_stream_says_when_its_role_has_lost_its_rights(guarded: Any) -> None:
     assert told["denied"]
 
 
+@pytest.mark.parametrize(
+    "sql",
+    ["SELECT a FROM t WHERE a IN (" + "1," * 6_000 + "1)", "SELECT " + "(" * 60 + "1" + ")" * 60 + " FROM t"],
+)
+def test_a_stream_whose_query_is_too_large_for_its_runner_is_refused(guarded: Any, sql: str) -> None:
+    path = "/admin/weir/v1/streams/acme/orders/large"
+    answer = guarded.ask("PUT", path, {"sql": sql, "sources": []}, token=token("owner"))
+    assert answer.status == 400
+    assert b"the query" in answer.body
+    assert guarded.ask("GET", path, token=token("owner")).status == 404
+
+
 def test_a_tenant_cannot_have_the_runner_of_functions_remove_subscriptions_of_others(guarded: Any) -> None:
     """The runner of a function removes the subscriptions that the properties of the function's topic name."""
     said = {"input persistent://emca/private/ledger": "an id"}
