@@ -56,6 +56,31 @@ def test_acknowledged_messages_stay_acknowledged_after_a_restart(
     run(scenario)
 
 
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_a_position_beyond_the_end_of_the_log_moves_to_it_before_the_first_new_message(
+    run: Callable, one_by_one: bool
+) -> None:
+    """As after `weir salvage`, or from a disk that lost what it had confirmed: else it would skip what comes."""
+
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        producer, consumer = await bench.producer(topic), await bench.consumer(topic)
+        await bench.publish(producer, "a", "b")
+        consumer.ack([(0, 1)])
+        subscription = topic.subscriptions[consumer.subscription]
+        subscription.cursor.ack(2 if one_by_one else 0, 40)
+        subscription.save()
+        await consumer.persisted()
+        for left in (["b", "c"] if one_by_one else ["c"], ["d"]):
+            topic = await bench.topic()
+            producer, consumer = await bench.producer(topic), await bench.consumer(topic)
+            await bench.publish(producer, left[-1])
+            assert await bench.receive(consumer, len(left), ack=True) == left
+            await consumer.persisted()
+
+    run(scenario)
+
+
 def test_credit_is_never_exceeded_by_more_than_a_batch(run: Callable) -> None:
     async def scenario(bench) -> None:
         topic = await bench.topic()

@@ -1,5 +1,6 @@
 """The subscriptions of one topic: found, made and deleted, and the limits that its policies set them."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -39,6 +40,8 @@ from weir.stream.cursor import Cursor
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
 from weir.wire.snapshots.subscriptions import decode_subscription
+
+log = logging.getLogger(__name__)
 
 
 class Given(NamedTuple):
@@ -115,6 +118,24 @@ class Subscriptions:
         #: What policies are about to delete unread.
         self.unread: tuple[UnreadWarning, ...] = ()
         self.by_name.update(_load_subscriptions(self._around, state))
+
+    async def move_to_end(self) -> None:
+        """Subscriptions whose positions are beyond the end of the log move to it, durably before the first new
+        message: they would skip new messages until the log has grown to their positions. A log can end earlier
+        than it did: its last messages were lost with a damaged disk."""
+        end, moved = self._stream.end_offset, False
+        for name, subscription in self.by_name.items():
+            before = subscription.cursor.mark_delete + 1
+            if subscription.cursor.cut(end):
+                moved = True
+                subscription.save()
+                log.warning(
+                    "%s: subscription %s was at offset %d, and the log ends at %d (its last messages are lost); "
+                    "it continues at %d",
+                    *(self._topic, name, before, end, min(before, end)),
+                )
+        if moved:
+            await self._state.flush(unless_full=True)
 
     @property
     def source(self) -> DecidedLog:
