@@ -63,6 +63,29 @@ def test_a_consumer_cannot_name_another_tenants_topic_for_its_dead_letters(guard
         client.subscribe(topic, "mine", shared, properties=own)
 
 
+def test_a_stored_policy_whose_roles_may_not_produce_there_does_not_hold(guarded: Any) -> None:
+    """Earlier releases stored policies without a check, and grants are taken back."""
+    admin, topic = token("admin"), "persistent://acme/orders/died"
+    grant = "namespaces/emca/private/permissions/owner"
+    guarded.do("POST", grant, ["produce"], token=admin)
+    guarded.do("PUT", "persistent/acme/orders/died", token=admin)
+    guarded.do("POST", "persistent/acme/orders/died/retry", POLICY, token=token("owner"))
+    ledger, own = POLICY["deadLetterTopic"], f"{topic}-s-DLQ"
+    with contextlib.closing(pulsar.Client(guarded.url, authentication=pulsar.AuthenticationToken(admin))) as client:
+        failing = client.subscribe(topic, "s", pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=1)
+        producer = client.create_producer(topic)
+        letters = {name: client.subscribe(name, "look") for name in (ledger, own)}
+        for number, goes_to in enumerate((ledger, own, ledger)):
+            guarded.do("POST" if goes_to == ledger else "DELETE", grant, ["produce"], token=admin)
+            producer.send(b"%d" % number)
+            failing.negative_acknowledge(failing.receive(60_000))
+            assert letters[goes_to].receive(60_000).data() == b"%d" % number
+            other = letters[own if goes_to == ledger else ledger]
+            with pytest.raises(pulsar.Timeout):
+                other.receive(1)
+    guarded.do("DELETE", grant, token=admin)
+
+
 def test_a_stream_says_when_its_role_has_lost_its_rights(guarded: Any) -> None:
     """Its runner may read everything, and stops what is denied."""
     admin, source = token("admin"), "persistent://emca/private/ledger"
