@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
@@ -10,9 +11,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from weir.client import functions as rest
 from weir.client.admin import topic_path
-from weir.client.blocking import ask_v2
+from weir.client.blocking import Access, ask_v2
+from weir.functions import subscribing
 from weir.functions.subscribing import leave_dropped, subscribe
-from weir.model.errors import StaleEpochError
+from weir.model.errors import NotAllowedError, StaleEpochError
 from weir.model.functions import Function, FunctionWanted
 from weir.model.topics import TopicName
 
@@ -94,6 +96,26 @@ def test_a_function_of_the_same_name_as_a_deleted_one_takes_nothing_of_that_for_
     subscribe(bench.access, function)
     leave_dropped(bench.access, function)
     assert kept_for(bench, gone) == [*gone.inputs]
+
+
+def test_a_subscription_whose_removal_is_refused_is_removed_by_the_next_worker(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = bench.deploy(ECHO, inputs=2)
+    after = without_last_input(bench, function)
+    asked = subscribing.ask_v2
+
+    def refusing(access: Access, verb: str, path: str, body: object = None) -> Any:
+        if verb == "DELETE" and "/subscription/" in path:
+            raise NotAllowedError("not now")
+        return asked(access, verb, path, body)
+
+    monkeypatch.setattr(subscribing, "ask_v2", refusing)
+    leave_dropped(bench.access, after)
+    monkeypatch.undo()
+    assert kept_for(bench, function) == [*function.inputs]
+    leave_dropped(bench.access, after)
+    assert kept_for(bench, function) == [*function.inputs[:1]]
 
 
 @pytest.fixture
