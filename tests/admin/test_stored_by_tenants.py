@@ -71,7 +71,9 @@ def test_a_stored_policy_whose_roles_may_not_produce_there_does_not_hold(guarded
     guarded.do("PUT", "persistent/acme/orders/died", token=admin)
     guarded.do("POST", "persistent/acme/orders/died/retry", POLICY, token=token("owner"))
     ledger, own = POLICY["deadLetterTopic"], f"{topic}-s-DLQ"
-    with contextlib.closing(pulsar.Client(guarded.url, authentication=pulsar.AuthenticationToken(admin))) as client:
+    with contextlib.closing(
+        pulsar.Client(guarded.url, authentication=pulsar.AuthenticationToken(admin))
+    ) as client:
         failing = client.subscribe(topic, "s", pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=1)
         producer = client.create_producer(topic)
         letters = {name: client.subscribe(name, "look") for name in (ledger, own)}

@@ -177,6 +177,11 @@ def test_what_was_dropped_and_never_ran_again_goes_when_the_function_is_deleted(
     assert kept_for(bench, function) == []
 
 
+def _batches(folder: Path) -> list[int]:
+    """Those that a part of Spark's checkpoint names."""
+    return sorted(int(one.name) for one in folder.iterdir() if one.name.isdigit())
+
+
 @pytest.mark.spark
 @pytest.mark.soak
 @pytest.mark.timeout(900)
@@ -195,10 +200,11 @@ def test_on_spark_a_dropped_input_goes_and_a_batch_that_was_planned_with_it_is_f
         bench.read(output, 1)
         bench.produce(dropped, ["2"])
         bench.read(output, 2)
+        noted = [folder / function.id / name for name in ("offsets", "commits")]
+        wait(lambda: _batches(noted[0]) == _batches(noted[1]), "the last batch is not finished")
         rest.want(bench.access, function.name, FunctionWanted.STOPPED)
         wait(lambda: state_of(bench, function) == "stopped", "it does not stop")
-        commits = [one for one in (folder / function.id / "commits").iterdir() if one.name.isdigit()]
-        max(commits, key=lambda one: int(one.name)).unlink()  # as if it had been killed at the end of the batch
+        (noted[1] / str(max(_batches(noted[1])))).unlink()  # as if it had been killed at the end of the batch
         assert kept_for(bench, function) == [*function.inputs]
         without_last_input(bench, function, on="spark", master="local[2]")
         bench.produce(dropped, ["3"])

@@ -117,7 +117,7 @@ def test_a_write_whose_transactions_another_one_has_ended_fails_and_can_be_done_
 
 
 def test_a_write_that_commits_first_ends_the_other_one_of_its_epoch_and_its_rows_count(topics: Topics) -> None:
-    """The driver of the killed client commits while the resumed one writes: `resume` continues with what is there."""
+    """The driver of the killed client commits while the resumed one writes: `resume` then finds its rows."""
     topic = topics.create()
     given = {"kafka.bootstrap.servers": topics.servers, "topic": topic, "sinkId": "raced", "sinkEpoch": "0"}
     killed, resumed = (BatchWriter(parse_sink(given)) for _ in range(2))

@@ -47,7 +47,7 @@ def test_a_stored_query_has_a_limited_size(sql: str, says: str) -> None:
 
 
 def test_literals_and_comments_count_as_one_or_nothing() -> None:
-    for text in ("'" + "( a" * 20_000 + "'", '"' + "\\\"(" * 20_000 + '"', "`" + "( " * 20_000 + "`"):
+    for text in ("'" + "( a" * 20_000 + "'", '"' + '\\"(' * 20_000 + '"', "`" + "( " * 20_000 + "`"):
         check_query_size(f"SELECT {text} FROM t")
     check_query_size("SELECT 1 -- " + "( a" * 20_000 + "\n FROM t /* " + "( *" * 10_000 + " */")
 

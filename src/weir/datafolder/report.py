@@ -27,7 +27,12 @@ def report_fields(report: FolderSurvey) -> dict[str, Any]:
         "lostMessages": lost_messages(report),
         "lostMetadataChanges": report.meta.lost_changes,
         "positionsBeyondEnd": [
-            {"topic": one.topic, "subscription": one.subscription, "offset": one.offset, "endOffset": one.end_offset}
+            {
+                "topic": one.topic,
+                "subscription": one.subscription,
+                "offset": one.offset,
+                "endOffset": one.end_offset,
+            }
             for one in report.positions
         ],
         "adopted": list(report.adopted),

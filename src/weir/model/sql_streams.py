@@ -116,7 +116,9 @@ def check_query_size(sql: str) -> None:
             raise SqlError(
                 f"the query nests more than {MAX_SQL_NESTING} brackets", hint="write WITH name AS (...) SELECT ..."
             )
-        if tokens > MAX_SQL_TOKENS:
-            raise SqlError(
-                f"the query has more than {MAX_SQL_TOKENS:,} words and symbols", hint=_HOW_SMALLER
-            )
+        check_token_count(tokens)
+
+
+def check_token_count(tokens: int) -> None:
+    if tokens > MAX_SQL_TOKENS:
+        raise SqlError(f"the query has more than {MAX_SQL_TOKENS:,} words and symbols", hint=_HOW_SMALLER)

@@ -122,8 +122,8 @@ class TopicLetters:
             if self._refused.get(subscription.name) != named:
                 self._refused[subscription.name] = named
                 log.warning(
-                    "%s: the policy of subscription %s names %s for dead letters, which is refused: %s (%s). They go "
-                    "to %s",
+                    "%s: the policy of subscription %s names %s for dead letters, which is refused: %s (%s). They "
+                    "go to %s",
                     *(self._topic, subscription.name, named, denied.what, denied.hint, default),
                 )
             return default

@@ -118,7 +118,7 @@ class FilesSource(RowSource):
         return None
 
     def _position_of(self, path: str) -> int:
-        """How many records of a file were written. Others than the connector may write to the topic of positions."""
+        """How many records of a file were written. Other roles may have written to the topic of positions."""
         found = self.positions.get(path, 0)
         if not isinstance(found, int) or isinstance(found, bool) or found < 0:
             raise ConnectorError(

@@ -14,7 +14,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from weir.model.errors import SqlError
-from weir.model.sql_streams import check_query_size
+from weir.model.sql_streams import check_query_size, check_token_count
 from weir.spark.sql.distinct import Distinct, find_distincts
 from weir.spark.sql.table_options import TableOptions, without_options
 from weir.spark.sql.tokens import BACKTICKS, SEE_DOCS
@@ -176,6 +176,7 @@ def find_query(tokens: Sequence[Token], sql: str, *, safe: bool = False) -> Quer
     a stored query may be."""
     if safe and tokens:
         check_query_size(sql[tokens[0].start : tokens[-1].end + 1])
+        check_token_count(len(tokens))  # as the parser counts, which ends some comments elsewhere
     try:
         return _found(tokens, sql, safe=safe)
     except RecursionError:
