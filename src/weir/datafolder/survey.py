@@ -143,8 +143,8 @@ async def survey_folder(
 def _positions_beyond_end(report: FolderSurvey) -> Iterator[PositionBeyondEnd]:
     for stream, positions in sorted(report.chart.positions.items()):
         topic, end = topic_of_stream(stream), _end_of(report, stream)
-        for name, at in sorted(positions.items()) if end is not None else ():
-            if at > end:
+        for name, at in sorted(positions.items()):
+            if end is not None and at > end:
                 yield PositionBeyondEnd(stream if topic is None else str(topic), name, at, end)
 
 
