@@ -63,6 +63,31 @@ def test_a_consumer_cannot_name_another_tenants_topic_for_its_dead_letters(guard
         client.subscribe(topic, "mine", shared, properties=own)
 
 
+def test_a_stored_policy_whose_roles_may_not_produce_there_does_not_hold(guarded: Any) -> None:
+    """Earlier releases stored policies without a check, and grants are taken back."""
+    admin, topic = token("admin"), "persistent://acme/orders/died"
+    grant = "namespaces/emca/private/permissions/owner"
+    guarded.do("POST", grant, ["produce"], token=admin)
+    guarded.do("PUT", "persistent/acme/orders/died", token=admin)
+    guarded.do("POST", "persistent/acme/orders/died/retry", POLICY, token=token("owner"))
+    ledger, own = POLICY["deadLetterTopic"], f"{topic}-s-DLQ"
+    with contextlib.closing(
+        pulsar.Client(guarded.url, authentication=pulsar.AuthenticationToken(admin))
+    ) as client:
+        failing = client.subscribe(topic, "s", pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=1)
+        producer = client.create_producer(topic)
+        letters = {name: client.subscribe(name, "look") for name in (ledger, own)}
+        for number, goes_to in enumerate((ledger, own, ledger)):
+            guarded.do("POST" if goes_to == ledger else "DELETE", grant, ["produce"], token=admin)
+            producer.send(b"%d" % number)
+            failing.negative_acknowledge(failing.receive(60_000))
+            assert letters[goes_to].receive(60_000).data() == b"%d" % number
+            other = letters[own if goes_to == ledger else ledger]
+            with pytest.raises(pulsar.Timeout):
+                other.receive(1)
+    guarded.do("DELETE", grant, token=admin)
+
+
 def test_a_stream_says_when_its_role_has_lost_its_rights(guarded: Any) -> None:
     """Its runner may read everything, and stops what is denied."""
     admin, source = token("admin"), "persistent://emca/private/ledger"
@@ -81,6 +106,18 @@ def test_a_stream_says_when_its_role_has_lost_its_rights(guarded: Any) -> None:
     (told,) = guarded.do("GET", "/admin/weir/v1/streams", token=admin)
     assert told["role"] == "owner"
     assert told["denied"]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["SELECT a FROM t WHERE a IN (" + "1," * 6_000 + "1)", "SELECT " + "(" * 60 + "1" + ")" * 60 + " FROM t"],
+)
+def test_a_stream_whose_query_is_too_large_for_its_runner_is_refused(guarded: Any, sql: str) -> None:
+    path = "/admin/weir/v1/streams/acme/orders/large"
+    answer = guarded.ask("PUT", path, {"sql": sql, "sources": []}, token=token("owner"))
+    assert answer.status == 400
+    assert b"the query" in answer.body
+    assert guarded.ask("GET", path, token=token("owner")).status == 404
 
 
 def test_a_tenant_cannot_have_the_runner_of_functions_remove_subscriptions_of_others(guarded: Any) -> None:

@@ -41,6 +41,7 @@ def test_a_file_is_read_with_its_defaults_and_its_secrets_by_name() -> None:
     [
         (("{ env = \"SHOP_PASSWORD\" }", '"hunter2"'), "password is a secret"),
         (("user=weir", "user=weir password=hunter2"), "has a password in it"),
+        (("user=weir", "user=weir sslpassword=hunter2"), "has a password in it"),
         (("host=db dbname=shop user=weir", "postgresql://weir:hunter2@db/shop"), "has a password in it"),
         (('type = "postgresql"', 'type = "oracle"'), "there is no source 'oracle'"),
         (('column = "id"', ""), "needs column"),

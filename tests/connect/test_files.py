@@ -52,6 +52,52 @@ def test_lines_of_json_come_once_also_if_the_runner_dies_within_a_file(
     assert bytes(weir.messages(unique)[3][1].key or b"") == b"3"
 
 
+def test_a_link_that_leads_out_of_the_folder_is_not_read(weir: Weir, folder: Path, unique: str) -> None:
+    """Whoever may write into the folder must not have the runner read other files of its machine."""
+    outside = folder.parent / f"{folder.name}-secret"
+    outside.mkdir()
+    (outside / "s.json").write_text('{"n": -1}\n')
+    (folder / "file.json").symlink_to(outside / "s.json")
+    (folder / "sub").symlink_to(outside)
+    (folder / "a.json").write_text('{"n": 1}\n')
+    (folder / "b.json").symlink_to("a.json")
+    with weir.task(unique, source(unique, folder)) as running:
+        running.until(lambda: len(weir.values(unique)) == 2)
+        running.steps()
+    assert [row["n"] for row in weir.values(unique)] == [1, 1]
+
+
+def test_a_link_in_place_of_a_file_being_written_is_replaced_and_not_followed(
+    weir: Weir, folder: Path, tmp_path: Path, unique: str
+) -> None:
+    store = Store(weir.job(unique, sink(unique, folder)))
+    other = tmp_path / "other"
+    other.write_text("kept")
+    (folder / f".new.{os.getpid()}").symlink_to(other)
+    store.write("new", b"data")
+    assert (folder / "new").read_bytes() == b"data"
+    assert other.read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        (b"a.json", b'"../../etc/passwd"', "is not a number of records"),
+        (b"a.json", b"-7", "is not a number of records"),
+        (b"a.json", b"{", "is not a position"),
+        (b"\xff", b"1", "is not a position"),
+    ],
+)
+def test_positions_that_another_role_has_written_are_refused_with_what_to_do(
+    weir: Weir, folder: Path, unique: str, key: bytes, value: bytes, told: str
+) -> None:
+    (folder / "a.json").write_text('{"n": 1}\n')
+    weir.fill(weir.create(f"connect-{unique}-positions"), [(key, value)])
+    with pytest.raises(ConnectorError, match=told) as bad, weir.task(unique, source(unique, folder)) as running:
+        running.steps()
+    assert "remove the connector" in (bad.value.hint or "")
+
+
 def test_csv_is_typed_by_the_topics_schema(weir: Weir, folder: Path, unique: str) -> None:
     weir.create(unique)
     columns = [("id", "int"), ("price", "double"), ("note", "string")]

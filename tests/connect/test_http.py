@@ -316,3 +316,11 @@ def test_a_value_that_is_not_as_its_schema_says_is_a_dead_letter_or_is_told_with
         running.until(lambda: running.task.status.lag == 0)
     assert [one["value"] for one in api.posted] == [{"n": 0}, {"n": 2}]
     assert len(weir.messages(f"{unique}-DLQ")) == 1
+
+
+@pytest.mark.parametrize("cursor", ["..", "../admin", "a/../../admin", "..\\x", "."])
+def test_a_cursor_does_not_lead_to_another_path(weir: Weir, unique: str, cursor: str) -> None:
+    url = "http://127.0.0.1:9/pages/{cursor}"
+    said = {"topic": unique, "source": {"type": "http", "url": url, "cursor": "next", "start": cursor}}
+    with weir.task(unique, said) as running, pytest.raises(ConnectorError, match="would lead to another path"):
+        running.steps()

@@ -221,6 +221,27 @@ def test_a_damaged_record_of_the_journal_costs_only_the_entries_that_are_hit(
     _all_but_the_lost(report, into)
 
 
+def test_a_position_beyond_the_end_of_what_is_left_moves_to_the_end(filled: Folders, tmp_path: Path) -> None:
+    """The end of the log is lost without a trace, and the positions behind it are not: the subscription has to get
+    what is sent next, and so has a consumer group."""
+    source, into = tmp_path / "data", tmp_path / "new"
+    shutil.copytree(filled.crashed, source)
+    path, first = _journal(source, b"b 10")
+    data = bytearray(path.read_bytes())
+    begin, end = first // 4096 * 4096, (data.find(b"b 39") // 4096 + 1) * 4096
+    data[begin:end] = bytes(end - begin)
+    path.write_bytes(data)
+    report = _saved(source, into)
+    (moved,) = [one for one in report.positions if one.topic == f"{NAME}b"]
+    assert (moved.subscription, moved.offset) == ("s", ACKED)
+    assert moved.end_offset <= 10
+    (told,) = json.loads((into / "salvage.json").read_text())["positionsBeyondEnd"]
+    assert (told["subscription"], told["offset"], told["endOffset"]) == ("s", ACKED, moved.end_offset)
+    found = asyncio.run(left(into))
+    assert found["b"] == list(range(moved.end_offset))
+    assert found["b/s"] == [], "nothing but what is sent now"
+
+
 def test_what_a_crash_leaves_is_whole(filled: Folders, tmp_path: Path) -> None:
     source = tmp_path / "data"
     shutil.copytree(filled.crashed, source)

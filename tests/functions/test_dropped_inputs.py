@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
@@ -10,9 +11,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from weir.client import functions as rest
 from weir.client.admin import topic_path
-from weir.client.blocking import ask_v2
+from weir.client.blocking import Access, ask_v2
+from weir.functions import subscribing
 from weir.functions.subscribing import leave_dropped, subscribe
-from weir.model.errors import StaleEpochError
+from weir.model.errors import NotAllowedError, StaleEpochError
 from weir.model.functions import Function, FunctionWanted
 from weir.model.topics import TopicName
 
@@ -96,6 +98,26 @@ def test_a_function_of_the_same_name_as_a_deleted_one_takes_nothing_of_that_for_
     assert kept_for(bench, gone) == [*gone.inputs]
 
 
+def test_a_subscription_whose_removal_is_refused_is_removed_by_the_next_worker(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = bench.deploy(ECHO, inputs=2)
+    after = without_last_input(bench, function)
+    asked = subscribing.ask_v2
+
+    def refusing(access: Access, verb: str, path: str, body: object = None) -> Any:
+        if verb == "DELETE" and "/subscription/" in path:
+            raise NotAllowedError("not now")
+        return asked(access, verb, path, body)
+
+    monkeypatch.setattr(subscribing, "ask_v2", refusing)
+    leave_dropped(bench.access, after)
+    monkeypatch.undo()
+    assert kept_for(bench, function) == [*function.inputs]
+    leave_dropped(bench.access, after)
+    assert kept_for(bench, function) == [*function.inputs[:1]]
+
+
 @pytest.fixture
 def run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """`weir functions ...` in this process."""
@@ -155,6 +177,11 @@ def test_what_was_dropped_and_never_ran_again_goes_when_the_function_is_deleted(
     assert kept_for(bench, function) == []
 
 
+def _batches(folder: Path) -> list[int]:
+    """Those that a part of Spark's checkpoint names."""
+    return sorted(int(one.name) for one in folder.iterdir() if one.name.isdigit())
+
+
 @pytest.mark.spark
 @pytest.mark.soak
 @pytest.mark.timeout(900)
@@ -173,10 +200,11 @@ def test_on_spark_a_dropped_input_goes_and_a_batch_that_was_planned_with_it_is_f
         bench.read(output, 1)
         bench.produce(dropped, ["2"])
         bench.read(output, 2)
+        noted = [folder / function.id / name for name in ("offsets", "commits")]
+        wait(lambda: _batches(noted[0]) == _batches(noted[1]), "the last batch is not finished")
         rest.want(bench.access, function.name, FunctionWanted.STOPPED)
         wait(lambda: state_of(bench, function) == "stopped", "it does not stop")
-        commits = [one for one in (folder / function.id / "commits").iterdir() if one.name.isdigit()]
-        max(commits, key=lambda one: int(one.name)).unlink()  # as if it had been killed at the end of the batch
+        (noted[1] / str(max(_batches(noted[1])))).unlink()  # as if it had been killed at the end of the batch
         assert kept_for(bench, function) == [*function.inputs]
         without_last_input(bench, function, on="spark", master="local[2]")
         bench.produce(dropped, ["3"])

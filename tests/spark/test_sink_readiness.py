@@ -7,9 +7,10 @@ import pytest
 
 from weir.client.kafka.admin import open_transactions
 from weir.client.sinks import commit_epoch
+from weir.model.errors import WeirError
 from weir.spark.sink import readiness
 from weir.spark.sink.options import SinkOptions, parse_sink
-from weir.spark.sink.sink import BatchWriter, access_of, write_rows
+from weir.spark.sink.sink import BatchWriter, access_of, sweep, write_rows
 
 from .conftest import Topics
 from .sql_session import stored
@@ -94,3 +95,35 @@ def test_the_abort_of_a_write_leaves_another_write_of_the_same_epoch_alone(topic
     resumed.commit([second])
     assert first.transaction is not None
     assert [value for _, value in stored(topics.servers, topic)] == ["second"]
+
+
+def test_a_write_whose_transactions_another_one_has_ended_fails_and_can_be_done_again(topics: Topics) -> None:
+    """What `weir replay resume` met after a kill, step by step: the sweep of the killed attempt took over the
+    transactional ids of the resumed one, whose driver then asked for the commit."""
+    topic = topics.create()
+    given = {"kafka.bootstrap.servers": topics.servers, "topic": topic, "sinkId": "swept", "sinkEpoch": "0"}
+    options = parse_sink(given)
+    killed, resumed, again = (BatchWriter(options) for _ in range(3))
+    killed.write(rows(b"killed"))
+    second = resumed.write(rows(b"second"))
+    sweep(options, "swept", ())  # of the whole sink, as the abort did it before
+    with pytest.raises(WeirError, match="is at epoch 2, the producer at 0"):
+        resumed.commit([second])
+    resumed.abort([second])
+    again.commit([again.write(rows(b"again"))])
+    assert [value for _, value in stored(topics.servers, topic)] == ["again"]
+    with topics.cluster() as cluster:
+        assert open_transactions(cluster, f"{readiness.PREFIX}swept/") == []
+
+
+def test_a_write_that_commits_first_ends_the_other_one_of_its_epoch_and_its_rows_count(topics: Topics) -> None:
+    """The driver of the killed client commits while the resumed one writes: `resume` then finds its rows."""
+    topic = topics.create()
+    given = {"kafka.bootstrap.servers": topics.servers, "topic": topic, "sinkId": "raced", "sinkEpoch": "0"}
+    killed, resumed = (BatchWriter(parse_sink(given)) for _ in range(2))
+    first, second = killed.write(rows(b"first")), resumed.write(rows(b"second"))
+    killed.commit([first])
+    resumed.commit([second])
+    assert [value for _, value in stored(topics.servers, topic)] == ["first"]
+    with topics.cluster() as cluster:
+        assert open_transactions(cluster, f"{readiness.PREFIX}raced/") == []

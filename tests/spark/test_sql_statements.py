@@ -268,7 +268,7 @@ def test_a_query_is_explained() -> None:
         ("CREATE STREAM x WITH (partitions = 'two') AS SELECT 1 FROM t", "a number"),
         ("CREATE STREAM x WITH (mode 'update') AS SELECT 1 FROM t", "= is missing"),
         ("CREATE STREAM x AS SELECT reflect('java.lang.System', 'exit', 1) FROM t", "not for streams"),
-        (f"CREATE STREAM x AS SELECT {'(' * 2000}1{')' * 2000} FROM t", "nested too deeply"),
+        (f"CREATE STREAM x AS SELECT {'(' * 2000}1{')' * 2000} FROM t", "nests more than 50 brackets"),
         ("CREATE STREAM x AS SELECT `Reflect` ('java.lang.System', 'exit', 1) FROM t", "not for streams"),
         ("CREATE STREAM x AS SELECT builtin.reflect('java.lang.System', 'exit', 1) FROM t", "not for streams"),
         ("CREATE STREAM x AS SELECT TRANSFORM(a) USING 'sh -c id' AS (b) FROM t", "not for streams"),

@@ -9,6 +9,7 @@ _STATUSES: list[tuple[type[errors.WeirError], int]] = [
     (errors.NotAuthenticatedError, 401),
     (errors.NotAuthorisedError, 403),
     (errors.FilterError, 400),
+    (errors.SqlError, 400),
     (errors.InvalidNameError, 412),
     (errors.InvalidGroupError, 412),
     (errors.TenantNotFoundError, 404),

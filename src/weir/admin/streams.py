@@ -15,9 +15,9 @@ from weir.admin.routing import Call, Natural, RefusedError, Route
 from weir.admin.runner_routes import RunnerRoutes
 from weir.admin.unread import Unread, reader_of_stream
 from weir.broker.api import Described, SqlStreams
-from weir.model.errors import InvalidNameError
+from weir.model.errors import InvalidNameError, SqlStreamNotFoundError
 from weir.model.registry import Action
-from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
+from weir.model.sql_streams import MAX_SQL_CHARACTERS, SqlStream, StreamProgress, Wanted, check_query_size
 from weir.model.topics import TopicName
 
 _WEIR = "/admin/weir/v1"
@@ -34,7 +34,7 @@ _Word = Annotated[str, Meta(min_length=1, max_length=200)]
 class StreamBody(Struct):
     """A definition. `sources`: the topics that it reads, in full."""
 
-    sql: Annotated[str, Meta(min_length=1, max_length=100_000)]
+    sql: Annotated[str, Meta(min_length=1, max_length=MAX_SQL_CHARACTERS)]
     sources: Annotated[list[_Text], Meta(max_length=100)]
     options: Annotated[dict[_Word, _Text], Meta(max_length=50)] = field(default_factory=dict)
     state: Literal["running", "paused"] = "running"
@@ -168,6 +168,8 @@ class Streams:
     async def _put(self, call: Call) -> StreamAnswer:
         name, body = self._administered(call), call.body
         self._context.registry.namespaces.get(name.namespace)
+        if not await self._is_stored(name, body.sql):  # what earlier releases stored can still be paused
+            check_query_size(body.sql)
         sources = tuple(TopicName.parse(source).base for source in body.sources)
         for source in sources:
             self._context.authoriser.check(call.role, Action.CONSUME, source)
@@ -180,6 +182,12 @@ class Streams:
             role=call.role,
         )
         return self._answer(await self._streams.get(name))
+
+    async def _is_stored(self, name: TopicName, sql: str) -> bool:
+        try:
+            return (await self._streams.get(name)).stream.sql == sql
+        except SqlStreamNotFoundError:
+            return False
 
     async def _delete(self, call: Call) -> None:
         await self._streams.delete(self._administered(call))

@@ -239,6 +239,9 @@ class OpenGuard:
     def check_admin(self, role: str, namespace: NamespaceName) -> None:
         pass
 
+    def check_stored_target(self, source: TopicName, target: TopicName) -> None:
+        pass
+
 
 class NoSchemas:
     async def for_producer(self, topic: TopicName, schema: SchemaData | None, *, role: str = "") -> bytes:

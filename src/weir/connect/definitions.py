@@ -20,7 +20,7 @@ from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 
 _TOP = ("name", "topic", "topics", "description", "partitions", "source", "sink")
 #: A password within a connection string of PostgreSQL's.
-_CONNINFO_PASSWORD = re.compile(r"\bpassword\s*=", re.IGNORECASE)
+_CONNINFO_PASSWORD = re.compile(r"\b(?:ssl)?password\s*=", re.IGNORECASE)
 _MAX_TOPICS = 100
 _ANEW = "remove the connector and add it again; it then begins at its start"
 

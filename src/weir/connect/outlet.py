@@ -129,12 +129,21 @@ class Outlet:
             if piece.next_offset <= at:
                 raise ConnectorError(f"{self._home.topic} gave nothing at {at}, though it has {last} offsets")
             at = piece.next_offset
-            for _, message in piece.messages:
-                key = bytes(message.key or b"").decode()
-                if message.value is None:
+            for offset, message in piece.messages:
+                try:
+                    key = bytes(message.key or b"").decode()
+                    value = None if message.value is None else json.loads(bytes(message.value))
+                except (ValueError, RecursionError):
+                    raise ConnectorError(
+                        f"offset {offset} of topic {self._home.topic} is not a position: something else than this "
+                        "connector has written it",
+                        hint="take back the grants of other roles to produce to that topic; then remove the "
+                        "connector, delete the topic and add the connector again",
+                    ) from None
+                if value is None:
                     found.pop(key, None)
                 else:
-                    found[key] = json.loads(bytes(message.value))
+                    found[key] = value
         return found
 
     def write(self, messages: Sequence[Message], positions: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ The client of S3 is pyarrow's, which the lake uses, too; credentials come as the
 or by the connector's own references.
 """
 
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,8 @@ from weir.connect.secrets import reveal
 from weir.connect.task import Job
 from weir.model.errors import ConfigError, ConnectorError
 from weir.model.installation import install_command
+
+log = logging.getLogger(__name__)
 
 _REGION = "us-east-1"
 #: pyiceberg's names for what Arrow's client is told.
@@ -42,6 +45,8 @@ class Store:
         except ImportError:
             raise ConfigError("files need pyarrow", hint=f"install it with {install_command('connect')}") from None
         self._fs = fs
+        #: Links that lead out of the folder: the log names each once.
+        self._outside: set[str] = set()
         path: str = job.option("path")
         parts = urlsplit(path)
         self.local = parts.scheme in ("", "file")
@@ -81,8 +86,20 @@ class Store:
         for one in sorted(found, key=lambda each: each.path):
             path = one.path[len(self.root) :].lstrip("/")
             hidden = any(part.startswith((".", "_")) for part in path.split("/"))
-            if one.type == fs.FileType.File and not hidden:
+            if one.type == fs.FileType.File and not hidden and self._is_inside(path):
                 yield self._file(path, one)
+
+    def _is_inside(self, path: str) -> bool:
+        """Whether a file is below the root. Whoever may write into the folder could else have the runner read any
+        file of its machine, by a symbolic link."""
+        if not self.local:
+            return True
+        root, found = os.path.realpath(self.root), os.path.realpath(f"{self.root}/{path}")
+        inside = found.startswith(root.rstrip("/") + "/")
+        if not inside and path not in self._outside:
+            self._outside.add(path)
+            log.warning("%s/%s is left out: it is a link to %s, outside of the folder", self.root, path, found)
+        return inside
 
     def _file(self, path: str, found: Any) -> StoredFile:
         return StoredFile(path, found.size, found.mtime_ns // 1_000_000 if found.mtime_ns else 0)
@@ -93,7 +110,8 @@ class Store:
         if not self.local:
             return file
         found = self._files.get_file_info(f"{self.root}/{file.path}")
-        return self._file(file.path, found) if found.type == self._fs.FileType.File else None
+        there = found.type == self._fs.FileType.File and self._is_inside(file.path)
+        return self._file(file.path, found) if there else None
 
     def check_there(self) -> None:
         """ConnectorError if there is no such folder, or no such bucket: nothing would ever come of it."""
@@ -162,7 +180,9 @@ class Store:
         folder, name = os.path.split(full)
         os.makedirs(folder, exist_ok=True)
         partial = os.path.join(folder, f".{name}.{os.getpid()}")
-        with open(partial, "wb") as out:
+        with suppress(FileNotFoundError):
+            os.unlink(partial)  # of a process with this number that died; or a link of somebody else's
+        with open(partial, "xb") as out:
             out.write(data)
             out.flush()
             os.fsync(out.fileno())

@@ -1,6 +1,7 @@
 """Which ledger is whose: the chains of all streams, and what only their state names."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -11,9 +12,11 @@ from weir.model.ids import LedgerId
 from weir.model.ledger import LedgerMetadata
 from weir.model.stream import Chain, Span
 from weir.model.topics import NamespaceName, TopicName
+from weir.stream.carried import MEMORY_END_KEY
 from weir.stream.compacted import Compacted
 from weir.wire.key_index import decode_state
 from weir.wire.metadata import decode_ledger
+from weir.wire.snapshots.subscriptions import CURSOR_PREFIX, decode_cursor
 from weir.wire.state import decode_changes
 from weir.wire.stream import decode_chain
 
@@ -53,6 +56,10 @@ class Chart:
     chains: dict[str, Chain] = field(default_factory=dict)
     ledgers: dict[LedgerId, LedgerMetadata] = field(default_factory=dict)
     uses: dict[LedgerId, LedgerUse] = field(default_factory=dict)
+    #: Where subscriptions of streams are, by stream and name: the offset up to which they acknowledged.
+    positions: dict[str, dict[str, int]] = field(default_factory=dict)
+    #: How far offsets of streams were given out that have some in memory only.
+    memory_ends: dict[str, int] = field(default_factory=dict)
     #: Values that are whole and yet cannot be understood, by key.
     malformed: dict[str, str] = field(default_factory=dict)
 
@@ -104,6 +111,12 @@ class Chart:
                 self._learn_compacted(stream, value)
             elif key == _KEY_INDEX:
                 self._learn_index(stream, value)
+            elif key == MEMORY_END_KEY:
+                self.memory_ends[stream] = int.from_bytes(value, "little")
+            elif key.startswith(CURSOR_PREFIX):
+                with suppress(WireError):
+                    at = decode_cursor(value)[0] + 1
+                    self.positions.setdefault(stream, {})[key.removeprefix(CURSOR_PREFIX)] = at
 
     def _learn_compacted(self, stream: str, value: bytes) -> None:
         try:

@@ -26,6 +26,15 @@ def report_fields(report: FolderSurvey) -> dict[str, Any]:
         "knownLost": [_lost_fields(lost) for lost in report.known],
         "lostMessages": lost_messages(report),
         "lostMetadataChanges": report.meta.lost_changes,
+        "positionsBeyondEnd": [
+            {
+                "topic": one.topic,
+                "subscription": one.subscription,
+                "offset": one.offset,
+                "endOffset": one.end_offset,
+            }
+            for one in report.positions
+        ],
         "adopted": list(report.adopted),
     }
 

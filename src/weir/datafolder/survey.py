@@ -1,7 +1,7 @@
 """One pass over a stopped data folder: what can be read is handed on, what cannot is listed by topic and
 offsets."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from shlex import quote
 
@@ -49,6 +49,17 @@ class LostRange:
         return self.end_offset - self.first_offset if known else None
 
 
+@dataclass(frozen=True, slots=True)
+class PositionBeyondEnd:
+    """A subscription or consumer group whose position is after the last message that is left of a topic. The
+    broker moves it to the end of the log when it loads the topic."""
+
+    topic: str
+    subscription: str
+    offset: int
+    end_offset: int
+
+
 @dataclass(slots=True)
 class FolderSurvey:
     """What there is, what is damaged, and what that costs."""
@@ -65,6 +76,8 @@ class FolderSurvey:
     contradictions: list[FileDamage] = field(default_factory=list)
     #: How to mend files without a copy of the folder.
     remedies: list[str] = field(default_factory=list)
+    #: Positions that move back, because the last messages of their topics are lost.
+    positions: list[PositionBeyondEnd] = field(default_factory=list)
     #: Topics that `weir salvage` had to give a new name, or of which it had to guess what they were.
     adopted: list[str] = field(default_factory=list)
 
@@ -123,7 +136,32 @@ async def survey_folder(
     _compare_cookies(report, Layout(folder.bookie).cookie)
     if entry_logs:
         _list_losses(report)
+        report.positions += _positions_beyond_end(report)
     return report
+
+
+def _positions_beyond_end(report: FolderSurvey) -> Iterator[PositionBeyondEnd]:
+    for stream, positions in sorted(report.chart.positions.items()):
+        topic, end = topic_of_stream(stream), _end_of(report, stream)
+        for name, at in sorted(positions.items()):
+            if end is not None and at > end:
+                yield PositionBeyondEnd(stream if topic is None else str(topic), name, at, end)
+
+
+def _end_of(report: FolderSurvey, stream: str) -> int | None:
+    """Where the log ends as a broker will find it; None if nothing says it."""
+    chain = report.chart.chains.get(stream)
+    if chain is None:
+        return None
+    end = max(chain.start_offset, report.chart.memory_ends.get(stream, 0))
+    for span in chain.spans:
+        found = report.found.ledgers.get(span.ledger_id)
+        lost = any(one.ledger_id == span.ledger_id for one in report.losses)
+        if span.end_offset is None and (lost or (found is not None and found.marked)):
+            return None  # entries that only keep their place may have offsets, too
+        runs = [] if found is None else found.runs
+        end = max([end, span.first_offset, span.end_offset or 0, *(run.end for run in runs)])
+    return end
 
 
 async def _check_format(runtime: Runtime, report: FolderSurvey) -> None:

@@ -15,7 +15,7 @@ from weir.client.blocking import Access, ask_v2
 from weir.client.kafka.cluster import Cluster
 from weir.functions.options import from_text
 from weir.functions.place import Place, ensure_subscription, kafka_name
-from weir.model.errors import BrokerError, ConfigError, TopicNotFoundError, WeirError
+from weir.model.errors import BrokerError, ConfigError, NotFoundError, TopicNotFoundError, WeirError
 from weir.model.functions import ID_NOTE, INPUT_NOTE, Function
 from weir.model.topics import TopicName
 
@@ -119,12 +119,12 @@ def leave_dropped(access: Access, function: Function) -> None:
 
 
 def leave(access: Access, function: Function, topic: TopicName) -> None:
-    """Remove its subscription of a topic, with what waits there for it; fine if there is none."""
-    subscription, noted_as = join("subscription", function.subscription), urlencode({"key": f"{_INPUT}{topic}"})
-    with suppress(BrokerError):
+    """Remove its subscription of a topic, with what waits there for it; fine if there is none. If the broker
+    refuses that, the note that it is the function's stays, and the error is raised."""
+    subscription = join("subscription", function.subscription)
+    with suppress(NotFoundError, TopicNotFoundError):
         ask_v2(access, "DELETE", f"{topic_path(topic)}/{subscription}?force=true")
-    with suppress(BrokerError):
-        ask_v2(access, "DELETE", f"{topic_path(function.retry_topic, 'properties')}?{noted_as}")
-    noted_as = urlencode({"key": f"{_ID}{topic}"})
-    with suppress(BrokerError):
-        ask_v2(access, "DELETE", f"{topic_path(function.retry_topic, 'properties')}?{noted_as}")
+    for name in (f"{_INPUT}{topic}", f"{_ID}{topic}"):
+        with suppress(NotFoundError, TopicNotFoundError):
+            path = topic_path(function.retry_topic, "properties")
+            ask_v2(access, "DELETE", f"{path}?{urlencode({'key': name})}")

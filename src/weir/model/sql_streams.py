@@ -1,10 +1,27 @@
 """Streams that SQL defines: what is wanted, how far it is, and who runs them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from weir.model.errors import SqlError
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
+
+#: Limits of a stored query. One process parses and plans the queries of all tenants.
+MAX_SQL_CHARACTERS = 100_000
+MAX_SQL_TOKENS = 10_000
+MAX_SQL_NESTING = 50
+_HOW_SMALLER = "divide it into several streams; a list of values can be a topic that the query joins"
+
+#: A comment, a literal or quoted name (up to the end of the text if it is not closed), a word or a symbol. No
+#: alternative can backtrack, so the time is linear.
+_LEXEME = re.compile(
+    r"""(?P<comment>--[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/)?)
+    |'(?:[^'\\]|\\.)*+\\?'?|"(?:[^"\\]|\\.)*+\\?"?|`[^`]*+`?
+    |(?P<open>[(\[{])|(?P<close>[)\]}])|\w++|[^\w\s]""",
+    re.VERBOSE | re.DOTALL,
+)
 
 
 class Wanted(Enum):
@@ -82,3 +99,26 @@ def table_name(topic: TopicName) -> str:
     else:
         parts = [namespace.tenant, namespace.name, topic.local]
     return ".".join(part if part.isidentifier() else f"`{part}`" for part in parts)
+
+
+def check_query_size(sql: str) -> None:
+    """SqlError if a query of a stream exceeds a limit. Needs no SQL parser, and time linear in the text."""
+    if len(sql) > MAX_SQL_CHARACTERS:
+        raise SqlError(
+            f"the query has {len(sql):,} characters; the limit is {MAX_SQL_CHARACTERS:,}", hint=_HOW_SMALLER
+        )
+    tokens = depth = 0
+    for found in _LEXEME.finditer(sql):
+        kind = found.lastgroup
+        tokens += kind != "comment"
+        depth += (kind == "open") - (kind == "close")
+        if depth > MAX_SQL_NESTING:
+            raise SqlError(
+                f"the query nests more than {MAX_SQL_NESTING} brackets", hint="write WITH name AS (...) SELECT ..."
+            )
+        check_token_count(tokens)
+
+
+def check_token_count(tokens: int) -> None:
+    if tokens > MAX_SQL_TOKENS:
+        raise SqlError(f"the query has more than {MAX_SQL_TOKENS:,} words and symbols", hint=_HOW_SMALLER)

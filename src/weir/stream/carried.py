@@ -21,7 +21,8 @@ from weir.wire.batch import decode_batch, encode_batch
 
 log = logging.getLogger(__name__)
 
-_END_KEY = "memory/end"
+#: Where a state says how far offsets were given out, as a little-endian number.
+MEMORY_END_KEY = "memory/end"
 _LEDGER_KEY = "memory/ledger"
 _NUMBER = Struct("<Q")
 
@@ -35,7 +36,7 @@ class Carried:
         self._state = state
         #: Whether something that was written down is wanted still.
         self.there = False
-        state.with_each_write(_END_KEY, self._end)
+        state.with_each_write(MEMORY_END_KEY, self._end)
 
     def _end(self) -> bytes | None:
         """How far offsets were given out; nothing where the log itself says it."""
@@ -44,7 +45,7 @@ class Carried:
 
     async def open(self, cursor: Cursor | None) -> None:
         """Go on where the former holder ended, with what it wrote down and the cursor has not acknowledged."""
-        end = self._state.get(_END_KEY)
+        end = self._state.get(MEMORY_END_KEY)
         ledger_id = self._ledger_id()
         if end is None and ledger_id is None:
             return

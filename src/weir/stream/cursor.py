@@ -62,6 +62,17 @@ class Cursor:
         self._mark_delete = next_offset - 1
         self._above = BitMap64()
 
+    def cut(self, end_offset: int) -> bool:
+        """Forget acknowledgements of offsets at and after the end of the log; answers whether there were any."""
+        if self._mark_delete < end_offset and (not self._above or self._above.max() < end_offset):
+            return False
+        self.version += 1
+        if self._mark_delete >= end_offset:
+            self._mark_delete, self._above = end_offset - 1, BitMap64()
+        else:
+            self._above.remove_range(end_offset, self._above.max() + 1)
+        return True
+
     def unack(self, offset: int) -> bool:
         """Take back the acknowledgement of one offset; answers whether there was one. What is acknowledged besides
         stays so."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from weir.broker.api import StartAt, SubscriptionType
+from weir.broker.dispatch.subscription_parts import RETAINS
 from weir.model.errors import (
     NotAllowedError,
     ProducerClosedError,
@@ -13,6 +14,7 @@ from weir.model.errors import (
     TopicClosedError,
     WeirError,
 )
+from weir.model.tiering import LAKE_SUBSCRIPTION
 
 EXCLUSIVE, SHARED = SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED
 
@@ -52,6 +54,48 @@ def test_acknowledged_messages_stay_acknowledged_after_a_restart(
         again = await bench.topic(tail_bytes=tail_bytes)
         (left,) = await (await bench.consumer(again, type=kind)).next(100)
         assert (left.batch.base_offset, left.wanted) == (4, 0b01)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_a_position_beyond_the_end_of_the_log_moves_to_it_before_the_first_new_message(
+    run: Callable, one_by_one: bool
+) -> None:
+    """As after `weir salvage`, or from a disk that lost what it had confirmed: else it would skip what comes."""
+
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        producer, consumer = await bench.producer(topic), await bench.consumer(topic)
+        await bench.publish(producer, "a", "b")
+        consumer.ack([(0, 1)])
+        subscription = topic.subscriptions[consumer.subscription]
+        subscription.cursor.ack(2 if one_by_one else 0, 40)
+        subscription.save()
+        await consumer.persisted()
+        for left in (["b", "c"] if one_by_one else ["c"], ["d"]):
+            topic = await bench.topic()
+            producer, consumer = await bench.producer(topic), await bench.consumer(topic)
+            await bench.publish(producer, left[-1])
+            assert await bench.receive(consumer, len(left), ack=True) == left
+            await consumer.persisted()
+
+    run(scenario)
+
+
+def test_a_log_that_ends_before_what_the_lake_has_of_it_continues_behind_that(run: Callable) -> None:
+    async def scenario(bench) -> None:
+        topic = await bench.topic()
+        await bench.publish(await bench.producer(topic), "a", "b")
+        lake = topic.ensure_subscription(LAKE_SUBSCRIPTION, StartAt(), {RETAINS: "true"})
+        lake.cursor.ack(0, 5)
+        lake.save()
+        await lake.persisted()
+        for first in (5, 6):
+            topic = await bench.topic()
+            assert topic.stream.end_offset == first
+            assert await bench.publish(await bench.producer(topic), "c") == [first]
+        assert await bench.receive(await bench.consumer(topic), 4) == ["a", "b", "c", "c"]
 
     run(scenario)
 

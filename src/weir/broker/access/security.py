@@ -277,6 +277,30 @@ class Authoriser:
         if not self.may(role, action, scope):
             raise _denied(role, action.value, scope)
 
+    def check_stored_target(self, source: TopicName, target: TopicName) -> None:
+        """NotAuthorisedError if no role that can store a policy on `source` may produce to `target`: whoever
+        stored it is not known. Administrators of a tenant may produce in all of it. Where no role but superusers
+        can store anything, a superuser did."""
+        if not self._on or source.namespace.tenant == target.namespace.tenant:
+            return
+        roles = self._storing_roles(source)
+        if roles and not any(self.may(role, Action.PRODUCE, target) for role in roles):
+            raise NotAuthorisedError(
+                f"no administrator of tenant {source.namespace.tenant}, nor role that may consume {source}, may "
+                f"produce to {target}",
+                hint=f"grant 'produce' on {target.namespace} to one of these roles, or remove the policy",
+            )
+
+    def _storing_roles(self, topic: TopicName) -> set[str]:
+        """Roles that can store a policy on a topic or one of its subscriptions; not all superusers are among
+        them."""
+        tenant = self._registry.tenants.find(topic.namespace.tenant)
+        levels = [self._registry.grants.on(level) for level in _levels(topic)]
+        named = {role for grants in levels for role in (*grants.roles, *grants.patterns)}
+        return {role for role in named if self.may(role, Action.CONSUME, topic)} | {
+            *(() if tenant is None else tenant.admin_roles)
+        }
+
     def check_key(self, role: str, action: Action, namespace: NamespaceName, exchange: str, key: str) -> None:
         """NotAuthorisedError if the role may not publish to a topic exchange, or bind from it, with this key."""
         patterns = self._registry.grants.on(namespace).keys.get(role) if self._on else None
@@ -367,3 +391,7 @@ class TopicGuard:
     def check_admin(self, role: str, namespace: NamespaceName) -> None:
         """NotAuthorisedError if the role may not say what holds for all of a namespace."""
         self._authoriser.check_admin(role, namespace)
+
+    def check_stored_target(self, source: TopicName, target: TopicName) -> None:
+        """NotAuthorisedError if no role that can store a policy on `source` may produce to `target`."""
+        self._authoriser.check_stored_target(source, target)

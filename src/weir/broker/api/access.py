@@ -44,6 +44,10 @@ class Guard(Protocol):
     def check_admin(self, role: str, namespace: NamespaceName) -> None:
         """NotAuthorisedError if the role may not say what holds for all of a namespace."""
 
+    def check_stored_target(self, source: TopicName, target: TopicName) -> None:
+        """NotAuthorisedError if no role that can store a policy on `source` may produce to `target`. For stored
+        policies by which the broker copies messages: earlier releases did not check them."""
+
 
 class Authoriser(Protocol):
     """What roles may do, for administrators' calls. A check raises NotAuthorisedError."""

@@ -20,6 +20,7 @@ from weir.model.bits import Run
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
 from weir.wire.amqp.death import Reason
+from weir.wire.snapshots.subscriptions import CURSOR_PREFIX
 
 if TYPE_CHECKING:
     from weir.broker.dispatch.subscription import Subscription
@@ -111,7 +112,7 @@ class SubscriptionParts:
 
 
 def cursor_key(name: str) -> str:
-    return f"cursor/{name}"
+    return f"{CURSOR_PREFIX}{name}"
 
 
 def record_key(name: str) -> str:

@@ -1,5 +1,6 @@
 """Dead letters of a topic's subscriptions: one outbox for each that has any, and where they go."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from pyroaring import BitMap64
@@ -10,12 +11,16 @@ from weir.broker.dead_letters.outbox import DeadLetters, Outlets
 from weir.broker.dead_letters.parcels import PARCEL_KEY, Destination, parcel_key
 from weir.broker.dispatch.subscription import Subscription
 from weir.model.bits import Run
+from weir.model.errors import NotAuthorisedError
 from weir.model.queues import QUEUE_SUBSCRIPTION, QueueRules, queue_of_topic
+from weir.model.retry import RetryPolicy
 from weir.model.topics import TopicName
 from weir.runtime.tasks import TaskScope
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
 from weir.wire.amqp.death import Reason
+
+log = logging.getLogger(__name__)
 
 
 class TopicLetters:
@@ -40,6 +45,8 @@ class TopicLetters:
         self._rules = rules
         self._tasks = tasks
         self._outboxes: dict[str, DeadLetters] = {}
+        #: Topics that policies name and that are refused, by subscription: the log says it once.
+        self._refused: dict[str, TopicName] = {}
 
     def open(self) -> None:
         """Whatever the former broker was about to send is sent."""
@@ -102,7 +109,26 @@ class TopicLetters:
         rules = self._rules()
         if subscription.name == QUEUE_SUBSCRIPTION and rules.dead_letter_exchange is not None:
             return Destination(rules.dead_letter_exchange, rules.dead_letter_key)
-        return Destination(topic=str(subscription.retry.dead_letters_of(self._topic, subscription.name)))
+        return Destination(topic=str(self._target(subscription)))
+
+    def _target(self, subscription: Subscription) -> TopicName:
+        """The topic that the subscription's policy names, or the default if nobody who can store the policy may
+        produce there: earlier releases stored policies without a check."""
+        named = subscription.retry.dead_letters_of(self._topic, subscription.name)
+        try:
+            self._context.guard.check_stored_target(self._topic.base, named)
+        except NotAuthorisedError as denied:
+            default = RetryPolicy().dead_letters_of(self._topic, subscription.name)
+            if self._refused.get(subscription.name) != named:
+                self._refused[subscription.name] = named
+                log.warning(
+                    "%s: the policy of subscription %s names %s for dead letters, which is refused: %s (%s). They "
+                    "go to %s",
+                    *(self._topic, subscription.name, named, denied.what, denied.hint, default),
+                )
+            return default
+        self._refused.pop(subscription.name, None)
+        return named
 
     def forget(self, subscription: Subscription) -> None:
         found = self._outboxes.pop(subscription.name, None)

@@ -1,5 +1,6 @@
 """The subscriptions of one topic: found, made and deleted, and the limits that its policies set them."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -31,6 +32,7 @@ from weir.model.policies import Policies, Rate
 from weir.model.priority import NO_LEVELS
 from weir.model.queues import QUEUE_SUBSCRIPTION, QueueRules
 from weir.model.retry import RetryPolicy, retry_of, with_retry
+from weir.model.tiering import LAKE_SUBSCRIPTION
 from weir.model.topics import TopicName
 from weir.runtime.byte_budget import ByteShare
 from weir.runtime.tasks import TaskScope
@@ -39,6 +41,8 @@ from weir.stream.cursor import Cursor
 from weir.stream.log import Stream
 from weir.stream.state import StateLog
 from weir.wire.snapshots.subscriptions import decode_subscription
+
+log = logging.getLogger(__name__)
 
 
 class Given(NamedTuple):
@@ -115,6 +119,28 @@ class Subscriptions:
         #: What policies are about to delete unread.
         self.unread: tuple[UnreadWarning, ...] = ()
         self.by_name.update(_load_subscriptions(self._around, state))
+
+    async def move_to_end(self) -> None:
+        """Subscriptions whose positions are beyond the end of the log move to it, durably before the first new
+        message: they would skip new messages until the log has grown to their positions. A log can end earlier
+        than it did: its last messages were lost with a damaged disk. Offsets that the lake's table has are not
+        given out again: the log then continues where the table ends."""
+        lake = self.by_name.get(LAKE_SUBSCRIPTION)
+        if lake is not None and lake.retains and lake.cursor.mark_delete >= self._stream.end_offset:
+            self._stream.begin_at(lake.cursor.mark_delete + 1)
+        end, moved = self._stream.end_offset, False
+        for name, subscription in self.by_name.items():
+            before = subscription.cursor.mark_delete + 1
+            if subscription.cursor.cut(end):
+                moved = True
+                subscription.save()
+                log.warning(
+                    "%s: subscription %s was at offset %d, and the log ends at %d (its last messages are lost); "
+                    "it continues at %d",
+                    *(self._topic, name, before, end, min(before, end)),
+                )
+        if moved:
+            await self._state.flush(unless_full=True)
 
     @property
     def source(self) -> DecidedLog:

@@ -206,6 +206,7 @@ class BrokerTopic:
             topic = cls(context, name, policies, stream=stream, state=state, view=view)
             await topic.transient.open()
             await topic.writing.open()
+            await topic._subscriptions.move_to_end()
             await topic.apply(policies)
             topic.letters.open()
         except BaseException:

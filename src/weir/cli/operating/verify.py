@@ -84,6 +84,11 @@ def salvage_command(data: str, into: str, out: Output) -> None:
         return
     for name in report.adopted:
         click.echo(f"adopted: {name}")
+    for one in report.positions:
+        click.echo(
+            f"moved: subscription {one.subscription} of {one.topic} was at offset {one.offset}; "
+            f"the topic now ends at {one.end_offset}, and it continues there"
+        )
     if report.is_whole:
         click.echo(f"nothing was damaged; {into} is a copy")
     else:

@@ -112,10 +112,20 @@ class FilesSource(RowSource):
             if now is None or now.changed_ms > self._settled_ms():
                 continue
             self._file = now
-            self._read = self.positions.get(now.path, 0)
+            self._read = self._position_of(now.path)
             self._records = islice(self._open(now.path), self._read, None)
             return now
         return None
+
+    def _position_of(self, path: str) -> int:
+        """How many records of a file were written. Other roles may have written to the topic of positions."""
+        found = self.positions.get(path, 0)
+        if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+            raise ConnectorError(
+                f"the position of {path} is {str(found)[:80]!r}, which is not a number of records",
+                hint="remove the connector and add it again; it then reads all files from their start",
+            )
+        return found
 
     def _put_back(self) -> None:
         """A file of which the next record could not be read: it is begun again where it was."""

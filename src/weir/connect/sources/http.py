@@ -1,5 +1,6 @@
 """Records of an HTTP API, asked for with GET again and again from a cursor on; the cursor is kept with them."""
 
+import re
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -10,6 +11,7 @@ from weir.connect.values import plain_json
 from weir.model.errors import ConnectorError
 
 _KEY = "cursor"
+_SEPARATORS = re.compile(r"[/\\]")
 
 
 class HttpSource(RowSource):
@@ -64,6 +66,11 @@ class HttpSource(RowSource):
         if cursor is None:
             return url.replace("{cursor}", "")
         if "{cursor}" in url:
+            if {".", ".."} & set(_SEPARATORS.split(str(cursor))):
+                raise ConnectorError(
+                    f"the cursor {str(cursor)[:80]!r} would lead to another path than url names",
+                    hint="send the cursor as a parameter: leave {cursor} out of url",
+                )
             return url.replace("{cursor}", quote(str(cursor), safe=""))
         return f"{url}{'&' if '?' in url else '?'}{urlencode({self.job.option('parameter'): cursor})}"
 

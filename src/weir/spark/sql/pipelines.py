@@ -16,13 +16,13 @@ from weir.client.kafka.cluster import Cluster
 from weir.client.registry import kafka_name
 from weir.client.sinks import forget
 from weir.model.errors import BrokerError, InvalidNameError, NotAllowedError, SqlError, WeirError
-from weir.model.sql_streams import SqlStream
+from weir.model.sql_streams import SqlStream, check_query_size
 from weir.model.topics import TopicName
 from weir.spark.source.options import connection
 from weir.spark.sql.cluster import WeirCluster, table_name
 from weir.spark.sql.output import Messages, messages
 from weir.spark.sql.plan_safety import check_stream
-from weir.spark.sql.queries import Query, find_query, tokenize
+from weir.spark.sql.queries import Query
 from weir.spark.sql.stream_options import output_mode, poison_mode
 from weir.spark.sql.table_options import DEADLETTER
 from weir.spark.sql.tables import Tables, as_sent
@@ -143,7 +143,8 @@ def _wait_for_sources(query: StreamingQuery) -> None:
 
 
 def _start(tables: Tables, place: WeirCluster, stream: SqlStream, checkpoint: str) -> StreamingQuery:
-    query = find_query(tokenize(stream.sql), stream.sql, safe=True)
+    check_query_size(stream.sql)  # an earlier release may have stored it, and checked less
+    query = Query.of(stream.sql, safe=True)
     for topic in tables.topics(query).values():
         if topic not in stream.sources:
             raise SqlError(f"{table_name(topic)} is not among the sources of {table_name(stream.name)}")

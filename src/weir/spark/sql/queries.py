@@ -14,6 +14,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from weir.model.errors import SqlError
+from weir.model.sql_streams import check_query_size, check_token_count
 from weir.spark.sql.distinct import Distinct, find_distincts
 from weir.spark.sql.table_options import TableOptions, without_options
 from weir.spark.sql.tokens import BACKTICKS, SEE_DOCS
@@ -33,6 +34,29 @@ UNSAFE_FUNCTIONS = frozenset(
     )
 )
 _HEADERS = "__headers"
+#: Steps of the parser, at the most: where it guesses wrong it goes back, and nested guesses double the steps, so a
+#: query of 150 characters would take hours. What is legal takes 1 to 8 steps for a token.
+_STEPS, _STEPS_PER_TOKEN = 2_000, 20
+
+
+class _BoundedParser(Spark().parser_class):  # type: ignore[misc]  # a class that the dialect names
+    """Raises SqlError when the text takes too many steps."""
+
+    _steps_left = _STEPS
+
+    def parse(self, raw_tokens: list[Token], sql: str) -> list[exp.Expression | None]:
+        self._steps_left = _STEPS + _STEPS_PER_TOKEN * len(raw_tokens)
+        found: list[exp.Expression | None] = super().parse(raw_tokens, sql)
+        return found
+
+    def _advance(self, times: int = 1) -> None:
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            raise SqlError(
+                "the query is too complex to parse",
+                hint="give each JOIN its ON or USING, and do not nest calls of DECIMAL, DATE and other types",
+            )
+        super()._advance(times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +172,17 @@ def tokenize(sql: str) -> list[Token]:
 
 
 def find_query(tokens: Sequence[Token], sql: str, *, safe: bool = False) -> Query:
-    """The query that these tokens of `sql` are. `safe`: SqlError if it would run more than SQL."""
+    """The query that these tokens of `sql` are. `safe`: SqlError if it would run more than SQL, or is larger than
+    a stored query may be."""
+    if safe and tokens:
+        check_query_size(sql[tokens[0].start : tokens[-1].end + 1])
+        check_token_count(len(tokens))  # as the parser counts, which ends some comments elsewhere
     try:
         return _found(tokens, sql, safe=safe)
     except RecursionError:
         raise SqlError("the query is nested too deeply") from None
+    except SqlglotError as bad:
+        raise _not_understood(bad) from None
 
 
 def _found(tokens: Sequence[Token], sql: str, *, safe: bool) -> Query:
@@ -161,10 +191,7 @@ def _found(tokens: Sequence[Token], sql: str, *, safe: bool) -> Query:
     begin, end = tokens[0].start, tokens[-1].end + 1
     bare, given = without_options(tokens)
     kept, clauses = without_watermarks(bare)
-    try:
-        trees = [tree for tree in Spark().parser().parse(list(kept), sql) if tree is not None]
-    except SqlglotError as bad:
-        raise _not_understood(bad) from None
+    trees = [tree for tree in _BoundedParser(dialect=Spark()).parse(list(kept), sql) if tree is not None]
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise SqlError("this is no query", hint="write SELECT ... or WITH ... SELECT ...")
     tree = trees[0]
@@ -200,16 +227,16 @@ def _star(tree: exp.Query) -> Star | None:
 def _tables(
     tree: exp.Query, clauses: Mapping[int, int], given: Mapping[int, TableOptions], begin: int
 ) -> list[Table]:
-    local = [
-        node
+    local = {
+        id(node)
         for scope in traverse_scope(tree)
         for node, source in scope.selected_sources.values()
         if isinstance(source, Scope)
-    ]
+    }
     found = []
     for node in tree.find_all(exp.Table):
         parts = node.parts
-        if not all(isinstance(part, exp.Identifier) for part in parts) or any(node is one for one in local):
+        if not all(isinstance(part, exp.Identifier) for part in parts) or id(node) in local:
             continue  # a function that gives rows, or a name that the query itself defines
         start, end = int(parts[0].meta["start"]), int(parts[-1].meta["end"]) + 1
         options = given.get(end)

@@ -13,6 +13,8 @@ from pyroaring import BitMap64
 
 from weir.wire.snapshots.fields import Reader, check_version, dump, load, text
 
+#: In a topic's state, before the name of the subscription whose cursor it is.
+CURSOR_PREFIX = "cursor/"
 _VERSION = 1
 _CURSOR = Struct("<Bq")
 _BEFORE_FIRST = -1
