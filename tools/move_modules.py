@@ -24,11 +24,13 @@ the decisions that a person should read:
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -859,32 +861,63 @@ def path_of(module: str, root: Path, *, is_package: bool) -> Path:
 
 
 def new_files(places: Destinations, root: Path) -> dict[Path, str | None]:
-    """Contents of all files that change; None for a file that goes."""
-    files: dict[Path, str | None] = {}
-    for module, source in places.sources.items():
-        if places.moved(module):
-            files[source.path] = None
-        elif (code := rewrite(source.tree, places, module, source).code) != source.tree.code:
-            files[source.path] = code
-    for target, parts in places.plan.items():
-        path = path_of(target, root, is_package=_is_package(target, places))
-        if len(parts) == 1 and parts[0].names is None:
-            source = places.sources[parts[0].module]
-            files[path] = rewrite(source.tree, places, target, source).code
-        else:
-            files[path] = compose(target, places)
+    """Contents of all files that change; None for a deleted file. Processes of a pool rewrite the files."""
+    files: dict[Path, str | None] = {
+        source.path: None for module, source in places.sources.items() if places.moved(module)
+    }
+    kept = [module for module in places.sources if not places.moved(module)]
+    outside = [path for folder in _OUTSIDE for path in sorted((root / folder).rglob("*.py"))]
+    jobs: list[Callable[[], tuple[Path, str | None]]] = [
+        *(partial(_rewritten_module, places, module) for module in kept),
+        *(partial(_composed_target, places, target, root) for target in places.plan),
+        *(partial(_rewritten_outside, places, path) for path in outside if path != Path(__file__).resolve()),
+    ]
+    global _pool_work  # noqa: PLW0603 - inherited by the forked processes, because a plan is too large to pickle
+    _pool_work = (places, jobs)
+    with multiprocessing.get_context("fork").Pool() as pool:
+        for path, text, report in pool.imap_unordered(_run_job, range(len(jobs)), chunksize=8):
+            places.report += report
+            if text is not None:
+                files[path] = text
     written = [path for path, text in files.items() if text is not None]
     for folder in {folder for path in written for folder in _packages(path, root)}:
         marker = folder / "__init__.py"
         if files.get(marker, "") is None or not (marker.exists() or marker in files):
             files[marker] = files.get(marker) or ""
-    for path in (path for folder in _OUTSIDE for path in sorted((root / folder).rglob("*.py"))):
-        code = path.read_text()
-        if PACKAGE in code and path != Path(__file__).resolve():
-            new = rewrite(cst.parse_module(code), places, "", None).code
-            if new != code:
-                files[path] = new
     return files
+
+
+_pool_work: tuple[Destinations, Sequence[Callable[[], tuple[Path, str | None]]]]
+
+
+def _run_job(index: int) -> tuple[Path, str | None, list[str]]:
+    places, jobs = _pool_work
+    known = len(places.report)
+    path, text = jobs[index]()
+    return path, text, places.report[known:]
+
+
+def _rewritten_module(places: Destinations, module: str) -> tuple[Path, str | None]:
+    source = places.sources[module]
+    code = rewrite(source.tree, places, module, source).code
+    return source.path, code if code != source.tree.code else None
+
+
+def _composed_target(places: Destinations, target: str, root: Path) -> tuple[Path, str | None]:
+    parts = places.plan[target]
+    path = path_of(target, root, is_package=_is_package(target, places))
+    if len(parts) == 1 and parts[0].names is None:
+        source = places.sources[parts[0].module]
+        return path, rewrite(source.tree, places, target, source).code
+    return path, compose(target, places)
+
+
+def _rewritten_outside(places: Destinations, path: Path) -> tuple[Path, str | None]:
+    code = path.read_text()
+    if PACKAGE not in code:
+        return path, None
+    new = rewrite(cst.parse_module(code), places, "", None).code
+    return path, new if new != code else None
 
 
 def _is_package(target: str, places: Destinations) -> bool:
