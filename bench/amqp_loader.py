@@ -16,8 +16,8 @@ import pika
 
 from bench.loaders import wait_for_go
 from bench.stats import latencies_us
+from weir.wire.amqp.command_reader import CommandReader
 from weir.wire.amqp.frames import PROTOCOL_HEADER, Role
-from weir.wire.amqp.incoming import CommandReader
 from weir.wire.amqp.methods import Method, channel, connection, encode_method
 from weir.wire.amqp.tables import Table
 

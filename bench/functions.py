@@ -15,9 +15,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from bench.case import Measured, Params, case
 from bench.stats import percentile
 from weir.client import functions as rest
-from weir.client.blocking import Access
+from weir.client.admin import Access
 from weir.client.functions import Definition
-from weir.functions.place import ensure_subscription
+from weir.functions.subscriptions import ensure_subscription
 from weir.model.topics import TopicName
 from weir.testing.processes.up import UpProcess
 

@@ -59,16 +59,14 @@ def lake(params: Params, folder: str) -> Measured:
 
 def _measured(kafka: str, params: Params, folder: str) -> Measured:
     import weir.spark
-    from weir.client.blocking import Access, ask_v2
-    from weir.client.kafka.admin import admin_url
-    from weir.client.kafka.cluster import Cluster
+    from weir.client.admin import Access, ask_v2
+    from weir.client.kafka.cluster import Cluster, admin_url
     from weir.client.kafka.settings import KafkaSettings, parse_servers
     from weir.model.topics import TopicName
-    from weir.spark.lake.definitions import Definition, namespace_lake, turn_on
-    from weir.spark.lake.export import Exporter
-    from weir.spark.lake.jobs import SparkJobs
-    from weir.spark.lake.tables import find_table
-    from weir.spark.sql.cluster import WeirCluster
+    from weir.spark.lake.catalog import Definition, namespace_lake, turn_on
+    from weir.spark.lake.export import Exporter, SparkJobs
+    from weir.spark.lake.table import find_table
+    from weir.spark.tables.names import WeirCluster
 
     with Cluster(KafkaSettings(parse_servers(kafka))) as cluster:
         access = Access(admin_url(cluster), patience_s=10.0)
@@ -121,11 +119,10 @@ def _report(frame: Any) -> Any:
 
 
 def _replayed(spark: Any, place: Any, topic: Any) -> Measured:
-    from weir.spark.replay.delivering import Delivery
-    from weir.spark.replay.doing import go_on
+    from weir.spark.replay.delivery import Delivery, go_on
     from weir.spark.replay.requests import Request, begin, resolve
-    from weir.spark.replay.selecting import Selector
-    from weir.spark.sql.tables import Tables
+    from weir.spark.replay.selection import Selector
+    from weir.spark.tables.topic_tables import Tables
 
     selector, picked = Selector(Tables(lambda: spark, place), place), [0.0]
 

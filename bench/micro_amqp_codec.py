@@ -4,11 +4,11 @@ from collections.abc import Callable
 from time import process_time
 from timeit import repeat
 
+from weir.wire.amqp.command_reader import CommandReader
+from weir.wire.amqp.content import Deliveries, envelope, get_ok, outgoing, publish
 from weir.wire.amqp.frames import DEFAULT_FRAME_MAX, PROTOCOL_HEADER, Role
-from weir.wire.amqp.incoming import CommandReader
 from weir.wire.amqp.message import message_of, outgoing_of
 from weir.wire.amqp.methods import basic, decode_method, encode_method
-from weir.wire.amqp.outgoing import Deliveries, envelope, get_ok, outgoing, publish
 from weir.wire.amqp.properties import Properties, decode_properties, encode_properties
 from weir.wire.amqp.tables import Table
 

@@ -13,18 +13,19 @@ from contextlib import AsyncExitStack
 from time import process_time
 from typing import Any
 
-from weir.broker.api import Outgoing, ProducerRequest, StartAt, SubscribeRequest
+from weir.broker.api.consumers import StartAt, SubscribeRequest
+from weir.broker.api.producers import Outgoing, ProducerRequest
 from weir.model.batch import BatchFormat
-from weir.model.filters import MessageFilter
 from weir.model.ledger import Quorum
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.model.policies import Policies
+from weir.model.subscriptions import MessageFilter
 from weir.model.topics import TopicName
-from weir.server.compose import ComposedBroker
+from weir.server.compose.composed import ComposedBroker
 from weir.stream.settings import StreamSettings
 from weir.testing.broker.fake_storage import compose_on_fakes, stage_composition
 from weir.testing.world.world import World, simulate
-from weir.wire.messages import encode_messages
+from weir.wire.formats.messages import encode_messages
 
 BATCH = 10
 RATES = (0.0, 0.01, 1.0)

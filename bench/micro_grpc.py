@@ -20,8 +20,8 @@ import h2.connection
 import h2.events
 
 from weir.wire.http2 import grpc as framing
-from weir.wire.http2.limits import Limits
-from weir.wire.http2.server import Http2Server
+from weir.wire.http2.connection import Http2Server
+from weir.wire.http2.frames import Limits
 from weir.wire.http2.streams import Body
 
 PATH = "/apache.rocketmq.v2.MessagingService/SendMessage"

@@ -7,9 +7,8 @@ from timeit import repeat
 from weir.model.ids import Buffer
 from weir.wire.kafka import codec
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.frames import request_frame, response_frame
-from weir.wire.kafka.headers import RequestHeader, decode_request_header
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.frames import RequestHeader, decode_request_header, request_frame, response_frame
 
 ROUNDS = 10_000
 RECORDS = bytes(1024)

@@ -14,18 +14,20 @@ import sys
 from collections.abc import Sequence
 from time import process_time
 
-from weir.broker.access.security import Authoriser, SecuritySettings, TopicGuard
-from weir.broker.api import Outgoing, Owner, ProducerRequest, Receipt
-from weir.broker.bundles.ownership import BundleOwnership
-from weir.broker.registry.registry import Registry
-from weir.gateway.kafka.catalog import Catalog
-from weir.gateway.kafka.connection.server import KafkaServer
-from weir.gateway.kafka.connection.session import Session
-from weir.gateway.kafka.connection.settings import KafkaSettings
-from weir.gateway.kafka.services import Services
+from weir.broker.api.broker import Owner
+from weir.broker.api.producers import Outgoing, ProducerRequest, Receipt
+from weir.broker.cluster.ownership import BundleOwnership
+from weir.broker.metadata.registry import Registry
+from weir.broker.security.authentication import SecuritySettings
+from weir.broker.security.authorization import Authoriser, TopicGuard
+from weir.gateway.kafka.context import Services
+from weir.gateway.kafka.gateway import KafkaServer
+from weir.gateway.kafka.metadata import Catalog
+from weir.gateway.kafka.session import Session
+from weir.gateway.kafka.settings import KafkaSettings
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.batch import Batch, BatchFormat
 from weir.model.ids import Buffer
 from weir.model.registry import BrokerInfo
@@ -34,10 +36,9 @@ from weir.runtime.interfaces import Runtime
 from weir.runtime.real import real_runtime
 from weir.testing.broker.fake import FakeBroker, FakeProducer, FakeTopic
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.frames import request_frame
-from weir.wire.kafka.headers import RequestHeader
-from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.frames import RequestHeader, request_frame
+from weir.wire.kafka.records import Record, build_batch
 from weir.wire.registry import encode_broker
 
 _TOPIC = "orders"

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
 from weir.model.topics import TopicName
-from weir.spark.lake.columns import topic_schema
-from weir.spark.lake.definitions import Definition
-from weir.spark.lake.jobs import LocalJobs
-from weir.spark.lake.tables import OFFSETS, LakeTable, open_table
+from weir.spark.lake.catalog import Definition
+from weir.spark.lake.export import LocalJobs
+from weir.spark.lake.parquet import topic_schema
+from weir.spark.lake.table import OFFSETS, LakeTable, open_table
 from weir.spark.lake.upkeep import Upkeep
 
 _FILES = 20

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from time import process_time
 from timeit import repeat
 
-from weir.wire.pulsar import hot
+from weir.wire.pulsar import fast_frames
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.batch import encode_batch, iter_batch
 from weir.wire.pulsar.frames import _decode_any, decode_frame, encode_command, encode_with_message, splitter
 from weir.wire.pulsar.message import parse_metadata, seal_message, split_message
-from weir.wire.pulsar.proto import api
 
 ROUNDS = 20_000
 PAYLOAD = bytes(100)
@@ -30,7 +30,7 @@ def main() -> None:
     frame = b"".join(encode_with_message(send, [message]))
     body = memoryview(frame)[4:]
     received = frame * 100
-    deliveries, receipts = hot.Deliveries(7), hot.Receipts(3)
+    deliveries, receipts = fast_frames.Deliveries(7), fast_frames.Receipts(3)
 
     def whole_entry_in() -> None:
         for one in splitter().feed(received):
@@ -67,7 +67,7 @@ def main() -> None:
     measure("out: MESSAGE as object", lambda: deliveries.again(77, 123456, len(message)))
     measure("out: SEND_RECEIPT from template", lambda: receipts.frame(123456, 123465, 77, 123456))
     measure("out: SEND_RECEIPT as object", receipt_plain)
-    measure("out: ACK_RESPONSE from template", lambda: hot.ack_response(7, 123456))
+    measure("out: ACK_RESPONSE from template", lambda: fast_frames.ack_response(7, 123456))
     measure(
         "out: ACK_RESPONSE as object",
         lambda: encode_command(api.CommandAckResponse(consumer_id=7, request_id=123456)),

@@ -14,9 +14,10 @@ from pathlib import Path
 from time import monotonic
 
 from weir.testing.processes.up import UpProcess
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.frames import encode_command, encode_with_message, splitter
 from weir.wire.pulsar.message import seal_message
-from weir.wire.pulsar.proto import Message, api
+from weir.wire.pulsar.proto import Message
 
 WINDOW = 1000
 PAYLOAD = bytes(1024)

@@ -8,19 +8,19 @@ from collections.abc import Callable, Coroutine
 from time import process_time
 from typing import Any, cast
 
-from weir.broker.api import ConsumeRequest, QueueMessages
+from weir.broker.api.queues import ConsumeRequest, QueueMessages
 from weir.broker.context import BrokerContext
-from weir.broker.queues.memory import MemoryQueue
-from weir.broker.queues.rules import rules_of
+from weir.broker.queues.memory_queue import MemoryQueue
+from weir.broker.queues.queue_arguments import rules_of
 from weir.broker.settings import BrokerSettings
-from weir.model.bits import indices_of
-from weir.model.message import Message
+from weir.model.batch import indices_of
+from weir.model.messages import Message
 from weir.model.queues import QueueDeclaration, QueueRules
 from weir.model.topics import TopicName
-from weir.runtime.byte_budget import ByteBudget
+from weir.runtime.budgets import ByteBudget
 from weir.runtime.real import real_runtime
 from weir.runtime.tasks import TaskScope
-from weir.wire.messages import encode_message
+from weir.wire.formats.messages import encode_message
 
 MESSAGES = 50_000
 RUNS = 3

@@ -13,7 +13,7 @@ from random import Random
 from time import thread_time
 from typing import Any
 
-from weir.broker.exchanges.index import RoutingIndex
+from weir.broker.exchanges.routing_index import RoutingIndex
 from weir.model.exchanges import Binding, Destination, Exchange, ExchangeType
 
 MESSAGES = 20_000

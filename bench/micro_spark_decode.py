@@ -3,9 +3,9 @@
 import sys
 import time
 
-from weir.spark.source.decode import BatchTable, Decoder, all_of
-from weir.wire.kafka.records import HEADER_BYTES, NO_STAMP, Compression, sealed
-from weir.wire.kafka.records_build import Record, encode_record
+from weir.spark.records.decoder import BatchTable, Decoder, all_of
+from weir.wire.kafka.record_batch import HEADER_BYTES, NO_STAMP, Compression, sealed
+from weir.wire.kafka.records import Record, encode_record
 
 _RUNS = 7
 

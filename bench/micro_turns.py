@@ -19,14 +19,14 @@ from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
 from weir.server.config.load import load
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.frames import request_frame
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.frames import RequestHeader, request_frame
 from weir.wire.kafka.frames import splitter as kafka_splitter
-from weir.wire.kafka.headers import RequestHeader
-from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.kafka.records import Record, build_batch
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.frames import decode_frame, encode_command, encode_with_message, splitter
 from weir.wire.pulsar.message import seal_message
-from weir.wire.pulsar.proto import Message, api
+from weir.wire.pulsar.proto import Message
 
 BATCH = 100_000
 MANY = 100_000

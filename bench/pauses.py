@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 from bench.case import Measured, Params, case
 from bench.pause_loads import KafkaWaits, PulsarWaits, Waits
 from bench.stats import percentile
-from weir.model.bundles import BundleName
+from weir.model.cluster import BundleName
 from weir.model.topics import TopicName
 from weir.testing.processes.both_clients import Kafka
 from weir.testing.soak.cluster_process import ClusterProcess, Node

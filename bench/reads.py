@@ -11,7 +11,7 @@ from bench.stores import Store, bookie_settings, on_store
 from weir.bookie.bookie import Bookie
 from weir.ledger.client import LedgerClient
 from weir.ledger.reader import LedgerReader
-from weir.ledger.remote import RemoteBookiePool
+from weir.ledger.remote_bookie import RemoteBookiePool
 from weir.model.ids import BookieId, EntryId
 
 _READS_IN_FLIGHT = 16

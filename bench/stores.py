@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from weir.bookie.bookie import Bookie
 from weir.bookie.settings import BookieSettings, CacheSettings, FlushSettings, JournalSettings
 from weir.ledger.client import LedgerClient
-from weir.ledger.remote import RemoteBookiePool
+from weir.ledger.remote_bookie import RemoteBookiePool
 from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.ids import BookieId
 from weir.model.ledger import Quorum
 from weir.runtime.interfaces import Runtime

@@ -16,12 +16,12 @@ import pulsar
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.case import Measured, Params, case
-from weir.client.blocking import Access
+from weir.client.admin import Access
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.settings import KafkaSettings, parse_servers
 from weir.model.topics import NamespaceName
-from weir.spark.lake.definitions import Definition, turn_on
-from weir.spark.lake.holding import keep
+from weir.spark.lake.catalog import Definition, turn_on
+from weir.spark.lake.topics import keep
 from weir.testing.processes.both_clients import Kafka
 from weir.testing.processes.s3 import S3Server
 from weir.testing.processes.up import UpProcess

@@ -17,21 +17,21 @@ from random import Random
 
 from bench.case import Measured, Params, case
 from bench.stores import rss_mb
-from weir.broker.registry.registry import Registry
+from weir.broker.metadata.registry import Registry
 from weir.meta import keys
-from weir.meta.blocks import BlockView
 from weir.meta.embedded import open_embedded
-from weir.meta.embedded_files import snapshot_path, write_whole
 from weir.meta.embedded_log import create_log, snapshot_parts
+from weir.meta.embedded_recovery import snapshot_path, write_whole
 from weir.meta.etcd import EtcdMeta, EtcdSettings
 from weir.meta.interfaces import Creation, MetaStore
+from weir.meta.key_space import BlockView
 from weir.model.errors import MetaUnavailableError
 from weir.model.registry import TopicRecord
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 from weir.testing.processes.etcd import EtcdServer
-from weir.wire.metablock import pack_block
+from weir.wire.metadata_log import pack_block
 from weir.wire.registry import encode_topic
 
 _READY_S = 300

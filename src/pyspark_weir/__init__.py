@@ -1,6 +1,6 @@
 """Found by Spark under this name: `spark.read.format("weir")` needs no registration."""
 
-from weir.spark.source.source import WeirSource
+from weir.spark.source.batch_reader import WeirSource
 
 
 class DefaultSource(WeirSource):

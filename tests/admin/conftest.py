@@ -13,10 +13,10 @@ from uuid import uuid4
 import pulsar
 import pytest
 
-from weir.admin.http import HttpSettings, Request
-from weir.admin.routing import Route
-from weir.admin.server import AdminServer
 from weir.model.errors import NotAuthenticatedError
+from weir.rest.http import HttpSettings, Request
+from weir.rest.routes import Route
+from weir.rest.server import AdminServer
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
 from weir.server.config.load import load

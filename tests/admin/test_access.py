@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from weir.admin.routing import Route
-from weir.broker.access.tokens import create_secret, create_token
+from weir.broker.security.tokens import create_secret, create_token
 from weir.model.errors import DiskError
+from weir.rest.routes import Route
 
 SECRET = create_secret()
 WITH_TOKENS = (

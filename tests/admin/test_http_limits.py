@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from weir.admin.http import Response
-from weir.admin.routing import Call, Route
+from weir.rest.http import Response
+from weir.rest.routes import Call, Route
 
 MIB = 1024 * 1024
 

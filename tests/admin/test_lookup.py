@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from weir.admin.context import AdminContext, ServiceUrls
-from weir.admin.http import Request
-from weir.admin.lookup import Lookup
-from weir.admin.routing import Call
-from weir.broker.api import Owner
+from weir.admin.topics import Lookup
+from weir.broker.api.broker import Owner
 from weir.model.errors import NotAllowedError, NotOwnerError
 from weir.model.policies import DEFAULT_POLICIES
 from weir.model.topics import Domain
+from weir.rest.http import Request
+from weir.rest.routes import Call
 
 HERE = ServiceUrls(
     {

@@ -6,52 +6,44 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from weir.admin.function_metrics import connector_families, function_families
 from weir.admin.metrics import (
     LATENCY_FAMILIES,
     PROCESS_FAMILIES,
     SUBSCRIPTION_FAMILIES,
     TOPIC_FAMILIES,
     UP_SECONDS,
+    connector_families,
+    function_families,
     render,
+    stream_families,
 )
-from weir.admin.stream_metrics import stream_families
 from weir.bookie.damage import Damages
-from weir.broker.api import (
-    BOUNDS_S,
-    Deployed,
-    DescribedConnector,
-    Flow,
-    Latency,
-    QueryProgress,
-    SubscriptionStats,
-    SubscriptionType,
-    TopicStats,
-)
+from weir.broker.api.consumers import ConsumerLimit, SubscriptionType
+from weir.broker.api.definitions import Deployed, DescribedConnector
+from weir.broker.api.stats import BOUNDS_S, Flow, Latency, QueryProgress, SubscriptionStats, TopicStats
 from weir.broker.balance.balancer import BalanceMetrics
-from weir.broker.dispatch.consumer_limit import ConsumerLimit
-from weir.broker.peers.metrics import PeerMetrics
-from weir.gateway.amqp.metrics import AmqpMetrics
-from weir.gateway.rocketmq.metrics import RocketmqMetrics
-from weir.model.connectors import Connector, ConnectorProgress, ConnectorWanted
-from weir.model.functions import Function, FunctionStats
+from weir.broker.peers.peer_calls import PeerMetrics
+from weir.gateway.amqp.gateway import amqp_families
+from weir.gateway.amqp.settings import AmqpMetrics
+from weir.gateway.base.metrics import GatewayMetrics, gateway_families
+from weir.gateway.rocketmq.gateway import rocketmq_families
+from weir.gateway.rocketmq.settings import RocketmqMetrics
+from weir.model.definitions import Connector, ConnectorProgress, ConnectorWanted, Function, FunctionStats
 from weir.model.topics import TopicName
-from weir.runtime.byte_budget import ByteBudget
+from weir.runtime.budgets import ByteBudget, RequestBudget
 from weir.runtime.interfaces import LoopHolds
 from weir.runtime.real import real_runtime
-from weir.runtime.request_budget import RequestBudget
 from weir.server.config.tree import Config
-from weir.server.metrics.amqp import amqp_families
-from weir.server.metrics.balance import balance_families
-from weir.server.metrics.budget import budget_families
-from weir.server.metrics.cluster import cluster_families
-from weir.server.metrics.gateway import GatewayMetrics, gateway_families
-from weir.server.metrics.loop import loop_families
-from weir.server.metrics.peer import peer_families
-from weir.server.metrics.process import process_families
-from weir.server.metrics.rocketmq import rocketmq_families
-from weir.server.metrics.storage import damage_families
-from weir.server.open_listeners import open_families
+from weir.server.listeners import open_families
+from weir.server.metrics import (
+    balance_families,
+    budget_families,
+    cluster_families,
+    damage_families,
+    loop_families,
+    peer_families,
+    process_families,
+)
 
 
 def topic(name: str) -> TopicStats:

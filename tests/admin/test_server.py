@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 import pytest
 
-from weir.admin.routing import Call, Query, Route
 from weir.model.errors import InvalidNameError, NotAuthorisedError, NotOwnerError
+from weir.rest.routes import Call, Query, Route
 
 
 class Thing(msgspec.Struct):

@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from weir.bookie import Bookie, BookieSettings
+from weir.bookie.bookie import Bookie
+from weir.bookie.settings import BookieSettings
 from weir.runtime.interfaces import Runtime
 from weir.testing.storage.bookies import tiny_settings
 from weir.testing.world.world import World, simulate

@@ -8,8 +8,10 @@ from unittest.mock import patch
 
 import pytest
 
-from weir.bookie import Bookie, BookieState, JournalSettings
-from weir.bookie.cache import WriteCache
+from weir.bookie.bookie import Bookie
+from weir.bookie.settings import JournalSettings
+from weir.bookie.space import BookieState
+from weir.bookie.write_cache import WriteCache
 from weir.model.errors import (
     BookieBusyError,
     BookieCookieError,

@@ -7,13 +7,16 @@ from random import Random
 
 import pytest
 
-from weir.bookie import Bookie, BookieSettings, BookieState
+from weir.bookie.bookie import Bookie
+from weir.bookie.settings import BookieSettings
+from weir.bookie.space import BookieState
 from weir.model.errors import BookieError, BookieReadOnlyError, DiskError
 from weir.runtime.interfaces import Runtime
 from weir.testing.storage.bookies import Promises, Workload, periodic, tiny_settings
 from weir.testing.world.disk import DiskFaults
 from weir.testing.world.errors import NodeCrashedError
-from weir.testing.world.world import SimNode, World, simulate
+from weir.testing.world.node import SimNode
+from weir.testing.world.world import World, simulate
 
 WRITERS = 4
 

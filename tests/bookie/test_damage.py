@@ -7,12 +7,11 @@ from random import Random
 
 import pytest
 
-from weir.bookie import Bookie
-from weir.bookie.layout import Layout
-from weir.bookie.log_scan import fit_rows
-from weir.bookie.log_window import Stretch
+from weir.bookie.bookie import Bookie
+from weir.bookie.entry_log_scan import Stretch, fit_rows
+from weir.bookie.folder import Layout
+from weir.bookie.inspection import Verification, verify
 from weir.bookie.settings import CacheSettings, FlushSettings, GcSettings
-from weir.bookie.tools import Verification, verify
 from weir.model.errors import EntryCorruptError, NoSuchEntryError, WireError
 from weir.model.ids import NO_ENTRY, EntryId, LedgerId
 from weir.runtime.interfaces import Runtime

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from weir.bookie import Bookie, BookieSettings, BookieState, SpaceSettings
-from weir.bookie.layout import Layout
+from weir.bookie.bookie import Bookie
+from weir.bookie.folder import Layout
+from weir.bookie.settings import BookieSettings, SpaceSettings
+from weir.bookie.space import BookieState
 from weir.model.errors import (
     BookieReadOnlyError,
     BookieUnavailableError,

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from weir.bookie import Bookie
-from weir.bookie.layout import Layout, log_ids
+from weir.bookie.bookie import Bookie
+from weir.bookie.folder import Layout, log_ids
 from weir.model.errors import NoSuchLedgerError
 from weir.model.ids import EntryId, LedgerId
 from weir.runtime.interfaces import Runtime

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Collection
 
 import pytest
 
-from weir.bookie.orphans import live_ledgers, watch_for_orphans
+from weir.bookie.registration import live_ledgers, watch_for_orphans
 from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.ids import LedgerId
 from weir.runtime.interfaces import Runtime
 from weir.testing.world.meta import FaultyMeta, MetaFaults

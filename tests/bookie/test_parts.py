@@ -4,17 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.bookie.cache import ENTRY_OVERHEAD_BYTES, Batch, WriteCache
-from weir.bookie.gc import choose
-from weir.bookie.index import Index, LedgerRuns, LogRun, LogUse
-from weir.bookie.ledgers import LedgerTable
-from weir.bookie.lru import BytesLru
+from weir.bookie.entry_index import Index, LedgerRuns, LogRun, LogUse
+from weir.bookie.entry_logs import BytesLru
+from weir.bookie.garbage_collection import choose
 from weir.bookie.settings import GcSettings
 from weir.bookie.space import BookieState, StateBox
-from weir.bookie.tombstones import Tombstones
+from weir.bookie.store import LedgerTable, Tombstones
+from weir.bookie.write_cache import ENTRY_OVERHEAD_BYTES, Batch, WriteCache
 from weir.model.errors import InvariantError
 from weir.model.ids import NO_ENTRY, Buffer, EntryId, LedgerId
-from weir.wire.entrylog import Run
+from weir.wire.bookie_files import Run
 
 L1, L2 = LedgerId(1), LedgerId(2)
 

@@ -7,7 +7,7 @@ import pytest
 
 from weir.bookie.registration import Registration, RegistrationSettings, check_cookie
 from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.errors import BookieCookieError, MetaUnavailableError
 from weir.model.ids import BookieId
 from weir.runtime.interfaces import Runtime

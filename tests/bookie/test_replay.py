@@ -5,15 +5,23 @@ from pathlib import Path
 
 import pytest
 
+from weir.bookie.folder import Layout
+from weir.bookie.journal_endings import TABLE, Case, CheckpointSide, Ending, Proof, decide
 from weir.bookie.journal_scan import NOTHING_BEFORE, JournalReplay, JournalScan
-from weir.bookie.layout import Layout
-from weir.bookie.replay import TABLE, Case, CheckpointSide, Ending, Proof, decide
 from weir.model.errors import JournalCorruptError
 from weir.runtime.real import real_runtime
 from weir.testing.storage.bookies import entry
-from weir.wire.checkpoint import Position
+from weir.wire.bookie_files import (
+    BLOCK_BYTES,
+    Position,
+    RecordHeader,
+    RecordKind,
+    Start,
+    encode_header,
+    encode_start,
+    padding,
+)
 from weir.wire.checksum import crc32c
-from weir.wire.journal import BLOCK_BYTES, RecordHeader, RecordKind, Start, encode_header, encode_start, padding
 
 NONCE = 77
 FILE_BYTES = 16 * BLOCK_BYTES

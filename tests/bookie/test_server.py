@@ -6,9 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from weir.bookie.server import BookieServer, ServerSettings
-from weir.bookie.serving import SessionLimits
-from weir.bookie.session import NEXT, Event, State
+from weir.bookie.server import NEXT, BookieServer, Event, ServerSettings, SessionLimits, State
 from weir.model.errors import (
     BookieBusyError,
     BookieUnavailableError,
@@ -28,10 +26,9 @@ from weir.runtime.interfaces import Connection
 from weir.runtime.real import real_runtime
 from weir.testing.storage.fakes import FakeBookie
 from weir.wire import bookie as wire
-from weir.wire.bookie_errors import error_from
-from weir.wire.bookie_hello import Hello, Welcome, decode_welcome, encode_hello
+from weir.wire.bookie import Hello, Welcome, decode_welcome, encode_hello, error_from
 from weir.wire.entry import encode_entry
-from weir.wire.frames import FrameSplitter
+from weir.wire.node.frames import FrameSplitter
 
 LEDGER = LedgerId(7)
 B1 = BookieId("b1")

@@ -11,20 +11,22 @@ from random import Random
 
 import pytest
 
-from weir.bookie import Bookie, BookieSettings, tools
-from weir.bookie.layout import Layout
-from weir.bookie.ledger_ids import check_ledger_ids, pass_lost_ids
+from weir.bookie import inspection
+from weir.bookie.bookie import Bookie
+from weir.bookie.folder import Layout
+from weir.bookie.registration import check_ledger_ids, pass_lost_ids
+from weir.bookie.settings import BookieSettings
 from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.errors import JournalCorruptError, LedgersUnknownError, NoSuchEntryError, NoSuchLedgerError
 from weir.model.ids import EntryId, LedgerId
-from weir.runtime.end_file import load_end_record
 from weir.runtime.interfaces import Runtime
+from weir.runtime.loss_records import load_end_record
 from weir.runtime.real import real_runtime
 from weir.testing.storage.bookies import batch, entry, tiny_settings
 from weir.testing.world.world import World, simulate
+from weir.wire.bookie_files import BLOCK_BYTES, RecordKind, decode_header
 from weir.wire.end_record import EndRecord
-from weir.wire.journal import BLOCK_BYTES, RecordKind, decode_header
 
 RUNTIME = real_runtime()
 LEDGER = LedgerId(1)
@@ -111,7 +113,7 @@ async def test_a_journal_cut_anywhere_or_with_a_tail_of_zeros_is_refused_and_acc
         assert str(short) in refused.value.what
         assert "synced" in refused.value.what
         assert "--accept-loss" in refused.value.hint
-        assert (await tools.verify(RUNTIME, f"{folder}")).damages, "verify names it, too"
+        assert (await inspection.verify(RUNTIME, f"{folder}")).damages, "verify names it, too"
         survivors = [n for n in range(ENTRIES) if ends[n] <= cut]
         async with opened(folder, accept_loss=True) as bookie:
             assert set(survivors) <= set(await held(bookie)) < set(range(ENTRIES)) | {-1}

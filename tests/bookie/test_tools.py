@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from weir.bookie import Bookie, tools
-from weir.bookie.layout import Layout
+from weir.bookie import inspection
+from weir.bookie.bookie import Bookie
+from weir.bookie.folder import Layout
 from weir.model.errors import FileLockedError, FileMissingError
 from weir.model.ids import EntryId, LedgerId
 from weir.runtime.real import real_runtime
@@ -44,7 +45,7 @@ def damage(path: str, offset: int) -> None:
 
 
 async def test_inspect_shows_ledgers_and_files(folder: str) -> None:
-    seen = await tools.inspect(RUNTIME, folder)
+    seen = await inspection.inspect(RUNTIME, folder)
     assert seen.bookie_id == "b1"
     assert [(s.ledger_id, s.logged_entries, s.journaled_entries, s.fenced) for s in seen.ledgers] == [
         (1, 5, 0, False),
@@ -62,7 +63,7 @@ async def test_inspect_shows_ledgers_and_files(folder: str) -> None:
 
 async def test_verify_reads_everything_and_finds_nothing_wrong(folder: str) -> None:
     told: list[tuple[int, int]] = []
-    result = await tools.verify(RUNTIME, folder, lambda done, total: told.append((done, total)))
+    result = await inspection.verify(RUNTIME, folder, lambda done, total: told.append((done, total)))
     assert result.damages == []
     assert (result.logs, result.entries, result.bytes_read) == (1, 10, 10 * SIZE)
     assert result.journal_records >= 1
@@ -81,7 +82,7 @@ async def test_verify_reads_everything_and_finds_nothing_wrong(folder: str) -> N
 async def test_verify_names_the_file_and_the_place_of_damage(folder: str, name: str, at: int, offset: int) -> None:
     path = getattr(Layout(folder), name)(1)
     damage(path, at)
-    result = await tools.verify(RUNTIME, folder)
+    result = await inspection.verify(RUNTIME, folder)
     assert [(d.path, d.offset) for d in result.damages] == [(path, offset)]
 
 
@@ -89,7 +90,7 @@ async def test_verify_finds_damage_in_the_journal_and_in_the_checkpoint(folder: 
     layout = Layout(folder)
     damage(layout.checkpoints[1], 30)
     damage(layout.cookie, 0)
-    damages = {d.path for d in (await tools.verify(RUNTIME, folder)).damages}
+    damages = {d.path for d in (await inspection.verify(RUNTIME, folder)).damages}
     assert damages == {layout.checkpoints[1], layout.cookie}
 
 
@@ -98,10 +99,10 @@ async def test_rebuild_index_makes_a_damaged_index_whole(folder: str) -> None:
     before = Path(path).read_bytes()
     damage(path, 4096 + 50)
     told: list[int] = []
-    assert await tools.rebuild_index(RUNTIME, folder, lambda done, _: told.append(done)) == {1: 10}
+    assert await inspection.rebuild_index(RUNTIME, folder, lambda done, _: told.append(done)) == {1: 10}
     assert Path(path).read_bytes() == before
     assert told[-1] == 10 * SIZE
-    assert (await tools.verify(RUNTIME, folder)).damages == []
+    assert (await inspection.verify(RUNTIME, folder)).damages == []
 
 
 async def test_looking_changes_nothing_and_the_bookie_starts_after_it(folder: str) -> None:
@@ -109,17 +110,17 @@ async def test_looking_changes_nothing_and_the_bookie_starts_after_it(folder: st
         return {str(p): p.read_bytes() for p in sorted(Path(folder).rglob("*")) if p.is_file()}
 
     before = contents()
-    await tools.inspect(RUNTIME, folder)
-    await tools.verify(RUNTIME, folder)
+    await inspection.inspect(RUNTIME, folder)
+    await inspection.verify(RUNTIME, folder)
     assert contents() == before
     bookie = await Bookie.open(RUNTIME, tiny_settings(folder))
     assert (await bookie.read(LedgerId(3), EntryId(7), EntryId(9), max_bytes=999)).entries == batch(3, 7, 2)
     with pytest.raises(FileLockedError):
-        await tools.inspect(RUNTIME, folder)
+        await inspection.inspect(RUNTIME, folder)
     await bookie.close()
 
 
 async def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileMissingError, match="not the folder of a bookie"):
-        await tools.verify(RUNTIME, str(tmp_path))
+        await inspection.verify(RUNTIME, str(tmp_path))
     assert list(tmp_path.iterdir()) == []

@@ -7,34 +7,35 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import Delivery, Outgoing, ProducerRequest, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.consumers import Delivery, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.producers import Outgoing, ProducerRequest
 from weir.broker.broker import Broker
 from weir.broker.context import BrokerContext
-from weir.broker.dispatch.consumer import BrokerConsumer
-from weir.broker.ports import PlainRegistry, SoleOwner
 from weir.broker.publish.producers import BrokerProducer
 from weir.broker.settings import BrokerSettings
-from weir.broker.topic.topic import BrokerTopic
+from weir.broker.standalone import PlainRegistry, SoleOwner
+from weir.broker.subscriptions.consumer import BrokerConsumer
+from weir.broker.topics.topic import BrokerTopic
 from weir.ledger.client import LedgerClient
 from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.batch import Batch, BatchFormat
 from weir.model.ids import BookieId
 from weir.model.ledger import Quorum
 from weir.model.policies import DEFAULT_POLICIES, Policies, Retention
 from weir.model.topics import TopicName
-from weir.runtime import Runtime
-from weir.runtime.byte_budget import ByteBudget
+from weir.runtime.budgets import ByteBudget
+from weir.runtime.interfaces import Runtime
 from weir.stream.context import StreamContext
 from weir.stream.holding.area import HoldingArea
 from weir.stream.log import Stream
 from weir.stream.settings import StreamSettings
-from weir.stream.state import StateLog
+from weir.stream.state_log import StateLog
 from weir.stream.tail import TailCache
 from weir.testing.storage.fakes import FakeBookiePool
 from weir.testing.world.world import World, simulate
-from weir.wire.formats import FORMATS
 from weir.wire.formats.pulsar import PulsarFormat
+from weir.wire.formats.table import FORMATS
 from weir.wire.metadata import BookieInfo, encode_bookie_info
 
 #: Where a test says nothing, what is acknowledged goes at once.

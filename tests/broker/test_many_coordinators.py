@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import CommittedOffset, GroupState, JoinRequest, SyncRequest
-from weir.broker.parts.local import LocalParts
+from weir.broker.api.groups import GroupState, JoinRequest, SyncRequest
+from weir.broker.coordination.partition_ops import LocalParts
 from weir.model.errors import (
     NotInTransactionError,
     NotOwnerError,
@@ -17,7 +17,7 @@ from weir.model.errors import (
     WeirError,
 )
 from weir.model.topics import TopicName
-from weir.model.transactions import TransactionEnd
+from weir.model.transactions import CommittedOffset, TransactionEnd
 from weir.testing.broker.coordinators_stage import CoordinatorCluster
 
 T0, T1, T2 = (TopicName.parse(name) for name in ("t0", "t1", "t2"))

@@ -5,13 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.broker.coordinator_shards import COORDINATOR, CoordinatorShards, ShardCount, shard_key
-from weir.meta.memory import MemoryMeta
-from weir.model.bundles import Boundaries
+from weir.broker.coordination.shards import COORDINATOR, CoordinatorShards, ShardCount, shard_key
+from weir.meta.local import MemoryMeta
+from weir.model.cluster import Boundaries
 from weir.model.errors import NotAllowedError, StreamFencedError, TopicNotFoundError
-from weir.model.owned_names import kept_name
 from weir.model.registry import SYSTEM_NAMESPACE
-from weir.model.topics import NamespaceName
+from weir.model.topics import NamespaceName, kept_name
 
 
 def test_what_was_flushed_is_there_for_the_next_holder_and_the_former_one_learns_of_it(run: Callable) -> None:

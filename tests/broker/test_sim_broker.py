@@ -15,27 +15,28 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from weir.broker.api import Outgoing, ProducerRequest, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.consumers import StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.producers import Outgoing, ProducerRequest
 from weir.broker.context import BrokerContext
-from weir.broker.dispatch.consumer import BrokerConsumer
 from weir.broker.settings import BrokerSettings
-from weir.broker.topic.topic import BrokerTopic
-from weir.broker.upkeep.topic import maintain
+from weir.broker.subscriptions.consumer import BrokerConsumer
+from weir.broker.topics.topic import BrokerTopic
+from weir.broker.upkeep.topic_upkeep import maintain
 from weir.model.batch import Batch, BatchFormat
 from weir.model.errors import ConsumerClosedError, TopicClosedError, WeirError
 from weir.model.ledger import Quorum
 from weir.model.policies import DEFAULT_POLICIES, Policies, Retention
 from weir.model.topics import TopicName
-from weir.runtime import Runtime
-from weir.runtime.byte_budget import ByteBudget
+from weir.runtime.budgets import ByteBudget
+from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.stream.context import StreamContext
 from weir.stream.settings import StreamSettings
 from weir.stream.tail import TailCache
 from weir.testing.storage.cluster import Cluster, sound_cluster
 from weir.testing.world.world import World, simulate
-from weir.wire.formats import FORMATS
 from weir.wire.formats.pulsar import PulsarFormat
+from weir.wire.formats.table import FORMATS
 
 SEEDS = int(os.environ.get("WEIR_BROKER_SEEDS", "8"))
 _CHUNK = 5

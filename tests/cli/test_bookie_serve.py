@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from weir.ledger.remote import RemoteBookie
+from weir.ledger.remote_bookie import RemoteBookie
 from weir.model.errors import ConfigError
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.runtime.real import real_runtime
 from weir.server.addresses import parse_address
-from weir.server.bookie_command import parse_id, parse_sync
+from weir.server.commands.nodes import parse_id
+from weir.server.config.keys import parse_sync
 from weir.wire.entry import encode_entry
 from weir.wire.metadata import BookieInfo
 

@@ -13,7 +13,7 @@ from weir.bookie.settings import BookieSettings
 from weir.cli.main import cli
 from weir.model.errors import FileLockedError, FileMissingError
 from weir.model.ids import BookieId, EntryId, LedgerId
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 from weir.wire.entry import encode_entry
 

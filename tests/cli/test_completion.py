@@ -11,10 +11,10 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from weir.cli import completing
+from weir.cli import arguments as completing
 from weir.cli.completion import script
-from weir.cli.found import http_url
 from weir.cli.main import cli, main
+from weir.cli.remote import http_url
 
 
 def completed(*words: str) -> list[str]:

@@ -4,15 +4,14 @@ from typing import Any, cast
 
 import pytest
 
-from weir.cli.messages import consume_session
-from weir.cli.messages.consume_session import Session, Wanted, left_out
-from weir.cli.messages.consume_start import Start
-from weir.cli.messages.views import Printer
+from weir.cli import consume as consume_session
+from weir.cli.consume import Session, Start, Wanted, left_out
+from weir.cli.message_format import Printer
 from weir.cli.output import Output
 from weir.client.admin import AdminClient
-from weir.client.consumer import Consumer, Subscribing
-from weir.client.messages import Incoming
-from weir.client.pulsar import PulsarClient
+from weir.client.pulsar.client import PulsarClient
+from weir.client.pulsar.consumer import Consumer, Subscribing
+from weir.client.pulsar.messages import Incoming
 from weir.model.errors import ConfigError, ConsumerClosedError, StreamError
 from weir.model.topics import TopicName
 from weir.runtime.real import real_runtime

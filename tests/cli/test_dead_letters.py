@@ -9,7 +9,7 @@ import pika
 import pulsar
 import pytest
 
-from weir.cli.topics import dead_letters
+from weir.cli import dead_letters
 from weir.testing.processes.up import UpProcess
 
 pytestmark = pytest.mark.process

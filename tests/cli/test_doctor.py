@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from weir.cli.operating import doctor as module
-from weir.cli.operating.doctor import disk, doctor, free_port, python
-from weir.cli.operating.doctor_running import clock, damage, folder, listeners, running
-from weir.model.diagnosis import State
+from weir.cli import doctor as module
+from weir.cli.doctor import clock, damage, disk, doctor, folder, free_port, listeners, python, running
+from weir.model.diagnosis import State, install_command
 from weir.model.errors import SparkSetupError
-from weir.model.installation import install_command
-from weir.spark import checks as spark
+from weir.spark import spark_session as spark
 
 pytestmark = pytest.mark.process
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from weir.client import functions as rest
-from weir.client.blocking import Access
+from weir.client.admin import Access
 from weir.model.errors import RunnerBusyError
 from weir.testing.processes.up import UpProcess
 

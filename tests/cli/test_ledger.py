@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from weir.cli.cluster import ledger_session
+from weir.cli import ledger as ledger_session
 from weir.cli.main import cli
 from weir.ledger.client import LedgerClient
 from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.errors import BookieUnavailableError, LedgerNotFoundError
 from weir.model.ids import BookieId, EntryId
 from weir.model.ledger import LedgerMetadata, Quorum

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from weir.cli.messages.format import MessageFormat, Printed, unescaped
-from weir.cli.messages.produce_input import InputFormat, Reading, read_all
-from weir.client.messages import Incoming, Outgoing
+from weir.cli.message_format import MessageFormat, Printed, unescaped
+from weir.cli.produce import InputFormat, Reading, read_all
+from weir.client.pulsar.messages import Incoming, Outgoing
 from weir.model.errors import ConfigError
 from weir.wire.pulsar.ids import MessageId
 

@@ -4,8 +4,8 @@ import pytest
 from msgspec import Raw
 
 from weir.cli.output import Format, Output
-from weir.cli.spark.sql_views import Printer
-from weir.spark.serving import messages as m
+from weir.cli.sql_views import Printer
+from weir.spark.serving import protocol as m
 
 
 def printed(capsys: pytest.CaptureFixture[str], out: Format, *rows: bytes, live: bool = False) -> str:

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from weir.cli.spark.common import NEEDED
-from weir.cli.spark.stream_changes import names_of, short_name
+from weir.cli.spark_session import NEEDED
+from weir.cli.streams import names_of, short_name
 from weir.client import streams as rest
-from weir.client.blocking import Access
-from weir.client.stream_rows import state_of
-from weir.client.streams import Defined
-from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
+from weir.client.admin import Access
+from weir.client.streams import Defined, state_of
+from weir.model.definitions import SqlStream, StreamProgress, Wanted
 from weir.model.topics import TopicName
 from weir.testing.processes.up import UpProcess, environment
 

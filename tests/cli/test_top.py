@@ -14,9 +14,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from weir.cli.operating.scrape import overview, read_scrape
-from weir.cli.operating.top import bars, duration, screen
 from weir.cli.output import cut_middle
+from weir.cli.top import bars, duration, overview, read_scrape, screen
 from weir.testing.processes.up import UpProcess, environment
 
 BEFORE = """\

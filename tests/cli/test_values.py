@@ -2,8 +2,9 @@
 
 import pytest
 
-from weir.cli.values import parse_moment_ms, parse_pairs, parse_size, parse_span_ms, short_topic, show_moment
+from weir.cli.arguments import parse_pairs, parse_size, short_topic, show_moment
 from weir.model.errors import ConfigError
+from weir.model.moments import parse_moment_ms, parse_span_ms
 from weir.model.topics import TopicName
 
 

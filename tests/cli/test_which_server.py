@@ -13,10 +13,10 @@ import click
 import pytest
 from tests.cli.conftest import Outcome
 
-from weir.cli.found import LISTENING_FILE, NoFolderServerError, Server, find_server, folder_id, http_url
 from weir.cli.main import cli, main
+from weir.cli.remote import LISTENING_FILE, NoFolderServerError, Server, find_server, folder_id, http_url
 from weir.model.errors import ConfigError
-from weir.server.free_ports import HeldPorts
+from weir.server.supervisor import HeldPorts
 from weir.testing.processes.cluster import ClusterProcess
 from weir.testing.processes.up import UpProcess, environment
 
@@ -40,7 +40,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def run(weir_up: UpProcess, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command in this process, on a machine whose default address is that of another Weir."""
-    monkeypatch.setattr("weir.cli.found.DEFAULT_URL", weir_up.http_url)
+    monkeypatch.setattr("weir.cli.remote.DEFAULT_URL", weir_up.http_url)
     monkeypatch.setattr("weir.cli.remote._PATIENCE_S", 0.3)
 
     def run(*arguments: str) -> Outcome:
@@ -91,7 +91,7 @@ def test_a_folder_of_another_user_that_cannot_be_read_is_refused(here: Path) -> 
     closed = here / "closed"
     closed.mkdir(mode=0o700)
     listening(closed / "weir-data")
-    code = "import os; from weir.cli.found import find_server; os.setuid(65534); find_server(None)"
+    code = "import os; from weir.cli.remote import find_server; os.setuid(65534); find_server(None)"
     for folder in (closed, closed / "weir-data"):
         done = subprocess.run(
             [sys.executable, "-c", code],
@@ -102,7 +102,7 @@ def test_a_folder_of_another_user_that_cannot_be_read_is_refused(here: Path) -> 
             check=False,
         )
         assert done.stderr.splitlines()[-1].startswith(
-            "weir.cli.found.NoFolderServerError: the server of the data"
+            "weir.cli.remote.NoFolderServerError: the server of the data"
         )
 
 

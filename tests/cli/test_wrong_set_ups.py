@@ -20,7 +20,7 @@ from weir.cli.main import FAILED, MISUSED
 from weir.model.errors import ConfigError, SparkSetupError
 from weir.runtime.real_tls import TlsFiles
 from weir.server.config.load import load
-from weir.server.start_warnings import start_warnings, unknown_host
+from weir.server.start_checks import start_warnings, unknown_host
 from weir.testing.certificates import make_certificate
 from weir.testing.processes.up import UpProcess, environment
 from weir.wire.checksum import crc32c
@@ -354,9 +354,9 @@ CASES = [
 
 _DRIVER = """
 import builtins, importlib.util, json, os, resource, sys, tempfile
-import weir.cli.main as program, weir.server.up_command, weir.server.node_commands, weir.cli.spark.sql
-import weir.cli.messages.consume, weir.runtime.real, weir.cli.operating.verify, weir.cli.cluster.cluster
-import weir.cli.cluster.bookie, cryptography.x509
+import weir.cli.main as program, weir.server.commands.up, weir.server.commands.nodes, weir.cli.sql
+import weir.cli.consume, weir.runtime.real, weir.cli.data_folder, weir.cli.cluster
+import weir.cli.bookie, cryptography.x509
 
 def patch(name):
     if name == "full":
@@ -366,7 +366,7 @@ def patch(name):
     elif name == "descriptors":
         resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
     elif name == "pyspark":
-        import weir.cli.spark.common as side
+        import weir.cli.spark_session as side
         find = side.find_spec
         side.find_spec = lambda module: None if module == "pyspark" else find(module)
     elif name == "opentelemetry":

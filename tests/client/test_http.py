@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from weir.client.access import ClientSettings
 from weir.client.admin import AdminClient, topic_path
-from weir.client.settings import ClientSettings
 from weir.model.errors import (
     BrokerError,
     ConfigError,

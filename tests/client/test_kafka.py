@@ -6,19 +6,18 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from weir.broker.access.tokens import create_token, load_secret
-from weir.client.kafka import positions, transactions
+from weir.broker.security.tokens import create_token, load_secret
+from weir.client.kafka import groups, produce
 from weir.client.kafka.cluster import Cluster, Partition
-from weir.client.kafka.fetching import Fetched, Fetcher
-from weir.client.kafka.offsets import NONE, ends, list_offsets, starts
-from weir.client.kafka.producing import Sender
+from weir.client.kafka.fetch import NONE, Fetched, Fetcher, ends, list_offsets, starts
+from weir.client.kafka.produce import Sender
 from weir.client.kafka.settings import KafkaSettings, Login, TlsFiles, parse_servers
 from weir.model.batch import Stamp
 from weir.model.errors import ConnectFailedError, NotAuthenticatedError, StaleEpochError, TopicNotFoundError
 from weir.testing.certificates import make_certificate
 from weir.testing.processes.up import UpProcess
-from weir.wire.kafka.records import TRANSACTIONAL, parse_header, split_batches
-from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.kafka.record_batch import TRANSACTIONAL, parse_header, split_batches
+from weir.wire.kafka.records import Record, build_batch
 
 pytestmark = pytest.mark.process
 
@@ -86,15 +85,15 @@ def test_a_topic_that_is_not_there_is_named(cluster: Cluster) -> None:
 
 def test_positions_are_kept(cluster: Cluster) -> None:
     wanted = {ORDERS[0]: 3, ORDERS[2]: 1}
-    positions.commit(cluster, "billing", wanted, "note")
-    assert positions.committed(cluster, "billing", ORDERS) == wanted
-    positions.commit(cluster, "billing", {ORDERS[0]: 1})
-    assert positions.committed(cluster, "billing", ORDERS) == wanted | {ORDERS[0]: 1}
+    groups.commit(cluster, "billing", wanted, "note")
+    assert groups.committed(cluster, "billing", ORDERS) == wanted
+    groups.commit(cluster, "billing", {ORDERS[0]: 1})
+    assert groups.committed(cluster, "billing", ORDERS) == wanted | {ORDERS[0]: 1}
 
 
 def test_a_batch_that_is_sent_twice_is_stored_once(cluster: Cluster) -> None:
     partition = Partition("doubles", 0)
-    producer = transactions.init_producer(cluster)
+    producer = produce.init_producer(cluster)
     stamped = batch(b"a", b"b", stamp=Stamp(producer.id, producer.epoch, 0))
     for _ in range(2):
         sender = Sender(cluster)
@@ -106,15 +105,15 @@ def test_a_batch_that_is_sent_twice_is_stored_once(cluster: Cluster) -> None:
 def test_a_transaction_is_seen_when_it_is_committed_and_never_when_it_is_aborted(cluster: Cluster) -> None:
     parts = [Partition("transfers", 0), Partition("transfers", 1)]
     for commit in (False, True):
-        producer = transactions.init_producer(cluster, "mover")
-        transactions.add_partitions(cluster, "mover", producer, parts)
+        producer = produce.init_producer(cluster, "mover")
+        produce.add_partitions(cluster, "mover", producer, parts)
         sender = Sender(cluster, transactional_id="mover")
         stamp = Stamp(producer.id, producer.epoch, 0)
         sender.send(dict.fromkeys(parts, batch(b"x", stamp=stamp, attributes=TRANSACTIONAL)))
         sender.flush()
         before = ends(cluster, parts)
         assert ends(cluster, parts, committed=False) != before
-        transactions.end(cluster, "mover", producer, commit=commit)
+        produce.end(cluster, "mover", producer, commit=commit)
         # The markers that decide it may be written after the answer.
         deadline = time.monotonic() + 30
         while not all(after > before[part] for part, after in ends(cluster, parts).items()):
@@ -126,10 +125,10 @@ def test_a_transaction_is_seen_when_it_is_committed_and_never_when_it_is_aborted
 
 
 def test_a_newer_producer_of_the_same_transactional_id_fences_the_older(cluster: Cluster) -> None:
-    old = transactions.init_producer(cluster, "fenced")
-    transactions.init_producer(cluster, "fenced")
+    old = produce.init_producer(cluster, "fenced")
+    produce.init_producer(cluster, "fenced")
     with pytest.raises(StaleEpochError):
-        transactions.add_partitions(cluster, "fenced", old, [Partition("transfers", 0)])
+        produce.add_partitions(cluster, "fenced", old, [Partition("transfers", 0)])
 
 
 # --- who may come in ------------------------------------------------------------------------------------

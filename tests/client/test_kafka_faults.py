@@ -8,18 +8,15 @@ from typing import Any
 
 import pytest
 
-from weir.client.kafka.admin import admin_url, open_transactions
-from weir.client.kafka.cluster import Cluster, Partition
-from weir.client.kafka.fetching import Fetcher
-from weir.client.kafka.offsets import ends
-from weir.client.kafka.producing import Sender
+from weir.client.kafka.cluster import Cluster, Partition, admin_url, open_transactions
+from weir.client.kafka.fetch import Fetcher, ends
+from weir.client.kafka.produce import Sender
 from weir.client.kafka.settings import Address, KafkaSettings, Login
 from weir.model import errors
 from weir.wire.kafka import codec
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import API, ApiKey
-from weir.wire.kafka.frames import response_frame
-from weir.wire.kafka.headers import decode_request_header
+from weir.wire.kafka.api_table import API, ApiKey
+from weir.wire.kafka.frames import decode_request_header, response_frame
 
 ORDERS = Partition("orders", 0)
 HANG_UP = object()

@@ -4,19 +4,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from weir.client.kafka import positions, transactions
-from weir.client.kafka.admin import open_transactions
-from weir.client.kafka.cluster import Cluster, Partition
-from weir.client.kafka.fetching import Fetcher
-from weir.client.kafka.offsets import ends
-from weir.client.kafka.producing import Sender
+from weir.client.kafka import groups, produce
+from weir.client.kafka.cluster import Cluster, Partition, open_transactions
+from weir.client.kafka.fetch import Fetcher, ends
+from weir.client.kafka.produce import Sender
 from weir.client.kafka.settings import KafkaSettings, parse_servers
 from weir.model.batch import Stamp
 from weir.model.topics import TopicName
 from weir.testing.kafka.stage import batch_of
 from weir.testing.many_brokers import ManyBrokers
-from weir.wire.kafka.records import TRANSACTIONAL, split_batches
-from weir.wire.kafka.records_read import iter_records
+from weir.wire.kafka.record_batch import TRANSACTIONAL, split_batches
+from weir.wire.kafka.records import iter_records
 
 PARTS = [Partition("orders", index) for index in range(6)]
 
@@ -51,7 +49,7 @@ def everything(cluster: Cluster, partition: Partition, end: int) -> list[bytes]:
 def test_what_was_sent_while_a_broker_was_lost_is_stored_once_and_read_in_order(
     brokers: ManyBrokers, cluster: Cluster
 ) -> None:
-    producer = transactions.init_producer(cluster)
+    producer = produce.init_producer(cluster)
     sender = Sender(cluster)
     for number in range(40):
         if number == 20:
@@ -66,8 +64,8 @@ def test_what_was_sent_while_a_broker_was_lost_is_stored_once_and_read_in_order(
 
 @pytest.mark.slow
 def test_a_transaction_goes_on_when_its_coordinator_is_lost(brokers: ManyBrokers, cluster: Cluster) -> None:
-    producer = transactions.init_producer(cluster, "mover")
-    transactions.add_partitions(cluster, "mover", producer, PARTS)
+    producer = produce.init_producer(cluster, "mover")
+    produce.add_partitions(cluster, "mover", producer, PARTS)
     sender = Sender(cluster, transactional_id="mover")
     stamp = Stamp(producer.id, producer.epoch, 0)
     sender.send({part: batch_of(b"a", stamp=stamp, attributes=TRANSACTIONAL) for part in PARTS})
@@ -75,8 +73,8 @@ def test_a_transaction_goes_on_when_its_coordinator_is_lost(brokers: ManyBrokers
     assert open_transactions(cluster, "mov") == ["mover"]
     coordinator = str(cluster.transaction_coordinator("mover").address)
     brokers.lose(next(name for name in brokers.running if brokers.address(name) == coordinator))
-    transactions.end(cluster, "mover", producer, commit=True)
-    positions.commit(cluster, "readers", dict.fromkeys(PARTS, 1))
-    assert positions.committed(cluster, "readers", PARTS) == dict.fromkeys(PARTS, 1)
+    produce.end(cluster, "mover", producer, commit=True)
+    groups.commit(cluster, "readers", dict.fromkeys(PARTS, 1))
+    assert groups.committed(cluster, "readers", PARTS) == dict.fromkeys(PARTS, 1)
     for part in PARTS:
         assert everything(cluster, part, 1)[0] == b"a"  # and maybe the marker

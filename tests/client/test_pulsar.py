@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from weir.broker.access.tokens import create_secret, create_token
-from weir.client.consumer import Consumer, Subscribing
-from weir.client.messages import Incoming, Outgoing
-from weir.client.pulsar import PulsarClient
-from weir.client.settings import ClientSettings, ConsumerSettings, ProducerSettings
+from weir.broker.security.tokens import create_secret, create_token
+from weir.client.access import ClientSettings, ConsumerSettings, ProducerSettings
+from weir.client.pulsar.client import PulsarClient
+from weir.client.pulsar.consumer import Consumer, Subscribing
+from weir.client.pulsar.messages import Incoming, Outgoing
 from weir.model.errors import (
     ConfigError,
     ConnectFailedError,
@@ -26,8 +26,8 @@ from weir.model.errors import (
 )
 from weir.runtime.interfaces import Runtime
 from weir.server.broker_node import BrokerNode
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.ids import EARLIEST
-from weir.wire.pulsar.proto import api
 
 StartWeir = Callable[..., Awaitable[BrokerNode]]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weir.client.routing import Router, java_hash
+from weir.client.pulsar.client import Router, java_hash
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from weir.client.blocking import Access, ask
+from weir.client.access import Refusals, trusting
+from weir.client.admin import Access, ask
 from weir.client.kafka.cluster import Cluster
 from weir.client.kafka.settings import Address, KafkaSettings, TlsFiles
-from weir.client.tls import Refusals, trusting
 from weir.model.errors import (
     ConnectFailedError,
     ConnectionLostError,

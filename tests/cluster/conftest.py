@@ -8,7 +8,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from weir.broker.bundles.settings import OwnershipSettings
+from weir.broker.cluster.registration import OwnershipSettings
 from weir.testing.many_brokers import ManyBrokers
 
 NAMES = ("one", "two", "three")

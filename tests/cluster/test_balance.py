@@ -4,17 +4,14 @@ from collections.abc import Callable
 
 import pulsar
 
-from weir.broker.balance.actions import Move, Reason
-from weir.broker.balance.history import History
-from weir.broker.balance.limits import BalanceLimits
-from weir.broker.balance.plan import plan_moves
-from weir.model.bundles import BundleName
-from weir.model.load import BrokerLoad, BundleLoad
+from weir.broker.balance.balance_plan import plan_moves
+from weir.broker.balance.balance_round import BalanceLimits, History, Move, Reason
+from weir.model.cluster import BrokerLoad, BundleLoad, BundleName
 from weir.model.policies import Isolation
 from weir.model.registry import BrokerInfo
 from weir.model.topics import TopicName
 from weir.runtime.real import real_runtime
-from weir.server.compose.balance import ClusterBalance, PolicyIsolation
+from weir.server.compose.cluster_balance import ClusterBalance, PolicyIsolation
 from weir.testing.many_brokers import ManyBrokers
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 
-from weir.model.bundles import BundleName
+from weir.model.cluster import BundleName
 from weir.model.topics import DEFAULT_NAMESPACE
 from weir.runtime.real import real_runtime
 from weir.testing.many_brokers import ManyBrokers

@@ -2,10 +2,10 @@
 
 import pytest
 
-from weir.broker.api import CommittedOffset, TransactionState
-from weir.broker.coordinator_shards import CLUSTER_SHARDS, COORDINATOR
+from weir.broker.coordination.shards import CLUSTER_SHARDS, COORDINATOR
 from weir.model.errors import SinkOfOtherQueryError
 from weir.model.topics import TopicName
+from weir.model.transactions import CommittedOffset, TransactionState
 from weir.testing.many_brokers import ManyBrokers
 
 

@@ -9,9 +9,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from weir.broker.balance.balance_round import BalanceLimits, History
 from weir.broker.balance.balancer import BalanceSettings
-from weir.broker.balance.history import History
-from weir.broker.balance.limits import BalanceLimits
 from weir.testing.many_brokers import ManyBrokers
 
 PARTITIONS = 48

@@ -1,10 +1,10 @@
 """A cluster of two releases: bytes that others read are written as all of them know them."""
 
-from weir.model.features import DEFLATED_STATE, FEATURES
+from weir.model.cluster import DEFLATED_STATE, FEATURES
 from weir.model.ids import EntryId
 from weir.model.topics import TopicName
 from weir.testing.many_brokers import ManyBrokers
-from weir.wire.state import DEFLATED, PLAIN
+from weir.wire.stream import DEFLATED, PLAIN
 
 
 def test_state_is_written_as_the_oldest_broker_reads_it_until_that_is_gone() -> None:

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.balance.actions import Move, Reason
-from weir.broker.balance.history import History
+from weir.broker.balance.balance_round import History, Move, Reason
 from weir.model.topics import NamespaceName
 from weir.runtime.real import real_runtime
 from weir.testing.many_brokers import ManyBrokers, OneBroker

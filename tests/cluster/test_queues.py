@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import ConsumeRequest, Delivery, NamespaceQueues, Queue, QueueMessages
+from weir.broker.api.consumers import Delivery
+from weir.broker.api.queues import ConsumeRequest, NamespaceQueues, Queue, QueueMessages
 from weir.model.errors import ConsumerClosedError, QueueLockedError, QueueNotFoundError, ReadStuckError
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.model.queues import QUEUE_SUBSCRIPTION, QueueDeclaration, QueuePolicy, topic_of_queue
 from weir.model.topics import DEFAULT_NAMESPACE
 from weir.testing.many_brokers import ManyBrokers
-from weir.wire.messages import decode_messages, encode_message
+from weir.wire.formats.messages import decode_messages, encode_message
 
 NAMES = ("first", "second", "third")
 ANN = "ann"

@@ -12,21 +12,21 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from weir.client.blocking import Access
+from weir.client.admin import Access
 from weir.client.connectors import all_connectors
 from weir.client.kafka.cluster import Cluster, Partition
-from weir.client.kafka.offsets import EARLIEST, LATEST, list_offsets
-from weir.client.kafka.producing import Sender
+from weir.client.kafka.fetch import EARLIEST, LATEST, list_offsets
+from weir.client.kafka.produce import Sender
+from weir.client.weir_cluster import Place
 from weir.connect.definitions import parse, parse_name
-from weir.connect.inlet import read_piece
-from weir.connect.outlet import delete_topic, ensure_topic
-from weir.connect.place import Place
+from weir.connect.reader import read_piece
+from weir.connect.runner import make_task
 from weir.connect.task import Job, Message, Task
-from weir.connect.tasks import make_task
+from weir.connect.writer import delete_topic, ensure_topic
 from weir.testing.processes.postgresql import PostgresqlServer
 from weir.testing.processes.s3 import S3Server
 from weir.testing.processes.up import UpProcess
-from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.kafka.records import Record, build_batch
 
 from .runner_kit import Cli, RunnerProcess, RunnerThread
 

@@ -13,7 +13,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from weir.cli.main import cli
-from weir.connect.place import Place
+from weir.client.weir_cluster import Place
 from weir.connect.runner import Runner, run
 from weir.model.errors import RunnerBusyError
 from weir.testing.processes.up import environment

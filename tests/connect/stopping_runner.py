@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from weir.cli.main import cli
-from weir.connect.inlet import Inlet
-from weir.connect.sinks.spark_files import SparkFilesSink
+from weir.connect.connectors.spark_files import SparkFilesSink
+from weir.connect.reader import Inlet
 from weir.connect.stores import Store
 
 

@@ -8,10 +8,10 @@ import pulsar
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from weir.client.blocking import ask_v2
+from weir.client.admin import ask_v2
 from weir.client.kafka.cluster import Cluster
-from weir.connect.outlet import delete_topic
-from weir.connect.tasks import clean_up, make_task
+from weir.connect.runner import clean_up, make_task
+from weir.connect.writer import delete_topic
 from weir.model.errors import ConnectorError
 from weir.testing.processes.postgresql import PostgresqlServer
 
@@ -122,7 +122,7 @@ def test_sinks_of_one_name_from_two_weirs_do_not_share_positions_and_leave_none(
 def test_partitions_of_another_pulsar_that_come_later_are_read(
     weir: Weir, other: Weir, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weir.connect.sources.pulsar._LOOK_S", 0.0)
+    monkeypatch.setattr("weir.connect.connectors.pulsar._LOOK_S", 0.0)
     ask_v2(other.place.access, "PUT", f"persistent/public/default/{unique}/partitions", 1)
     client = pulsar.Client(other.up.pulsar_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
 

@@ -5,13 +5,11 @@ import json
 import pytest
 
 from weir.connect.definitions import check_alone, check_update, parse, parse_name, read_file
-from weir.connect.options import PLACES, TYPES
-from weir.connect.partitioning import murmur2
-from weir.connect.secrets import Secret
-from weir.connect.spans import parse_bytes, parse_ms
-from weir.model.connectors import Connector
+from weir.connect.options import PLACES, TYPES, Secret, parse_bytes, parse_ms
+from weir.model.definitions import Connector
 from weir.model.errors import ConfigError
 from weir.model.topics import TopicName
+from weir.wire.kafka.partitioner import murmur2
 
 GOOD = """
 name = "orders"

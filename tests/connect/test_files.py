@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from weir.connect import arrow
-from weir.connect.sources.files import FilesSource
+from weir.connect import values as arrow
+from weir.connect.connectors.files import FilesSource
 from weir.connect.stores import Store
 from weir.connect.task import Job
 from weir.connect.values import latest_schema, record_of, register
@@ -227,7 +227,7 @@ def test_a_broken_record_is_told_by_its_file_and_number_and_comes_when_it_is_men
 def test_what_is_compressed_empty_or_large_is_read_in_pieces(
     weir: Weir, folder: Path, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weir.connect.sources.files._MOST_BYTES", 1000)
+    monkeypatch.setattr("weir.connect.connectors.files._MOST_BYTES", 1000)
     (folder / "a.json").write_text("")
     (folder / "b.json.gz").write_bytes(gzip.compress(b"".join(b'{"n": %d}\n' % number for number in range(500))))
     said = source(unique, folder)
@@ -304,7 +304,7 @@ def test_small_files_are_listed_once_and_come_many_in_one_transaction(
     listed, send = Store.list, FilesSource.send
     monkeypatch.setattr(Store, "list", lambda self, below="": (listings.append(below), listed(self, below))[1])
     monkeypatch.setattr(FilesSource, "send", lambda self, *what: (sent.append(what), send(self, *what))[1])
-    monkeypatch.setattr("weir.connect.sources.files._GATHER_S", 60.0)
+    monkeypatch.setattr("weir.connect.connectors.files._GATHER_S", 60.0)
     with weir.task(unique, source(unique, folder, batch=100)) as running:
         running.until(lambda: len(weir.values(unique)) == 300)
         running.steps()

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import fs
 
 from weir.client.kafka.cluster import Cluster, Partition
-from weir.client.kafka.positions import committed
+from weir.client.kafka.groups import committed
 from weir.testing.processes.s3 import S3Server
 
 from .conftest import Weir

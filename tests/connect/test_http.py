@@ -267,7 +267,7 @@ def test_answers_that_are_compressed_or_empty_are_taken(
         running.until(lambda: len(weir.values(unique)) == 7)
         running.steps()
     assert len(weir.values(unique)) == 7
-    monkeypatch.setattr("weir.connect.http._MAX_ANSWER_BYTES", 200)
+    monkeypatch.setattr("weir.connect.connectors.http._MAX_ANSWER_BYTES", 200)
     api.records *= 100
     again = f"{unique}-again"
     told = pytest.raises(ConnectorError, match="answered with more than")

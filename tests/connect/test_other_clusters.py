@@ -5,7 +5,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from weir.client.blocking import ask_v2
+from weir.client.admin import ask_v2
 
 from .conftest import Weir
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from weir.client.kafka.cluster import Partition
-from weir.connect import inlet
-from weir.connect.inlet import Piece, Pieces
+from weir.connect import reader
+from weir.connect.reader import Piece, Pieces
 from weir.connect.task import Message
 
 ONE, TWO = Partition("orders", 0), Partition("orders", 1)
@@ -23,7 +23,7 @@ def fetches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Partition, int]]:
         messages = [(at, Message(partition.topic, None, b"%d" % at, 0, (), partition.index)) for at in places]
         return Piece(partition, messages, offset + 21, 1000)
 
-    monkeypatch.setattr(inlet, "read_piece", read)
+    monkeypatch.setattr(reader, "read_piece", read)
     return found
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from weir.client.connectors import all_connectors
 from weir.client.kafka.cluster import Cluster
-from weir.connect.sources.files import FilesSource
+from weir.connect.connectors.files import FilesSource
 from weir.model.topics import TopicName
 from weir.testing.processes.postgresql import PostgresqlServer
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.client.registry import TopicSchema
+from weir.client.schemas import TopicSchema
 from weir.connect.task import Message
 from weir.connect.values import Decoder, Encoder, record_of
 from weir.model.errors import ConnectorError, NetworkError

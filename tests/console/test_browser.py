@@ -19,7 +19,7 @@ import pytest
 from pulsar import schema as kinds
 from tests.admin.conftest import Weir
 
-from weir.broker.access.tokens import create_token
+from weir.broker.security.tokens import create_token
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: no browser can be driven")
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException  # noqa: E402

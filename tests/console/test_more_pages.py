@@ -7,7 +7,7 @@ import pytest
 from tests.admin.conftest import Weir
 from tests.console.conftest import Visitor
 
-from weir.broker.access.tokens import create_token
+from weir.broker.security.tokens import create_token
 
 SECRET = bytes(range(64))
 

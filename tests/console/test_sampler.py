@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from weir.broker.api import BrokerFlows
-from weir.console.live import Live
+from weir.broker.api.broker import BrokerFlows
+from weir.console.history import Live
 from weir.console.sampler import Sampler
 from weir.model.topics import NamespaceName, TopicName
 

@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.console.values import ValueSchema, decode, encode, plain, show
+from weir.console.message_values import ValueSchema, decode, encode, plain, show
 
 AVRO = b'{"type":"record","name":"A","fields":[{"name":"a","type":"int"},{"name":"b","type":["null","string"]}]}'
 

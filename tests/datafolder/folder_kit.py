@@ -5,9 +5,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from weir.client.consumer import Subscribing
-from weir.client.messages import Outgoing
-from weir.client.pulsar import PulsarClient
+from weir.client.pulsar.client import PulsarClient
+from weir.client.pulsar.consumer import Subscribing
+from weir.client.pulsar.messages import Outgoing
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode

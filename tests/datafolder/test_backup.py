@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from weir.client.consumer import Subscribing
-from weir.client.messages import Outgoing
-from weir.client.pulsar import PulsarClient
+from weir.client.pulsar.client import PulsarClient
+from weir.client.pulsar.consumer import Subscribing
+from weir.client.pulsar.messages import Outgoing
+from weir.datafolder.archive import backup_to_file, check_file, restore_from_file
 from weir.datafolder.backup import backup, check_backup, restore
-from weir.datafolder.one_file import backup_to_file, check_file, restore_from_file
-from weir.datafolder.verify import verify_folder
+from weir.datafolder.survey import verify_folder
 from weir.model.errors import ConfigError, DiskError
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode

@@ -10,22 +10,20 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from weir.datafolder.cluster_copy import copy_cluster
-from weir.datafolder.cluster_restore import restore_cluster
+from weir.datafolder.cluster_backup import copy_cluster, restore_cluster
 from weir.datafolder.folder import DataFolder
 from weir.datafolder.survey import survey_folder
 from weir.ledger.client import LedgerClient
-from weir.ledger.hold import WriteHold
+from weir.ledger.write_freeze import HeldMeta, WriteHold
 from weir.ledger.writer import LedgerWriter
 from weir.meta import keys
-from weir.meta.held import HeldMeta
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.meta.survey import survey_meta
 from weir.model.errors import ConfigError, PeerError
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.model.ledger import LedgerState, Quorum
-from weir.runtime import Runtime
-from weir.server.backup_hold import LONGEST_S, BackupHold
+from weir.runtime.interfaces import Runtime
+from weir.server.remote_storage import LONGEST_S, BackupHold
 from weir.testing.processes.cluster import ClusterProcess
 from weir.testing.processes.up import environment
 from weir.testing.storage.fakes import FakeBookiePool

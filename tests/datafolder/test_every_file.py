@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from weir.cli.operating.doctor_running import folder as doctor
-from weir.cli.operating.verify import verify
-from weir.datafolder.report import lost_messages
+from weir.cli.data_folder import verify
+from weir.cli.doctor import folder as doctor
 from weir.datafolder.salvage import salvage
-from weir.datafolder.verify import verify_folder
-from weir.meta.new_store import write_store
+from weir.datafolder.survey import lost_messages, verify_folder
+from weir.meta.embedded_log import write_store
 from weir.meta.survey import survey_meta
 from weir.model.diagnosis import State
 from weir.model.errors import WeirError

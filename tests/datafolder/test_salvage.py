@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from weir.datafolder.salvage import salvage
-from weir.datafolder.survey import FolderSurvey
-from weir.datafolder.verify import verify_folder
+from weir.datafolder.survey import FolderSurvey, verify_folder
 from weir.model.errors import ConfigError, FileLockedError
 from weir.runtime.real import real_runtime
 

@@ -1,6 +1,6 @@
 """A ledger that went to the lake is missed by nobody who looks at a data folder."""
 
-from weir.datafolder.chart import Chart, Role
+from weir.datafolder.ledger_owners import Chart, Role
 from weir.meta import keys
 from weir.meta.interfaces import Versioned
 from weir.model.ids import LedgerId

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from weir.server.config.load import load
-from weir.server.free_ports import HeldPorts
-from weir.server.open_listeners import open_listeners
+from weir.server.listeners import open_listeners
+from weir.server.supervisor import HeldPorts
 from weir.testing.pages import ROOT, check_command
 from weir.testing.processes.up import UpProcess, environment
 

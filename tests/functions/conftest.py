@@ -11,13 +11,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from weir.client import functions as rest
-from weir.client.blocking import Access
+from weir.client.admin import Access
 from weir.client.functions import Definition
 from weir.functions.options import from_text
-from weir.functions.place import Place
-from weir.functions.subscribing import subscribe
-from weir.functions.working import Work
-from weir.model.functions import Function
+from weir.functions.subscriptions import Place, subscribe
+from weir.functions.worker import Work
+from weir.model.definitions import Function
 from weir.model.topics import TopicName
 from weir.testing.processes.up import UpProcess
 

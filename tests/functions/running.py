@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from weir.client import functions as rest
+from weir.model.definitions import Function
 from weir.model.errors import NetworkError
-from weir.model.functions import Function
 from weir.testing.processes.up import environment
 
 from .conftest import Bench

@@ -10,12 +10,11 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from weir.client import functions as rest
-from weir.client.admin import topic_path
-from weir.client.blocking import Access, ask_v2
-from weir.functions import subscribing
-from weir.functions.subscribing import leave_dropped, subscribe
+from weir.client.admin import Access, ask_v2, topic_path
+from weir.functions import subscriptions as subscribing
+from weir.functions.subscriptions import leave_dropped, subscribe
+from weir.model.definitions import Function, FunctionWanted
 from weir.model.errors import NotAllowedError, StaleEpochError
-from weir.model.functions import Function, FunctionWanted
 from weir.model.topics import TopicName
 
 from .conftest import Bench

@@ -7,9 +7,9 @@ import fastavro
 import msgspec
 import pytest
 
-from weir.functions.executing import Calls
-from weir.functions.protocol import Item, Out, Result, SchemaVersion, Setup
-from weir.functions.talk import Talk
+from weir.functions.captured_output import Talk
+from weir.functions.executor_protocol import Item, Out, Result, SchemaVersion, Setup
+from weir.functions.invocation import Calls
 
 IN, OUT = "persistent://public/default/orders", "persistent://public/default/clean"
 AVRO = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]})

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from weir.functions.in_place import DEAD, LINE, SENT, InPlace, OutRow
+from weir.functions.executor_protocol import Item
+from weir.functions.micro_batch import DEAD, LINE, SENT, InPlace, OutRow
 from weir.functions.options import from_text
-from weir.functions.protocol import Item
-from weir.model.functions import Function
+from weir.model.definitions import Function
 from weir.model.topics import TopicName
 
 pytestmark = pytest.mark.process

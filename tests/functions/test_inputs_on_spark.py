@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from weir.client.kafka.cluster import Partition
-from weir.functions.subscribing import leave_dropped, subscribe
+from weir.functions.subscriptions import leave_dropped, subscribe
+from weir.model.definitions import Function
 from weir.model.errors import FunctionError
-from weir.model.functions import Function
 from weir.model.topics import TopicName
-from weir.spark.functions.query import source_options
-from weir.spark.functions.source import FunctionReader, FunctionSource
+from weir.spark.functions.query import FunctionReader, FunctionSource, source_options
 from weir.spark.functions.worker import serve
-from weir.spark.source.option_values import from_json, to_json
+from weir.spark.options import from_json, to_json
 from weir.spark.source.streaming import Json
-from weir.spark.sql.cluster import WeirCluster
+from weir.spark.tables.names import WeirCluster
 
 from .conftest import Bench
 from .test_dropped_inputs import kept_for

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from weir.client import functions as rest
-from weir.model.functions import FunctionWanted
+from weir.model.definitions import FunctionWanted
 
 from .conftest import Bench
 from .running import Runner, kill, state_of, wait, worker_of

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from weir.client import functions as rest
-from weir.client.blocking import Access
+from weir.client.admin import Access
+from weir.model.definitions import Function, FunctionWanted
 from weir.model.errors import WeirError
-from weir.model.functions import Function, FunctionWanted
 
 from .conftest import Bench
 from .running import PATIENCE_S, Runner, kill, lives, worker_of

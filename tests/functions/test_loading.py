@@ -2,7 +2,7 @@
 
 import pytest
 
-from weir.functions.loading import Seen, load, look, said
+from weir.functions.function_code import Seen, load, look, said
 from weir.model.errors import FunctionError
 
 

@@ -7,12 +7,12 @@ import pytest
 
 from weir.client.kafka.cluster import Cluster
 from weir.client.kafka.settings import KafkaSettings
-from weir.functions import log_topic
-from weir.functions.log_topic import LogTopic
-from weir.functions.place import Place
-from weir.functions.protocol import LogLine
+from weir.functions import output
+from weir.functions.executor_protocol import LogLine
+from weir.functions.output import LogTopic
+from weir.functions.subscriptions import Place
+from weir.model.definitions import Function
 from weir.model.errors import TopicNotFoundError
-from weir.model.functions import Function
 from weir.model.topics import TopicName
 
 from .conftest import Bench
@@ -28,7 +28,7 @@ def lines(count: int, text: str = "") -> list[LogLine]:
 def test_whoever_says_more_than_can_be_sent_waits_and_no_line_is_lost(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_topic, "_PATIENCE_S", 120.0)  # on whatever machine
+    monkeypatch.setattr(output, "_PATIENCE_S", 120.0)  # on whatever machine
     topic = f"{bench.name()}-logs"
     said = LogTopic(Place.find(bench.access).kafka, FUNCTION, topic)
     said.say(lines(3_000))
@@ -48,8 +48,8 @@ def test_lines_that_cannot_be_stored_hold_nobody_up_and_are_counted(monkeypatch:
         sent.extend(line.text for line in some)
 
     monkeypatch.setattr(LogTopic, "_send", send)
-    monkeypatch.setattr(log_topic, "_LINES", 10)
-    monkeypatch.setattr(log_topic, "_PATIENCE_S", 120.0)
+    monkeypatch.setattr(output, "_LINES", 10)
+    monkeypatch.setattr(output, "_PATIENCE_S", 120.0)
     said = LogTopic(KafkaSettings(servers=()), FUNCTION, "logs")
     said.say(lines(1))
     was_refused.wait(60)

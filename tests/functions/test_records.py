@@ -4,20 +4,19 @@ import pytest
 
 from weir.client.kafka.cluster import Cluster, Partition
 from weir.client.kafka.settings import KafkaSettings
-from weir.functions import failing
-from weir.functions.keyed_state import KeyedState
+from weir.functions import micro_batch
+from weir.functions.executor_protocol import Item
+from weir.functions.input import KeyedState, committed_records
 from weir.functions.options import FunctionOptions, from_text, to_text
-from weir.functions.protocol import Item
-from weir.functions.reading import committed_records
-from weir.functions.routing import Routes, murmur2
+from weir.functions.output import Routes, murmur2
 from weir.model.batch import Stamp
-from weir.model.dead_letters import death_in
+from weir.model.definitions import Function
 from weir.model.errors import ConfigError, NotAllowedError
-from weir.model.functions import Function
+from weir.model.messages import death_in
 from weir.model.retry import RetryPolicy, parse_schedule
 from weir.model.topics import TopicName
-from weir.wire.kafka.records import TRANSACTIONAL, patched
-from weir.wire.kafka.records_build import Record, build_batch, control_batch
+from weir.wire.kafka.record_batch import TRANSACTIONAL, patched
+from weir.wire.kafka.records import Record, build_batch, control_batch
 
 ORDERS = TopicName.parse("orders")
 FUNCTION = Function(TopicName.parse("clean"), "1", 1, "", "f.py", "f", (ORDERS,))
@@ -54,24 +53,24 @@ def test_records_of_aborted_transactions_and_markers_are_left_out_and_passed() -
 def test_a_message_that_failed_waits_and_is_then_what_it_was() -> None:
     policy = RetryPolicy(parse_schedule("1s 10s"), 3)
     item = Item(str(ORDERS), 2, 40, b"k", b"v", [("h", b"1"), ("n", None)], 1000, attempt=2)
-    record = failing.again(item, policy)
+    record = micro_batch.again(item, policy)
     assert (b"weir-deliver-after", b"10000") in record.headers
-    back = failing.item_of(record, FUNCTION.retry_topic, 0, 99, waited=True)
+    back = micro_batch.item_of(record, FUNCTION.retry_topic, 0, 99, waited=True)
     assert back == Item(str(ORDERS), 2, 40, b"k", b"v", [("h", b"1"), ("n", None)], 1000, attempt=3)
-    assert b"weir-deliver-after" not in dict(failing.again(item, RetryPolicy(parse_schedule("0"), 3)).headers)
+    assert b"weir-deliver-after" not in dict(micro_batch.again(item, RetryPolicy(parse_schedule("0"), 3)).headers)
 
 
 def test_a_dead_letter_says_what_those_of_the_server_say_and_the_error() -> None:
     item = Item(str(ORDERS), 2, 40, b"k", b"v", [("h", b"1")], 1000, attempt=3)
-    record = failing.dead_letter(item, FUNCTION, "boom", 5000, partitioned=True)
+    record = micro_batch.dead_letter(item, FUNCTION, "boom", 5000, partitioned=True)
     headers = [(bytes(name).decode(), value) for name, value in record.headers]
     death = death_in([(name, None if value is None else bytes(value)) for name, value in headers])
     assert death is not None
     assert (death.reason, death.deliveries, death.topic, death.offset) == ("delivery_limit", 3, ORDERS.at(2), 40)
     assert (death.subscription, death.stored_ms, death.died_ms) == ("fn-clean", 1000, 5000)
     assert dict(headers)["weir-dead-error"] == b"boom"
-    assert str(failing.dead_letter_topic(item, FUNCTION, RetryPolicy())).endswith("/orders-fn-clean-DLQ")
-    whole = failing.dead_letter(item, FUNCTION, "boom", 5000, partitioned=False)
+    assert str(micro_batch.dead_letter_topic(item, FUNCTION, RetryPolicy())).endswith("/orders-fn-clean-DLQ")
+    whole = micro_batch.dead_letter(item, FUNCTION, "boom", 5000, partitioned=False)
     assert b"weir-dead-partition" not in dict(whole.headers)
 
 

@@ -6,15 +6,13 @@ from pathlib import Path
 import pytest
 
 from weir.client.kafka.cluster import Cluster, Partition
-from weir.client.kafka.positions import described, of_topic
-from weir.connect.outlet import delete_topic, ensure_topic
-from weir.functions.place import Place
-from weir.functions.subscribing import subscribe
+from weir.client.kafka.groups import described, of_topic
+from weir.connect.writer import delete_topic, ensure_topic
+from weir.functions.subscriptions import Place, subscribe
+from weir.model.definitions import Function
 from weir.model.errors import FunctionError, TopicNotFoundError
-from weir.model.functions import Function
-from weir.spark.functions.query import source_options
-from weir.spark.functions.source import FunctionReader, FunctionSource
-from weir.spark.sql.cluster import WeirCluster
+from weir.spark.functions.query import FunctionReader, FunctionSource, source_options
+from weir.spark.tables.names import WeirCluster
 
 from .conftest import Bench
 from .running import Runner

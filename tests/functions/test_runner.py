@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from weir.client.blocking import Access
+from weir.client.admin import Access
 from weir.client.functions import Deployed
 from weir.functions import runner
 from weir.functions.runner import Runner, WorkerOptions
-from weir.model.functions import Function, FunctionStats
+from weir.model.definitions import Function, FunctionStats
 from weir.model.topics import TopicName
 
 

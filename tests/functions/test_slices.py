@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from weir.functions import executing
-from weir.functions.executing import Calls
-from weir.functions.executors import Executors
+from weir.functions import invocation
+from weir.functions.captured_output import Talk
+from weir.functions.executor_pool import Executors
+from weir.functions.executor_protocol import Item, Setup
+from weir.functions.invocation import Calls
 from weir.functions.options import from_text
-from weir.functions.place import Place
-from weir.functions.protocol import Item, Setup
-from weir.functions.talk import Talk
-from weir.functions.working import Work
+from weir.functions.subscriptions import Place
+from weir.functions.worker import Work
 
 from .conftest import Bench
 
@@ -50,7 +50,7 @@ def items(count: int, keys: int = 1) -> list[Item]:
 
 
 def test_an_answer_is_given_after_a_while_for_what_was_done_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executing, "_SLICE_S", 0.0)
+    monkeypatch.setattr(invocation, "_SLICE_S", 0.0)
     code = "def f(message, context):\n    context.state[message.text] = 1"
     results, changed = Calls(setup(code)).run(items(5), {})
     assert len(results) == 1

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from weir.client.admin import topic_path
-from weir.client.blocking import ask_v2
-from weir.functions.executors import Executors
-from weir.functions.protocol import Item, Setup
+from weir.client.admin import ask_v2, topic_path
+from weir.functions.executor_pool import Executors
+from weir.functions.executor_protocol import Item, Setup
 from weir.model.topics import TopicName
 
 from .conftest import Bench
@@ -172,7 +171,7 @@ SLOW = "import time\ndef f(message):\n    time.sleep(0.3)\n    return message"
 def test_many_that_take_their_time_are_no_hang() -> None:
     executors = Executors(setup(SLOW, 30.0), 1, timeout_s=30.0)
     executors.start()
-    (pid,) = (pid for pid, command in descendants(os.getpid()) if "weir.functions.executor" in command)
+    (pid,) = (pid for pid, command in descendants(os.getpid()) if "weir.functions.executor_process" in command)
     try:
         outcome = executors.run(items(*[b"x"] * 12), {})
         assert [one.error for one in outcome.results] == [None] * 12

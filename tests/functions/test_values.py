@@ -12,12 +12,12 @@ from google.protobuf import descriptor_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.functions.executing import Calls
-from weir.functions.executors import Executors
-from weir.functions.protocol import Item, Out, SchemaVersion, Setup
+from weir.functions.executor_pool import Executors
+from weir.functions.executor_protocol import Item, Out, SchemaVersion, Setup
+from weir.functions.invocation import Calls
 from weir.functions.values import LaterVersions, Values
 from weir.model.errors import FunctionError, WireError
-from weir.wire.key_values import joined, split
+from weir.wire.schema_values import joined, split
 
 IN, OUT = "persistent://public/default/orders", "persistent://public/default/clean"
 RECORD = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]})

@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from weir.client.blocking import ask_v2
-from weir.functions.committing import Committer
-from weir.functions.working import Work
+from weir.client.admin import ask_v2
+from weir.functions.output import Committer
+from weir.functions.worker import Work
 from weir.model.errors import FunctionError, StaleEpochError
 from weir.model.topics import TopicName
-from weir.wire.key_values import joined, split
+from weir.wire.schema_values import joined, split
 
 from .conftest import Bench
 
@@ -206,7 +206,7 @@ def test_aborted_messages_are_not_seen_and_new_partitions_are_read(bench: Bench,
     other.list_topics(name, timeout=30)
     other.produce(name, "more", partition=2)
     assert other.flush(30) == 0
-    monkeypatch.setattr("weir.functions.working._PARTITIONS_S", 0.0)
+    monkeypatch.setattr("weir.functions.worker._PARTITIONS_S", 0.0)
     assert values(bench.read(out, 2, step=work.step)) == ["1 kept", "2 more"]
 
 

@@ -11,7 +11,7 @@ from weir.ledger.client import LedgerClient
 from weir.ledger.settings import LedgerSettings
 from weir.meta import keys
 from weir.meta.interfaces import Change, Creation, Lease, Listing, Versioned
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.errors import BookieUnavailableError, MetaUnavailableError
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.runtime.interfaces import Runtime

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from weir.ledger.idblocks import IdBlocks
-from weir.meta.memory import MemoryCore, MemoryMeta
-from weir.runtime import Runtime
+from weir.meta.local import MemoryCore, MemoryMeta
+from weir.meta.update import IdBlocks
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.world import World, simulate
 
 

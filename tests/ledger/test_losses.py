@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from weir.ledger.checking import check_ledger
 from weir.ledger.losses import LostRun, decode_runs, merged
 from weir.ledger.marks import Marks
-from weir.ledger.worker import ReplicationWorker
+from weir.ledger.repair import check_ledger
+from weir.ledger.replication import ReplicationWorker
 from weir.meta import keys
 from weir.model.errors import EntryLostError, EntryUnreadableError, WireError
 from weir.model.ids import BookieId, EntryId

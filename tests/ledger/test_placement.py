@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.ledger.placement import choose_ensemble, choose_replacement, crowded_write_sets
+from weir.ledger.quorum import choose_ensemble, choose_replacement, crowded_write_sets
 from weir.model.errors import NotEnoughBookiesError
 from weir.model.ids import BookieId
 from weir.model.ledger import Quorum

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from weir.bookie.server import BookieServer, ServerSettings
-from weir.bookie.serving import SessionLimits
+from weir.bookie.server import BookieServer, ServerSettings, SessionLimits
 from weir.ledger.interfaces import Bookie, BookiePool
-from weir.ledger.remote import RemoteBookie, RemoteBookiePool, RemoteSettings
+from weir.ledger.remote_bookie import RemoteBookie, RemoteBookiePool, RemoteSettings
 from weir.model.errors import (
     BookieBusyError,
     BookieError,
@@ -24,11 +23,11 @@ from weir.runtime.interfaces import Runtime
 from weir.testing.storage.fakes import FakeBookie
 from weir.testing.world.world import World, simulate
 from weir.wire import bookie as wire
-from weir.wire.bookie_hello import Hello, Welcome, encode_hello, encode_welcome
+from weir.wire.bookie import Hello, Welcome, encode_hello, encode_welcome
 from weir.wire.entry import encode_entry
-from weir.wire.frames import FrameSplitter
 from weir.wire.metadata import BookieInfo
-from weir.wire.proof import ClusterSecret
+from weir.wire.node.frames import FrameSplitter
+from weir.wire.node.proof import ClusterSecret
 
 B1 = BookieId("b1")
 LEDGER = LedgerId(7)

@@ -10,7 +10,7 @@ from weir.bookie.bookie import Bookie as RealBookie
 from weir.bookie.server import BookieServer, ServerSettings
 from weir.bookie.settings import BookieSettings, SpaceSettings
 from weir.ledger.interfaces import Bookie
-from weir.ledger.remote import RemoteBookie
+from weir.ledger.remote_bookie import RemoteBookie
 from weir.model.errors import EntryCorruptError, LedgerFencedError, NoSuchEntryError, NoSuchLedgerError
 from weir.model.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from weir.runtime.interfaces import Runtime

@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 
-from weir.ledger.auditor import Auditor
-from weir.ledger.checking import check_ledger
-from weir.ledger.locks import LeasedLocks
 from weir.ledger.marks import Marks
-from weir.ledger.repair import Repair
+from weir.ledger.repair import Repair, check_ledger
+from weir.ledger.replication import Auditor, LeasedLocks, ReplicationWorker
 from weir.ledger.settings import LedgerSettings, RepairSettings
-from weir.ledger.worker import ReplicationWorker
 from weir.meta import keys
 from weir.model.errors import WriterFencedError
 from weir.model.ids import BookieId, EntryId, LedgerId

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from weir.ledger.rounds import Rounds
+from weir.ledger.context import Rounds
 
 
 class HandClock:

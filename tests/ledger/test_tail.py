@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from weir.ledger.tail import Answer, Verdict, decide
+from weir.ledger.transitions import Answer, Verdict, decide
 from weir.model.ledger import Quorum
 
 QUORUMS = [Quorum(write, write, ack) for write in range(1, 5) for ack in range(1, write + 1)]

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from weir.ledger import transforms
+from weir.ledger import transitions
 from weir.model.errors import InvariantError, LedgerClosedError, LedgerError, WriterFencedError
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata, LedgerState, Quorum
@@ -20,16 +20,18 @@ OPEN = LedgerMetadata(LedgerId(1), Quorum(2, 2, 2), (fragment(0, "a", "b"), frag
 RECOVERING = replace(OPEN, state=LedgerState.IN_RECOVERY)
 CLOSED = replace(OPEN, state=LedgerState.CLOSED, last_entry=EntryId(9), length=90)
 
-change = partial(transforms.replace_bookies, fragment=fragment(7, "d", "c"), instead_of=OPEN.fragments[-1].bookies)
-close = partial(transforms.close_at, last_entry=EntryId(9), length=90)
+change = partial(
+    transitions.replace_bookies, fragment=fragment(7, "d", "c"), instead_of=OPEN.fragments[-1].bookies
+)
+close = partial(transitions.close_at, last_entry=EntryId(9), length=90)
 recovered = partial(
-    transforms.close_recovered,
+    transitions.close_recovered,
     base=OPEN.fragments[-1],
     rewritten=(fragment(8, "d", "c"),),
     last_entry=EntryId(9),
     length=90,
 )
-repair = partial(transforms.replace_replica, fragment=OPEN.fragments[0], lost=BookieId("b"), by=BookieId("d"))
+repair = partial(transitions.replace_replica, fragment=OPEN.fragments[0], lost=BookieId("b"), by=BookieId("d"))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,7 @@ repair = partial(transforms.replace_replica, fragment=OPEN.fragments[0], lost=Bo
     [
         pytest.param(change, OPEN, id="ensemble change"),
         pytest.param(close, OPEN, id="close"),
-        pytest.param(transforms.begin_recovery, OPEN, id="begin recovery"),
+        pytest.param(transitions.begin_recovery, OPEN, id="begin recovery"),
         pytest.param(recovered, RECOVERING, id="close after recovery"),
         pytest.param(repair, OPEN, id="replace a replica of a closed fragment"),
         pytest.param(repair, CLOSED, id="replace a replica of a closed ledger"),
@@ -69,18 +71,20 @@ def test_an_ensemble_change_keeps_earlier_fragments_as_repair_left_them() -> Non
 
 def test_a_second_ensemble_change_at_the_same_entry_takes_the_place_of_the_first() -> None:
     again = partial(
-        transforms.replace_bookies, fragment=fragment(7, "e", "c"), instead_of=(BookieId("d"), BookieId("c"))
+        transitions.replace_bookies, fragment=fragment(7, "e", "c"), instead_of=(BookieId("d"), BookieId("c"))
     )
     assert again(change(OPEN)).fragments == (*OPEN.fragments, fragment(7, "e", "c"))
 
 
 def test_an_ensemble_that_is_not_the_writers_own_is_never_overwritten() -> None:
     with pytest.raises(InvariantError):
-        transforms.replace_bookies(OPEN, fragment=fragment(7, "d", "c"), instead_of=(BookieId("x"), BookieId("c")))
+        transitions.replace_bookies(
+            OPEN, fragment=fragment(7, "d", "c"), instead_of=(BookieId("x"), BookieId("c"))
+        )
 
 
 def test_a_close_drops_fragments_that_start_after_the_end() -> None:
-    changed = transforms.replace_bookies(
+    changed = transitions.replace_bookies(
         OPEN, fragment=fragment(10, "d", "c"), instead_of=OPEN.fragments[-1].bookies
     )
     assert close(changed).fragments == OPEN.fragments
@@ -88,12 +92,12 @@ def test_a_close_drops_fragments_that_start_after_the_end() -> None:
 
 def test_a_close_below_the_last_fragment_is_refused() -> None:
     with pytest.raises(InvariantError):
-        transforms.close_at(OPEN, last_entry=EntryId(3), length=1)
+        transitions.close_at(OPEN, last_entry=EntryId(3), length=1)
 
 
 def test_recovery_of_a_closed_ledger_does_not_begin() -> None:
     with pytest.raises(LedgerClosedError):
-        transforms.begin_recovery(CLOSED)
+        transitions.begin_recovery(CLOSED)
 
 
 def test_whoever_closes_first_decides_the_end() -> None:
@@ -111,14 +115,14 @@ def test_a_recovered_tail_lives_where_it_was_written_back() -> None:
 @pytest.mark.parametrize("ledger", [OPEN, RECOVERING], ids=lambda m: m.state.value)
 def test_the_fragment_that_is_being_written_is_never_repaired(ledger: LedgerMetadata) -> None:
     with pytest.raises(LedgerError, match="still being written"):
-        transforms.replace_replica(ledger, fragment=OPEN.fragments[-1], lost=BookieId("c"), by=BookieId("d"))
+        transitions.replace_replica(ledger, fragment=OPEN.fragments[-1], lost=BookieId("c"), by=BookieId("d"))
 
 
 def test_a_fragment_that_changed_meanwhile_is_not_repaired_over() -> None:
     with pytest.raises(LedgerError, match="no longer"):
-        transforms.replace_replica(OPEN, fragment=fragment(0, "a", "x"), lost=BookieId("x"), by=BookieId("d"))
+        transitions.replace_replica(OPEN, fragment=fragment(0, "a", "x"), lost=BookieId("x"), by=BookieId("d"))
 
 
 def test_a_bookie_never_stands_twice_in_an_ensemble() -> None:
     with pytest.raises(LedgerError, match="already holds"):
-        transforms.replace_replica(CLOSED, fragment=CLOSED.fragments[0], lost=BookieId("b"), by=BookieId("a"))
+        transitions.replace_replica(CLOSED, fragment=CLOSED.fragments[0], lost=BookieId("b"), by=BookieId("a"))

@@ -9,14 +9,14 @@ import pytest
 from weir.meta.embedded import open_embedded
 from weir.meta.etcd import EtcdMeta
 from weir.meta.interfaces import MetaStore
-from weir.meta.memory import MemoryCore, MemoryMeta
-from weir.meta.remote.server import MetaServer, MetaServerSettings
-from weir.meta.remote.store import RemoteMeta, RemoteSettings
-from weir.runtime import Runtime
+from weir.meta.local import MemoryCore, MemoryMeta
+from weir.meta.remote_server import MetaServer, MetaServerSettings
+from weir.meta.remote_store import RemoteMeta, RemoteSettings
+from weir.runtime.interfaces import Runtime
 from weir.runtime.real import real_runtime
 from weir.testing.processes.etcd import EtcdServer
 from weir.testing.world.meta import FaultyMeta
-from weir.wire.proof import ClusterSecret
+from weir.wire.node.proof import ClusterSecret
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.meta.blocks import SortedBlocks
+from weir.meta.embedded_recovery import LEASE_OF_THE_DEAD
 from weir.meta.interfaces import Versioned
-from weir.meta.recovery import LEASE_OF_THE_DEAD
-from weir.meta.state import KeySpace
-from weir.wire.metablock import pack_block, unpack_block
+from weir.meta.key_space import KeySpace, SortedBlocks
+from weir.wire.metadata_log import pack_block, unpack_block
 
 keys = st.builds("/{}/{}".format, st.sampled_from("abc"), st.integers(0, 30))
 steps = st.lists(st.tuples(keys, st.none() | st.binary(max_size=3)), max_size=150)

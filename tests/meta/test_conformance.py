@@ -9,7 +9,7 @@ import pytest
 from weir.meta.interfaces import ABSENT, MAX_KEY_BYTES, MAX_VALUE_BYTES, Change, Creation, MetaStore, Versioned
 from weir.meta.update import Codec, upsert
 from weir.model.errors import LeaseExpiredError, MetaConflictError, MetaError
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 
 pytestmark = pytest.mark.timeout(60)
 #: Where a client can end while the store lives on. The embedded store ends with its client: see test_embedded.

@@ -8,9 +8,9 @@ import pytest
 from weir.meta.connect import connect
 from weir.meta.embedded import EmbeddedMeta
 from weir.meta.etcd import EtcdMeta
-from weir.meta.memory import MemoryMeta
+from weir.meta.local import MemoryMeta
 from weir.model.errors import ConfigError
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 
 
 async def test_memory_is_a_store_of_its_own(runtime: Runtime) -> None:

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from weir.meta.embedded import EmbeddedMeta, EmbeddedSettings, open_embedded
-from weir.meta.embedded_files import log_path, snapshot_path
+from weir.meta.embedded import EmbeddedMeta, open_embedded
+from weir.meta.embedded_log import EmbeddedSettings
+from weir.meta.embedded_recovery import log_path, snapshot_path
 from weir.meta.interfaces import Creation, Versioned
 from weir.model.errors import FileLockedError, MetaCorruptError, MetaFullError, MetaUnavailableError
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.testing.world.disk import DiskFaults
 from weir.testing.world.world import World, simulate
-from weir.wire.metalog import LOG_MAGIC, SNAPSHOT_OF_KEYS_MAGIC, FileHeader, encode_header, encode_record
+from weir.wire.metadata_log import LOG_MAGIC, SNAPSHOT_OF_KEYS_MAGIC, FileHeader, encode_header, encode_record
 
 pytestmark = pytest.mark.timeout(60)
 

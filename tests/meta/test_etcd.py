@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from weir.meta.etcd import EtcdMeta
-from weir.meta.etcd_client import EtcdClient
+from weir.meta.etcd import EtcdClient, EtcdMeta
 from weir.meta.interfaces import Change
 from weir.model.errors import MetaUnavailableError
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.proxy import Proxy
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.process]

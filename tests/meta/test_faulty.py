@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.errors import MetaConflictError, MetaUnavailableError
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.meta import FaultyMeta, MetaFaults
 from weir.testing.world.world import World, simulate
 

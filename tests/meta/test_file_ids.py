@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.meta.file_ids import find_file_id
-from weir.wire.metalog import HEADER_BYTES, LOG_MAGIC, FileHeader, decode_record, encode_header, encode_record
+from weir.meta.survey import find_file_id
+from weir.wire.metadata_log import HEADER_BYTES, LOG_MAGIC, FileHeader, decode_record, encode_header, encode_record
 
 u64 = st.integers(0, 2**64 - 1)
 

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from weir.meta.interfaces import Change, Lease
-from weir.meta.local import Feed
-from weir.meta.memory import MemoryCore, MemoryMeta
-from weir.meta.state import KeySpace
+from weir.meta.key_space import KeySpace
+from weir.meta.local import Feed, MemoryCore, MemoryMeta
 from weir.model.errors import MetaUnavailableError
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.meta import FaultyMeta, MetaFaults
 from weir.testing.world.world import World, simulate
 

@@ -9,16 +9,16 @@ import pytest
 
 from weir.meta.embedded import open_embedded
 from weir.meta.interfaces import Change
-from weir.meta.local import LocalCore
-from weir.meta.memory import MemoryCore, MemoryMeta
-from weir.meta.remote.server import MetaServer, MetaServerSettings
-from weir.meta.remote.store import RemoteMeta, RemoteSettings
-from weir.meta.state import KeySpace
+from weir.meta.key_space import KeySpace
+from weir.meta.local import LocalCore, MemoryCore, MemoryMeta
+from weir.meta.remote_server import MetaServer, MetaServerSettings
+from weir.meta.remote_store import RemoteMeta, RemoteSettings
 from weir.model.errors import LeaseExpiredError, MetaError, MetaUnavailableError
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.proxy import Proxy
-from weir.wire.meta import hello, requests
-from weir.wire.proof import ClusterSecret
+from weir.wire import meta as hello
+from weir.wire import meta as requests
+from weir.wire.node.proof import ClusterSecret
 
 pytestmark = pytest.mark.timeout(60)
 SECRET = ClusterSecret(b"the cluster's" * 3)

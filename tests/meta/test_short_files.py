@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from weir.meta.embedded import EmbeddedSettings, open_embedded
-from weir.meta.embedded_files import contents, end_path, log_path
+from weir.meta.embedded import open_embedded
+from weir.meta.embedded_log import EmbeddedSettings
+from weir.meta.embedded_recovery import contents, end_path, log_path
 from weir.model.errors import MetaCorruptError, MetaUnavailableError
-from weir.runtime import Runtime
-from weir.runtime.end_file import load_end_record
+from weir.runtime.interfaces import Runtime
+from weir.runtime.loss_records import load_end_record
 from weir.testing.world.world import World, simulate
 from weir.wire.end_record import SLOT_BYTES
 

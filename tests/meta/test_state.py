@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir.meta.interfaces import Change, Listing, Versioned
-from weir.meta.state import KeySpace
-from weir.meta.watching import RecentListings, WatchTracker
+from weir.meta.key_space import KeySpace
+from weir.meta.watch import RecentListings, WatchTracker
 from weir.model.errors import MetaConflictError
 from weir.testing.kinds import rounds
 

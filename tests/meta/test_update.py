@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import pytest
 
 from weir.meta.interfaces import Lease, MetaStore, Versioned
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.meta.update import LEDGER, Codec, UpdateSettings, VersionedValue, create, read, update, upsert
 from weir.model.errors import (
     LedgerClosedError,
@@ -18,7 +18,7 @@ from weir.model.errors import (
 )
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata, Quorum
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.meta import FaultyMeta, MetaFaults
 from weir.testing.world.world import World, simulate
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.model.bits import bits_at, bits_of_runs, indices_of, runs_of
+from weir.model.batch import bits_at, bits_of_runs, indices_of, runs_of
 
 
 @given(st.integers(0, 2**300 - 1), st.integers(0, 1000))

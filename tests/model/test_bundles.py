@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.model.bundles import LAST_HASH, Boundaries, BundleName, partition_hashes, topic_hash
+from weir.model.cluster import LAST_HASH, Boundaries, BundleName, partition_hashes, topic_hash
 from weir.model.errors import InvalidNameError, NotAllowedError
 from weir.model.topics import NamespaceName, TopicName
 

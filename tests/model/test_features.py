@@ -1,6 +1,6 @@
 """What a mixed cluster may use."""
 
-from weir.model.features import FEATURES, common_features
+from weir.model.cluster import FEATURES, common_features
 from weir.model.registry import BrokerInfo
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from weir.model.diagnosis import DISTRIBUTION, install_command, requirement
 from weir.model.errors import SparkSetupError
-from weir.model.installation import DISTRIBUTION, install_command, requirement
 
 
 @pytest.mark.parametrize(

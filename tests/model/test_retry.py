@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.model.dead_letters import Death, death_in
 from weir.model.errors import InvalidNameError, NotAllowedError
+from weir.model.messages import Death, death_in
 from weir.model.policies import Policies
 from weir.model.retry import (
     DEAD_LETTER_TOPIC,

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from weir.ledger.bookies import BookieDirectory
+from weir.ledger.bookie_directory import BookieDirectory
 from weir.ledger.client import LedgerClient
-from weir.ledger.remote import RemoteBookiePool, RemoteSettings
+from weir.ledger.remote_bookie import RemoteBookiePool, RemoteSettings
 from weir.ledger.settings import LedgerSettings, RecoverySettings, WriterSettings
 from weir.ledger.writer import LedgerWriter
 from weir.meta.connect import connect

@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from weir.model.installation import DISTRIBUTION
+from weir.model.diagnosis import DISTRIBUTION
 from weir.testing.processes.up import environment
 
 ROOT = Path(__file__).parents[2]

@@ -8,9 +8,9 @@ import pulsar
 import pytest
 
 from weir.model.errors import WireError
-from weir.runtime.end_file import end_records
+from weir.runtime.loss_records import end_records
 from weir.testing.processes.up import UpProcess
-from weir.wire.journal import HEADER_BYTES, decode_header
+from weir.wire.bookie_files import HEADER_BYTES, decode_header
 
 pytestmark = pytest.mark.process
 

@@ -12,7 +12,7 @@ from pyarrow.fs import FileSelector
 
 from weir.model.errors import WeirError
 from weir.model.topics import NamespaceName
-from weir.spark.lake.definitions import namespace_lake, turn_on
+from weir.spark.lake.catalog import namespace_lake, turn_on
 from weir.testing.processes.both_clients import Kafka, some_rows
 from weir.testing.processes.s3 import S3Server
 from weir.testing.processes.states import stands_still

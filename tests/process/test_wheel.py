@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from weir import __version__
-from weir.model.installation import DISTRIBUTION
+from weir.model.diagnosis import DISTRIBUTION
 from weir.testing.processes.up import UpProcess, environment
 
 pytestmark = pytest.mark.process

@@ -19,9 +19,9 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, TopicPartition
 
 from weir.cli.main import cli
-from weir.client.blocking import Access, ask_v2
+from weir.client.admin import Access, ask_v2
 from weir.client.kafka.cluster import Cluster, Partition
-from weir.client.kafka.fetching import Fetcher
+from weir.client.kafka.fetch import Fetcher
 from weir.client.kafka.settings import KafkaSettings, parse_servers
 from weir.testing.processes.both_clients import PATIENCE_MS, Kafka, take
 from weir.testing.processes.up import UpProcess

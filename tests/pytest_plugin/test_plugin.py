@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from weir.pytest_plugin import BrokerFailedError, NotYetError
-from weir.pytest_plugin.durations import seconds_of
+from weir.pytest_plugin.broker import seconds_of
 
 pytestmark = pytest.mark.process
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from weir.model.errors import InvariantError, TooManyError
-from weir.runtime.byte_budget import ByteBudget
+from weir.runtime.budgets import ByteBudget
 from weir.runtime.waiters import Waiters
 
 

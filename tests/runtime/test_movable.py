@@ -5,8 +5,8 @@ from contextlib import suppress
 
 import pytest
 
-from weir.pytest_plugin.host.idle_loop import IdleLoop
-from weir.runtime.movable import MovableClock, clients_behind_ms, liveness, unmoved
+from weir.pytest_plugin.host.process import IdleLoop
+from weir.runtime.adjustable_clock import MovableClock, clients_behind_ms, liveness, unmoved
 from weir.runtime.real import RealClock
 
 DAY_S = 86_400.0

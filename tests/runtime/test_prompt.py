@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.runtime.prompt import PromptFuture, tell_promptly
+from weir.runtime.waiters import PromptFuture, tell_promptly
 
 
 async def test_a_result_is_told_before_set_result_returns_and_only_once() -> None:

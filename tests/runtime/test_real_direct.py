@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from weir.runtime import real_direct, real_disk
-from weir.runtime.real_direct import BLOCK_BYTES, MAX_BYTES, DirectFile, DirectWrites
-from weir.runtime.real_disk import RealDisk, RealFile
-from weir.runtime.real_threads import Lane
+from weir.runtime import real_disk
+from weir.runtime import real_disk as real_direct
+from weir.runtime.real_disk import BLOCK_BYTES, MAX_BYTES, DirectFile, DirectWrites, Lane, RealDisk, RealFile
 
 BLOCKS = 64
 

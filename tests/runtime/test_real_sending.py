@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from weir.client.tls import trusting
+from weir.client.access import trusting
 from weir.model.errors import ConnectionLostError
 from weir.model.ids import Buffer
-from weir.runtime.real_net import RealConnection, RealNetwork
-from weir.runtime.real_sending import PIECE_BYTES, Sender
+from weir.runtime.real_net import PIECE_BYTES, RealConnection, RealNetwork, Sender
 from weir.testing.certificates import make_certificate
 
 HIGH = 1024 * 1024

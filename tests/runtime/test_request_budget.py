@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from weir.model.errors import TooManyError
-from weir.runtime import Runtime
-from weir.runtime.request_budget import FREE_BYTES, MIB, RequestBudget, RequestShare
+from weir.runtime.budgets import FREE_BYTES, MIB, RequestBudget, RequestShare
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.world import World, simulate
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from weir.model.errors import ConnectionLostError, TooManyError, TopicClosedError, WeirError
-from weir.runtime import Runtime
-from weir.runtime.interfaces import Connection
-from weir.runtime.serving import Server, ServingSettings
+from weir.runtime.interfaces import Connection, Runtime
+from weir.runtime.server import Server, ServingSettings
 from weir.testing.world.world import World, simulate
 
 

@@ -6,24 +6,22 @@ from typing import Any
 
 import pytest
 
-from weir.admin.http import Admission, HttpSettings, Request, Response
-from weir.admin.http_server import HttpServer
 from weir.bookie.server import BookieServer, ServerSettings
-from weir.broker.peers import session as peer_session
-from weir.broker.peers.calls import PeerHandlers
-from weir.broker.peers.server import PeerServer
-from weir.broker.peers.settings import PeerServerSettings
+from weir.broker.peers import peer_server as peer_session
+from weir.broker.peers.peer_calls import PeerHandlers, PeerServerSettings
+from weir.broker.peers.peer_server import PeerServer
 from weir.model.ids import BookieId, EntryId, LedgerId
-from weir.runtime import Runtime
+from weir.rest.http import Admission, HttpServer, HttpSettings, Request, Response
+from weir.runtime.interfaces import Runtime
 from weir.testing.storage.fakes import FakeBookie
 from weir.testing.world.world import World, simulate
 from weir.wire import bookie as wire
-from weir.wire.bookie_hello import Hello, encode_hello
-from weir.wire.frames import FrameSplitter
-from weir.wire.peer import hello as peer_hello
-from weir.wire.peer import messages
-from weir.wire.peer.calls import call_named
-from weir.wire.peer.values import Call
+from weir.wire.bookie import Hello, encode_hello
+from weir.wire.node.frames import FrameSplitter
+from weir.wire.peer import protocol
+from weir.wire.peer import protocol as peer_hello
+from weir.wire.peer.call_table import call_named
+from weir.wire.peer.protocol import Call
 
 MANY = 2000
 
@@ -130,8 +128,8 @@ def test_requests_of_another_broker_are_cut_into_turns(monkeypatch: pytest.Monke
         connection = await runtime.net.connect("server", 6670)
         connection.write([peer_hello.encode_hello(peer_hello.Hello("a", "b"))])
         await connection.receive()
-        connection.write([messages.encode_request(n, 9999, 1000, b"") for n in range(1, MANY + 1)])
-        splitter, answers = FrameSplitter(messages.MAX_FRAME_BYTES), 0
+        connection.write([protocol.encode_request(n, 9999, 1000, b"") for n in range(1, MANY + 1)])
+        splitter, answers = FrameSplitter(protocol.MAX_FRAME_BYTES), 0
         while answers < MANY:
             answers += len(list(splitter.feed(await connection.receive())))
 

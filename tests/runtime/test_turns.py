@@ -2,8 +2,8 @@
 
 import asyncio
 
-from weir.runtime import Runtime
-from weir.runtime.turns import LONGEST_S, Turns, Work
+from weir.runtime.interfaces import Runtime
+from weir.runtime.tasks import LONGEST_S, Turns, Work
 from weir.testing.world.world import World, simulate
 
 

@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 
 from weir.bookie.settings import BookieSettings, SpaceSettings
-from weir.broker.peers.settings import PeerCredentials
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.broker.peers.peer_calls import PeerCredentials
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.errors import ConfigError
 from weir.model.ids import BookieId
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
-from weir.server.belonging import check_belongs
-from weir.server.bookie import BookieNode, BookieNodeSettings
+from weir.server.bookie_node import BookieNode, BookieNodeSettings
+from weir.server.remote_storage import check_belongs
 from weir.testing.world.world import World, simulate
 from weir.wire.metadata import BookieInfo
-from weir.wire.proof import ClusterSecret
+from weir.wire.node.proof import ClusterSecret
 
 OURS = PeerCredentials(ClusterSecret(b"o" * 32))
 THEIRS = PeerCredentials(ClusterSecret(b"t" * 32))

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from weir.bookie.settings import BookieSettings, SpaceSettings
-from weir.broker.peers.settings import PeerCredentials
-from weir.ledger.bookies import BookieDirectory
-from weir.ledger.remote import RemoteBookiePool
+from weir.broker.peers.peer_calls import PeerCredentials
+from weir.ledger.bookie_directory import BookieDirectory
+from weir.ledger.remote_bookie import RemoteBookiePool
 from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.errors import (
     AddressInUseError,
     BookieCookieError,
@@ -21,10 +21,10 @@ from weir.model.errors import (
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
-from weir.server.bookie import BookieNode, BookieNodeSettings
+from weir.server.bookie_node import BookieNode, BookieNodeSettings
 from weir.testing.world.world import World, simulate
 from weir.wire.entry import encode_entry
-from weir.wire.proof import ClusterSecret
+from weir.wire.node.proof import ClusterSecret
 
 B1 = BookieId("b1")
 LEDGER = LedgerId(7)

@@ -13,15 +13,15 @@ import confluent_kafka as kafka
 import confluent_kafka.admin
 import pytest
 
-from weir.broker.access.tokens import create_secret, create_token
-from weir.broker.peers.calls import PeerHandlers
-from weir.broker.peers.credentials import ClusterCredentialSettings, load_credentials
-from weir.broker.peers.pool import PeerPool
+from weir.broker.peers.peer_calls import PeerHandlers
+from weir.broker.peers.peer_client import PeerPool
+from weir.broker.security.cluster_credentials import ClusterCredentialSettings, load_credentials
+from weir.broker.security.tokens import create_secret, create_token
+from weir.client.access import ClientSettings
 from weir.client.admin import AdminClient
-from weir.client.consumer import Subscribing
-from weir.client.messages import Outgoing
-from weir.client.pulsar import PulsarClient
-from weir.client.settings import ClientSettings
+from weir.client.pulsar.client import PulsarClient
+from weir.client.pulsar.consumer import Subscribing
+from weir.client.pulsar.messages import Outgoing
 from weir.model.errors import (
     AddressInUseError,
     BookieCookieError,
@@ -41,8 +41,7 @@ from weir.server.broker_node import BrokerNode
 from weir.server.config.load import load
 from weir.server.config.tree import Config
 from weir.testing.certificates import make_certificate
-from weir.wire.peer.administration import AdminCall
-from weir.wire.peer.node import Done, Ping
+from weir.wire.peer.calls import AdminCall, Done, Ping
 
 MakeWeir = Callable[..., BrokerNode]
 
@@ -205,7 +204,7 @@ async def test_tls_serves_beside_the_plain_listener(make: MakeWeir, runtime: Run
 async def test_a_tls_handshake_that_never_ends_is_ended(
     make: MakeWeir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weir.runtime.real_listening._HANDSHAKE_S", 0.2)
+    monkeypatch.setattr("weir.runtime.real_net._HANDSHAKE_S", 0.2)
     made = make_certificate(tmp_path)
     certificate, key = made.file, made.key_file
     node = make("listeners.kafka_tls=127.0.0.1:0", f"tls.certificate={certificate}", f"tls.key={key}")

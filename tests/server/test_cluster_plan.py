@@ -10,10 +10,10 @@ import pytest
 
 from weir.model.errors import AddressInUseError, ConfigError
 from weir.model.ledger import Quorum
-from weir.server.cluster_plan import cluster_secret_file, plan_cluster
-from weir.server.config import parts
+from weir.server.cluster_up import cluster_secret_file, plan_cluster
+from weir.server.config import part_settings
 from weir.server.config.load import load
-from weir.server.free_ports import HeldPorts
+from weir.server.supervisor import HeldPorts
 
 
 @pytest.fixture
@@ -97,21 +97,21 @@ def test_the_secret_is_made_once_and_nobody_elses_to_read(tmp_path: Path) -> Non
 def test_copies_are_one_in_one_process_and_two_in_a_cluster(
     assignments: tuple[str, ...], expected: Quorum
 ) -> None:
-    assert parts.quorum(load(assignments=assignments).config) == expected
+    assert part_settings.quorum(load(assignments=assignments).config) == expected
 
 
 @pytest.mark.parametrize("text", ["2", "2/2", "a/b/c", "1/2/2", "2/1/2", "0/0/0", "99/1/1"])
 def test_a_quorum_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
-        parts.quorum(load(assignments=(f"storage.quorum={text}",)).config)
+        part_settings.quorum(load(assignments=(f"storage.quorum={text}",)).config)
 
 
 def test_a_broker_needs_to_know_where_the_metadata_is() -> None:
     with pytest.raises(ConfigError, match="metadata"):
-        parts.remote_storage(load().config)
-    assert parts.broker_name(load().config) == "standalone"
+        part_settings.remote_storage(load().config)
+    assert part_settings.broker_name(load().config) == "standalone"
     with pytest.raises(ConfigError):
-        parts.broker_name(load(assignments=("cluster.name=a/b",)).config)
+        part_settings.broker_name(load(assignments=("cluster.name=a/b",)).config)
 
 
 def test_a_folder_of_before_amqp_gets_ports_for_it_and_keeps_the_others(tmp_path: Path, ports: HeldPorts) -> None:

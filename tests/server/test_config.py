@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 
-from weir.broker.registry.topics import TopicLimits
+from weir.broker.metadata.topic_records import TopicLimits
 from weir.model.errors import ConfigError
 from weir.server.addresses import Address
-from weir.server.config.load import load
-from weir.server.config.parts import group_settings, topic_limits
-from weir.server.config.tree import KEYS, Config
-from weir.server.config.types import (
+from weir.server.config.keys import (
     ADDRESS,
     BOUND,
     BOUNDED_SIZE,
@@ -27,6 +24,9 @@ from weir.server.config.types import (
     SettingType,
     one_of,
 )
+from weir.server.config.load import load
+from weir.server.config.part_settings import group_settings, topic_limits
+from weir.server.config.tree import KEYS, Config
 
 
 @pytest.mark.parametrize(

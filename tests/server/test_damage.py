@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from weir.client.consumer import Subscribing
-from weir.client.messages import Outgoing
-from weir.client.pulsar import PulsarClient
+from weir.client.pulsar.client import PulsarClient
+from weir.client.pulsar.consumer import Subscribing
+from weir.client.pulsar.messages import Outgoing
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
 from weir.server.config.load import load

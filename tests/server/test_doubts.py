@@ -4,21 +4,21 @@ from random import Random
 
 import pytest
 
-from weir.bookie.layout import Layout
+from weir.bookie.folder import Layout
 from weir.bookie.settings import BookieSettings, FlushSettings, SpaceSettings
-from weir.ledger.bookies import BookieDirectory
-from weir.ledger.checking import check_ledger
+from weir.ledger.bookie_directory import BookieDirectory
 from weir.ledger.client import LedgerClient
-from weir.ledger.remote import RemoteBookiePool
+from weir.ledger.remote_bookie import RemoteBookiePool
+from weir.ledger.repair import check_ledger
 from weir.ledger.settings import LedgerSettings, RepairSettings
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.errors import EntryCorruptError, JournalCorruptError, LedgerFencedError
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.model.ledger import Quorum
-from weir.runtime import Runtime
-from weir.runtime.end_file import end_records
+from weir.runtime.interfaces import Runtime
+from weir.runtime.loss_records import end_records
 from weir.server.addresses import Address
-from weir.server.bookie import BookieNode, BookieNodeSettings
+from weir.server.bookie_node import BookieNode, BookieNodeSettings
 from weir.testing.world.world import World, simulate
 
 REPAIR = LedgerSettings(repair=RepairSettings(bookie_grace_s=60, open_grace_s=5, audit_every_s=2, work_every_s=1))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from weir.server.free_ports import HeldPorts
+from weir.server.supervisor import HeldPorts
 
 
 @pytest.fixture

@@ -17,18 +17,18 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
 from weir.bookie.space import size_text
-from weir.client.consumer import Subscribing
-from weir.client.messages import Outgoing
-from weir.client.pulsar import PulsarClient
+from weir.client.pulsar.client import PulsarClient
+from weir.client.pulsar.consumer import Subscribing
+from weir.client.pulsar.messages import Outgoing
 from weir.model.errors import DiskFullError, StorageFullError, WeirError
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
 from weir.server.config.load import load
-from weir.server.storage import Space
+from weir.server.local_storage import Space
 from weir.testing.fillable_disk import FillableDisk
 from weir.testing.processes.up import UpProcess
 from weir.testing.rocketmq.client import GrpcLink
-from weir.wire.rocketmq.proto import api
+from weir.wire.rocketmq import rocketmq_pb2 as api
 
 FULL = ("storage.low_water_bytes=100TiB", "storage.high_water_bytes=101TiB")
 

@@ -8,8 +8,7 @@ from weir.model.errors import ConfigError
 from weir.server.addresses import Address
 from weir.server.config.load import load
 from weir.server.config.tree import Config
-from weir.server.runners.beside import WithRunner
-from weir.server.runners.functions import functions_spec, with_functions
+from weir.server.runner_processes import WithRunner, functions_spec, with_functions
 
 HTTP = {"http": Address("0.0.0.0", 8080)}
 

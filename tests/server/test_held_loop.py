@@ -10,7 +10,7 @@ from tests.admin.conftest import Weir
 
 from weir.bookie.registration import RegistrationSettings
 from weir.broker.balance.balancer import BalanceSettings
-from weir.broker.bundles.settings import OwnershipSettings
+from weir.broker.cluster.registration import OwnershipSettings
 from weir.model.topics import TopicName
 
 #: Longer than the leases of brokers, bookies and the leader.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.server.log_repeats import BURST, CountingHandler
+from weir.server.logs import BURST, CountingHandler
 from weir.testing.processes.up import UpProcess
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from weir.runtime.log_context import log_about
+from weir.runtime.tasks import log_about
 from weir.server.logs import JsonLines, Logfmt
 
 

@@ -23,15 +23,14 @@ from weir.wire.amqp.methods import connection as amqp_connection
 from weir.wire.amqp.methods import queue as amqp_queue
 from weir.wire.amqp.tables import NO_FIELDS
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 from weir.wire.kafka.codec import decode_response
-from weir.wire.kafka.frames import request_frame
+from weir.wire.kafka.frames import RequestHeader, decode_response_header, request_frame
 from weir.wire.kafka.frames import splitter as kafka_splitter
-from weir.wire.kafka.headers import RequestHeader, decode_response_header
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.frames import decode_frame, encode_command, encode_with_message, splitter
 from weir.wire.pulsar.message import seal_message
-from weir.wire.pulsar.proto import api
-from weir.wire.rocketmq.proto import api as rocketmq
+from weir.wire.rocketmq import rocketmq_pb2 as rocketmq
 
 MANY = 10_000
 #: Members of one consumer group: the default of groups.max_members.

@@ -4,7 +4,7 @@ import pytest
 
 from weir.server.addresses import Address
 from weir.server.config.load import load
-from weir.server.open_listeners import open_listeners, warning
+from weir.server.listeners import open_listeners, warning
 
 WORLD, HERE = Address("0.0.0.0", 9092), Address("127.0.0.1", 8080)
 

@@ -108,7 +108,7 @@ async def test_a_configured_certificate_serves_instead(make: MakeWeir, tmp_path:
 async def test_a_client_that_sends_nothing_is_ended_and_holds_no_session(
     make: MakeWeir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weir.runtime.real_listening._FIRST_BYTE_S", 0.2)
+    monkeypatch.setattr("weir.runtime.real_net._FIRST_BYTE_S", 0.2)
     node = make()
     await node.start()
     address = node.addresses["rocketmq"]
@@ -123,8 +123,8 @@ async def test_a_client_that_sends_nothing_is_ended_and_holds_no_session(
 async def test_of_too_many_silent_clients_the_oldest_is_ended(
     make: MakeWeir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weir.runtime.real_listening._MAX_SILENT", 3)
-    monkeypatch.setattr("weir.runtime.real_listening._FIRST_BYTE_S", 1000.0)
+    monkeypatch.setattr("weir.runtime.real_net._MAX_SILENT", 3)
+    monkeypatch.setattr("weir.runtime.real_net._FIRST_BYTE_S", 1000.0)
     node = make()
     await node.start()
     address = node.addresses["rocketmq"]
@@ -141,7 +141,7 @@ async def test_of_too_many_silent_clients_the_oldest_is_ended(
 
 
 async def test_closing_does_not_wait_for_silent_clients(make: MakeWeir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weir.runtime.real_listening._FIRST_BYTE_S", 1000.0)
+    monkeypatch.setattr("weir.runtime.real_net._FIRST_BYTE_S", 1000.0)
     node = make()
     await node.start()
     address = node.addresses["rocketmq"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.server.reloading import ConfigSource, Reloading
+from weir.server.serve import ConfigSource, Reloading
 from weir.testing.certificates import make_certificate
 from weir.testing.processes.up import UpProcess
 

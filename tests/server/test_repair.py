@@ -1,17 +1,17 @@
 """Auto-recovery as nodes run it: what a lost bookie held is copied without anybody asking."""
 
 from weir.bookie.settings import BookieSettings
-from weir.ledger.bookies import BookieDirectory
-from weir.ledger.checking import check_ledger
+from weir.ledger.bookie_directory import BookieDirectory
 from weir.ledger.client import LedgerClient
-from weir.ledger.remote import RemoteBookiePool
+from weir.ledger.remote_bookie import RemoteBookiePool
+from weir.ledger.repair import check_ledger
 from weir.ledger.settings import LedgerSettings, RepairSettings
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.ids import BookieId
 from weir.model.ledger import LedgerMetadata, Quorum
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
-from weir.server.bookie import BookieNode, BookieNodeSettings
+from weir.server.bookie_node import BookieNode, BookieNodeSettings
 from weir.testing.world.world import World, simulate
 
 REPAIR = LedgerSettings(repair=RepairSettings(bookie_grace_s=5, open_grace_s=5, audit_every_s=2, work_every_s=1))

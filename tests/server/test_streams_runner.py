@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from weir.broker.access.tokens import TokenVerifier, load_secret
+from weir.broker.security.tokens import TokenVerifier, load_secret
 from weir.model.errors import ConfigError
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
+from weir.server import runner_processes as streams_runner
 from weir.server.addresses import Address
 from weir.server.config.load import load
 from weir.server.config.tree import Config
-from weir.server.runners import streams as streams_runner
-from weir.server.runners.beside import WithRunner, runner_token
-from weir.server.runners.streams import runner_spec, with_streams
+from weir.server.runner_processes import WithRunner, runner_spec, runner_token, with_streams
 from weir.server.supervisor import ChildSpec
 
 pytestmark = pytest.mark.process

@@ -14,13 +14,13 @@ import pika.exceptions
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from weir.client.messages import Outgoing
-from weir.client.pulsar import PulsarClient
+from weir.client.pulsar.client import PulsarClient
+from weir.client.pulsar.messages import Outgoing
 from weir.model.errors import EntryUnreadableError
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
 from weir.server.config.load import load
-from weir.stream import read_failures
+from weir.stream import log as read_failures
 from weir.testing.processes.up import environment
 
 CAUSE = "bookie-1: it does not answer"

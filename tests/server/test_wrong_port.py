@@ -19,11 +19,10 @@ from weir.testing.processes.up import UpProcess, environment
 from weir.wire.amqp.frames import PROTOCOL_HEADER
 from weir.wire.first_bytes import PULSAR, ServedPort, answer_to, protocol_of
 from weir.wire.kafka import messages
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.frames import request_frame
-from weir.wire.kafka.headers import RequestHeader
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.frames import RequestHeader, request_frame
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.frames import encode_command
-from weir.wire.pulsar.proto import api
 
 
 def _kafka(key: ApiKey = ApiKey.API_VERSIONS, version: int = 3) -> bytes:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weir.broker.balance.actions import Reason
+from weir.broker.balance.balance_round import Reason
 from weir.testing.balance.checkers import CHECKERS
 from weir.testing.balance.mutations import MUTATIONS
 from weir.testing.balance.plan import QUIET, SMALL

@@ -4,7 +4,7 @@ import pytest
 
 from weir.model.errors import ConnectionLostError
 from weir.testing import log_checkers as logs
-from weir.testing.broker import checkers as checkers
+from weir.testing.broker import checkers
 from weir.testing.broker.checkers import CHECKERS
 from weir.testing.broker.history import BrokerOp, MessagePosition
 from weir.testing.log_history import LogOpKind

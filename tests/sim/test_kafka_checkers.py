@@ -4,10 +4,8 @@ import pytest
 
 from weir.model.errors import ConnectionLostError
 from weir.testing import log_checkers as logs
-from weir.testing.kafka.checkers import contents as contents
-from weir.testing.kafka.checkers import groups as groups
+from weir.testing.kafka.checkers import contents, groups, transactions
 from weir.testing.kafka.checkers import log as kafka_logs
-from weir.testing.kafka.checkers import transactions as transactions
 from weir.testing.kafka.checkers.every import CHECKERS
 from weir.testing.kafka.history import KafkaOp
 from weir.testing.kafka.truth import ANEW, BACK, PIPE

@@ -11,10 +11,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 import weir.spark
 from weir.client.kafka.cluster import Cluster, Partition
-from weir.client.kafka.producing import Sender
+from weir.client.kafka.produce import Sender
 from weir.client.kafka.settings import KafkaSettings, parse_servers
 from weir.testing.processes.up import UpProcess
-from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.kafka.records import Record, build_batch
 
 from .sql_session import Sql
 

@@ -8,12 +8,11 @@ import os
 import signal
 import sys
 
-from weir.client.blocking import Access
-from weir.client.registry import topic_of
-from weir.spark.lake.definitions import Definition
-from weir.spark.lake.export import Exporter
-from weir.spark.lake.jobs import LocalJobs
-from weir.spark.sql.cluster import WeirCluster
+from weir.client.admin import Access
+from weir.client.schemas import topic_of
+from weir.spark.lake.catalog import Definition
+from weir.spark.lake.export import Exporter, LocalJobs
+from weir.spark.tables.names import WeirCluster
 
 
 def main() -> None:

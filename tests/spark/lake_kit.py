@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from weir.client.blocking import Access
-from weir.client.registry import topic_of
+from weir.client.admin import Access
+from weir.client.schemas import topic_of
 from weir.model.topics import TopicName
-from weir.spark.lake.definitions import Definition, namespace_lake, turn_on
+from weir.spark.lake.catalog import Definition, namespace_lake, turn_on
 from weir.spark.lake.export import Exported, Exporter, Jobs
-from weir.spark.lake.tables import LakeTable, find_table
-from weir.spark.sql.cluster import WeirCluster
+from weir.spark.lake.table import LakeTable, find_table
+from weir.spark.tables.names import WeirCluster
 
 from .conftest import Topics
 

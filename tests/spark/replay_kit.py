@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pulsar
 
-from weir.client.blocking import Access
+from weir.client.admin import Access
 from weir.client.replays import all_replays
-from weir.model.replays import Replay
+from weir.model.definitions import Replay
 from weir.model.topics import TopicName
-from weir.spark.replay.selecting import is_kept, make_selection
-from weir.spark.sql.cluster import WeirCluster
+from weir.spark.replay.selection import is_kept, make_selection
+from weir.spark.tables.names import WeirCluster
 from weir.testing.processes.up import environment
-from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.kafka.records import Record, build_batch
 
 from .conftest import Topics
 from .sql_session import patiently

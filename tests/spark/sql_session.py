@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from weir.client import streams as rest
-from weir.client.blocking import Access, ask_v2
-from weir.spark.sql.cluster import WeirCluster, topic_named
+from weir.client.admin import Access, ask_v2
 from weir.spark.sql.console import Console
 from weir.spark.sql.parsing import parse
 from weir.spark.sql.results import Done, Rows
 from weir.spark.sql.runner import Runner
-from weir.spark.sql.waiting import waiting
+from weir.spark.sql.stream_query import waiting
+from weir.spark.tables.names import WeirCluster, topic_named
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

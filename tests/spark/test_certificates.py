@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from weir.client.blocking import ask_v2
+from weir.client.admin import ask_v2
 from weir.client.kafka.cluster import Cluster
-from weir.client.registry import topic_of
+from weir.client.schemas import topic_of
 from weir.model.errors import TlsRefusedError
-from weir.spark.lake.definitions import Definition, namespace_lake, turn_on
-from weir.spark.lake.export import Exporter
-from weir.spark.lake.jobs import LocalJobs
-from weir.spark.source.options import connection
-from weir.spark.sql.cluster import WeirCluster
+from weir.spark.lake.catalog import Definition, namespace_lake, turn_on
+from weir.spark.lake.export import Exporter, LocalJobs
+from weir.spark.options import connection
 from weir.spark.sql.console import Console
 from weir.spark.sql.parsing import parse
 from weir.spark.sql.results import Done, Rows
+from weir.spark.tables.names import WeirCluster
 from weir.testing.processes.certified import CertifiedUp
 
 from .sql_session import ORDER

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from weir.model.batch import Stamp
 from weir.model.errors import ChecksumError, WireError
-from weir.spark.source import decode, kernels
-from weir.spark.source.columns import schema_of
-from weir.spark.source.decode import BatchTable, Decoder, all_of, committed_of
+from weir.spark.columns import schema_of
+from weir.spark.records import decoder as decode
+from weir.spark.records import kernels
+from weir.spark.records.decoder import BatchTable, Decoder, all_of, committed_of
 from weir.testing.kinds import rounds
-from weir.wire.kafka.records import (
+from weir.wire.kafka.record_batch import (
     HEADER_BYTES,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
@@ -26,8 +27,7 @@ from weir.wire.kafka.records import (
     sealed,
     split_batches,
 )
-from weir.wire.kafka.records_build import Record, build_batch, control_batch
-from weir.wire.kafka.records_read import iter_records
+from weir.wire.kafka.records import Record, build_batch, control_batch, iter_records
 
 COMPRESS = {
     Compression.NONE: bytes,
@@ -46,7 +46,7 @@ def known(moment_ms: int) -> int:
 
 def plain_kernels() -> ModuleType:
     """The loops as an installation without numba has them."""
-    spec = importlib.util.find_spec("weir.spark.source.kernels")
+    spec = importlib.util.find_spec("weir.spark.records.kernels")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

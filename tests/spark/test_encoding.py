@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, timestamp_pb2
 
-from weir.client.registry import TopicSchema
+from weir.client.schemas import TopicSchema
 from weir.model.errors import WireError
 from weir.spark.values.encoding import arrow_encoder, row_encoder
 from weir.spark.values.typed import value_schema

@@ -18,8 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 from weir.client.kafka.cluster import Partition
-from weir.spark.source.filters import push
-from weir.spark.source.ranges import Range
+from weir.spark.source.planning import Range, push
 
 RANGES = [Range(Partition(topic, index), 0, 100) for topic in ("a", "b") for index in range(3)]
 

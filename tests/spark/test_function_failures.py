@@ -2,7 +2,7 @@
 
 import pytest
 
-from weir.functions.counting import Counts
+from weir.functions.stats import Counts
 from weir.model.errors import FunctionError
 from weir.spark.functions.worker import _follow
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from weir.client import functions as rest
-from weir.client.blocking import Access
+from weir.client.admin import Access
 from weir.client.functions import Definition
-from weir.functions.place import Place
+from weir.functions.subscriptions import Place
 from weir.model.topics import TopicName
 from weir.spark.functions.query import COUNTED, start, task_of
-from weir.spark.sql.cluster import WeirCluster
+from weir.spark.tables.names import WeirCluster
 
 from .conftest import Topics
 

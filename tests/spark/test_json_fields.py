@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from weir.model.errors import SqlError
-from weir.spark.sql.json_fields import infer_fields
+from weir.spark.tables.json_fields import infer_fields
 
 from .conftest import Topics
 from .sql_session import Sql, stored

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.client.registry import TopicSchema
+from weir.client.schemas import TopicSchema
 from weir.model.errors import ConfigError, WireError
-from weir.spark.values.key_values import split_inline
+from weir.spark.values.plain import split_inline
 from weir.spark.values.typed import ValueSchema, value_schema
 from weir.testing.kinds import rounds
 

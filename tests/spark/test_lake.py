@@ -11,18 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 from pulsar.schema import AvroSchema, Integer, Record, String
 
-from weir.client.blocking import ask_v2
-from weir.client.kafka import positions
+from weir.client.admin import ask_v2
+from weir.client.kafka import groups
 from weir.client.kafka.cluster import Partition
-from weir.client.kafka.offsets import ends
-from weir.client.registry import topic_of
+from weir.client.kafka.fetch import ends
+from weir.client.schemas import topic_of
 from weir.model.errors import LakeConflictError, WeirError
-from weir.spark.lake.definitions import namespace_lake, turn_off
-from weir.spark.lake.export import Exporter
-from weir.spark.lake.holding import SUBSCRIPTION, hold_one, keep
-from weir.spark.lake.jobs import LocalJobs, SparkJobs
-from weir.spark.lake.tables import OFFSETS, RANGES
-from weir.spark.sql.tables import Tables
+from weir.spark.lake.catalog import namespace_lake, turn_off
+from weir.spark.lake.export import Exporter, LocalJobs, SparkJobs
+from weir.spark.lake.table import OFFSETS, RANGES
+from weir.spark.lake.topics import SUBSCRIPTION, hold_one, keep
+from weir.spark.tables.topic_tables import Tables
 
 from .conftest import Topics
 from .lake_kit import Lake
@@ -170,7 +169,7 @@ def test_what_is_not_exported_stays_in_the_topic_and_the_lag_is_that_of_a_subscr
     lake.export(topic)
     with topics.cluster() as cluster:
         place = Partition(topic, 0)
-        assert positions.committed(cluster, SUBSCRIPTION, [place]) == ends(cluster, [place]) == {place: 2}
+        assert groups.committed(cluster, SUBSCRIPTION, [place]) == ends(cluster, [place]) == {place: 2}
     topics.fill(topic, ["c"])
     assert [
         (one.exported, one.end, one.lag)
@@ -232,7 +231,7 @@ def test_a_topic_that_is_created_again_while_it_is_exported_is_in_its_own_table_
         unlucky.export(topic_of(topic), lake.definition)
     with topics.cluster() as cluster:
         # Retention may not trim the new topic up to where the table of the old one is.
-        assert positions.committed(cluster, SUBSCRIPTION, [Partition(topic, 0)]).get(Partition(topic, 0), 0) == 0
+        assert groups.committed(cluster, SUBSCRIPTION, [Partition(topic, 0)]).get(Partition(topic, 0), 0) == 0
     lake.export(topic)
     assert [row["value"].decode() for row in lake.rows(topic)] == values
 
@@ -245,10 +244,10 @@ def test_the_position_of_a_deleted_topic_holds_back_nothing_of_the_next_one(topi
     with topics.cluster() as cluster:
         keep(cluster, {part: 2}, {topic: "0" * 31 + "1"})
         hold_one(cluster, topic_of(topic))
-        assert positions.committed(cluster, SUBSCRIPTION, [part]) == {part: 0}
+        assert groups.committed(cluster, SUBSCRIPTION, [part]) == {part: 0}
         keep(cluster, {part: 1}, {topic: cluster.topic_id(topic)})
         hold_one(cluster, topic_of(topic))
-        assert positions.committed(cluster, SUBSCRIPTION, [part]) == {part: 1}
+        assert groups.committed(cluster, SUBSCRIPTION, [part]) == {part: 1}
 
 
 def test_what_was_trimmed_before_it_was_exported_is_counted(topics: Topics, lake: Lake) -> None:

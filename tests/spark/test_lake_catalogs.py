@@ -13,11 +13,11 @@ from pyiceberg.catalog import load_catalog
 
 from weir.cli.main import cli
 from weir.client.kafka.cluster import Cluster
-from weir.client.registry import topic_of
+from weir.client.schemas import topic_of
 from weir.model.errors import LakeConflictError
-from weir.spark.lake.definitions import Definition, NamespaceLake, namespace_lake, turn_off
-from weir.spark.lake.jobs import LocalJobs, SparkJobs
-from weir.spark.lake.tables import find_table
+from weir.spark.lake.catalog import Definition, NamespaceLake, namespace_lake, turn_off
+from weir.spark.lake.export import LocalJobs, SparkJobs
+from weir.spark.lake.table import find_table
 from weir.spark.lake.upkeep import Limits, Upkeep, drop_deleted
 from weir.testing.processes.postgresql import PostgresqlServer
 

@@ -9,11 +9,11 @@ from click.testing import CliRunner, Result
 from prometheus_client.parser import text_string_to_metric_families
 
 from weir.cli.main import cli
-from weir.client.blocking import Access, ask
+from weir.client.admin import Access, ask
 from weir.model.topics import NamespaceName, TopicName
-from weir.spark.lake.definitions import Definition, namespace_lake
-from weir.spark.lake.holding import hold_one, let_go_internal
-from weir.spark.sql.cluster import WeirCluster
+from weir.spark.lake.catalog import Definition, namespace_lake
+from weir.spark.lake.topics import hold_one, let_go_internal
+from weir.spark.tables.names import WeirCluster
 
 from .conftest import Topics
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from pyarrow.fs import FileSelector
 
-from weir.spark.lake.definitions import Definition
-from weir.spark.lake.jobs import LocalJobs
-from weir.spark.lake.stores import open_catalog
-from weir.spark.lake.tables import drop_table
+from weir.spark.lake.catalog import Definition, open_catalog
+from weir.spark.lake.export import LocalJobs
+from weir.spark.lake.table import drop_table
 from weir.testing.processes.s3 import S3Server
 
 from .conftest import Topics

@@ -11,8 +11,7 @@ from pyiceberg.types import LongType, NestedField
 
 from weir.model.errors import LakeError
 from weir.model.topics import NamespaceName, TopicName
-from weir.spark.lake.definitions import Definition, NamespaceLake, _told_lake
-from weir.spark.lake.stores import open_catalog
+from weir.spark.lake.catalog import Definition, NamespaceLake, _told_lake, open_catalog
 
 NS = NamespaceName("acme", "orders")
 

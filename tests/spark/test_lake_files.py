@@ -11,19 +11,15 @@ from pyiceberg.expressions import EqualTo
 
 from weir.client.kafka.cluster import Partition
 from weir.model.topics import TopicName
-from weir.spark.lake import files
-from weir.spark.lake.columns import conform, topic_schema
-from weir.spark.lake.definitions import Definition
-from weir.spark.lake.erasing import ErasedKeys, may_have_tombstones
-from weir.spark.lake.export import Exporter
-from weir.spark.lake.files import RowsWriter, data_file
+from weir.spark.lake import parquet as files
+from weir.spark.lake.catalog import Definition
+from weir.spark.lake.export import Exporter, LocalJobs, Written
 from weir.spark.lake.history import TopicHistory
-from weir.spark.lake.jobs import LocalJobs
-from weir.spark.lake.tables import LakeTable, open_table
-from weir.spark.lake.upkeep import Limits, Upkeep
-from weir.spark.lake.writing import Written
-from weir.spark.source.options import parse
-from weir.spark.source.ranges import Range
+from weir.spark.lake.parquet import RowsWriter, conform, data_file, topic_schema
+from weir.spark.lake.table import LakeTable, open_table
+from weir.spark.lake.upkeep import ErasedKeys, Limits, Upkeep, may_have_tombstones
+from weir.spark.options import parse
+from weir.spark.source.planning import Range
 
 USERS = TopicName.parse("users")
 START_US, DAY_US = 1_700_000_000_000_000, 86_400_000_000

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from weir.model.errors import LakeError
-from weir.spark.lake import stores
-from weir.spark.lake.gateway import StoreGateway, file_behind
-from weir.spark.lake.stores import PatientReads
+from weir.spark.lake import catalog
+from weir.spark.lake.catalog import PatientReads
+from weir.spark.lake.webhdfs import StoreGateway, file_behind
 from weir.testing.processes.s3 import S3Server
 
 AWAY = OSError("AWS Error NETWORK_CONNECTION during HeadObject operation: curlCode: 7")
@@ -39,19 +39,19 @@ class Clock:
 
 
 def test_a_store_that_comes_back_in_time_is_waited_for() -> None:
-    clock = Clock(back_s=stores.STORE_PATIENCE_S - 1)
+    clock = Clock(back_s=catalog.STORE_PATIENCE_S - 1)
     patient = PatientReads("s3://lake", now=clock.now, sleep=clock.sleep)
     assert patient(clock.read) == "bytes"
     assert patient.trouble() is None
 
 
 def test_reads_of_a_store_that_stays_away_wait_together_and_not_one_after_the_other() -> None:
-    clock = Clock(back_s=10 * stores.STORE_PATIENCE_S)
+    clock = Clock(back_s=10 * catalog.STORE_PATIENCE_S)
     patient = PatientReads("s3://lake", now=clock.now, sleep=clock.sleep)
     with pytest.raises(LakeError, match="s3://lake, does not answer"):
         patient(clock.read)
     waited, asked = clock.now_s, clock.asked
-    assert waited == stores.STORE_PATIENCE_S
+    assert waited == catalog.STORE_PATIENCE_S
     with pytest.raises(LakeError):
         patient(clock.read)
     assert (clock.now_s, clock.asked) == (waited, asked + 1)
@@ -96,7 +96,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 def test_a_store_that_is_killed_gives_an_error_or_a_file_that_ends_too_early_and_no_other_bytes(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(stores, "STORE_PATIENCE_S", 0.0)
+    monkeypatch.setattr(catalog, "STORE_PATIENCE_S", 0.0)
     content = bytes(range(256)) * 4096
     with s3.files.open_output_stream(f"{s3.bucket}/file") as out:
         out.write(content)

@@ -4,8 +4,8 @@ import pytest
 
 from weir.model.errors import LakeError, NotAuthorisedError
 from weir.spark.lake import history
-from weir.spark.lake.definitions import Definition
-from weir.spark.source.options import parse
+from weir.spark.lake.catalog import Definition
+from weir.spark.options import parse
 
 
 class Lakes:

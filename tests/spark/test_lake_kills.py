@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from weir.spark.lake.definitions import Definition, turn_off
-from weir.spark.lake.jobs import LocalJobs
+from weir.spark.lake.catalog import Definition, turn_off
+from weir.spark.lake.export import LocalJobs
 from weir.testing.processes.s3 import S3Server
 from weir.testing.processes.states import stands_still
 from weir.testing.processes.up import UpProcess, environment

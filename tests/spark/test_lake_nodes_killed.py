@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from weir.spark.lake.definitions import turn_off
-from weir.spark.lake.jobs import LocalJobs
+from weir.spark.lake.catalog import turn_off
+from weir.spark.lake.export import LocalJobs
 from weir.spark.lake.upkeep import Limits, Upkeep
 from weir.testing.processes.states import processes_below, stands_still
 from weir.testing.processes.up import environment

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from weir.client.blocking import ask_v2
+from weir.client.admin import ask_v2
 from weir.model.topics import TopicName
-from weir.spark.lake.definitions import Definition, namespace_lake, turn_off
-from weir.spark.lake.jobs import LocalJobs
-from weir.spark.source.columns import schema_of
-from weir.spark.source.source import WeirSource
-from weir.spark.sql.tables import Tables
+from weir.spark.columns import schema_of
+from weir.spark.lake.catalog import Definition, namespace_lake, turn_off
+from weir.spark.lake.export import LocalJobs
+from weir.spark.source.batch_reader import WeirSource
+from weir.spark.tables.topic_tables import Tables
 from weir.testing.processes.s3 import S3Server
 from weir.testing.processes.up import UpProcess
 

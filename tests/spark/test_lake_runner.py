@@ -18,10 +18,10 @@ from weir.model.errors import (
 )
 from weir.model.topics import TopicName
 from weir.spark.lake import runner as module
-from weir.spark.lake.definitions import Definition
+from weir.spark.lake.catalog import Definition
 from weir.spark.lake.export import Exported
-from weir.spark.lake.looking import LakeTopic, TopicEnds
 from weir.spark.lake.runner import LakeRunner, Trigger
+from weir.spark.lake.topics import LakeTopic, TopicEnds
 
 ORDERS, OTHERS = TopicName.parse("orders"), TopicName.parse("others")
 

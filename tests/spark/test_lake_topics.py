@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 import pulsar
 import pytest
 
-from weir.client.blocking import ask_v2
+from weir.client.admin import ask_v2
 from weir.client.kafka.cluster import Cluster
-from weir.client.registry import kafka_name, topic_of
+from weir.client.schemas import kafka_name, topic_of
 from weir.model.errors import ConfigError, TopicNotFoundError
 from weir.model.topics import TopicName
-from weir.spark.lake.definitions import NamespaceLake, namespace_lake, turn_off, turn_on, where
-from weir.spark.lake.export import Exporter
-from weir.spark.lake.jobs import LocalJobs
-from weir.spark.lake.looking import TopicEnds, look
+from weir.spark.lake.catalog import NamespaceLake, namespace_lake, open_catalog, turn_off, turn_on, where
+from weir.spark.lake.export import Exporter, LocalJobs
 from weir.spark.lake.runner import LakeRunner, Trigger, standings
-from weir.spark.lake.stores import open_catalog
-from weir.spark.lake.tables import find_table, tables_in
+from weir.spark.lake.table import find_table, tables_in
+from weir.spark.lake.topics import TopicEnds, look
 from weir.spark.lake.upkeep import Limits, drop_deleted
-from weir.spark.sql.tables import Tables
+from weir.spark.tables.topic_tables import Tables
 
 from .conftest import Topics
 from .lake_kit import Lake

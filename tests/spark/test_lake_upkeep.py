@@ -11,12 +11,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from weir.client.kafka.cluster import Cluster
 from weir.model.errors import LakeConflictError, LakeError
-from weir.spark.lake.definitions import Definition, NamespaceLake
-from weir.spark.lake.erasing import ErasedKeys, tombstones
-from weir.spark.lake.jobs import LocalJobs, SparkJobs
-from weir.spark.lake.tables import drop_table, find_table
-from weir.spark.lake.upkeep import Kept, Limits, Tasks, Upkeep, drop_deleted
-from weir.wire.kafka.records_build import Record, build_batch
+from weir.spark.lake.catalog import Definition, NamespaceLake
+from weir.spark.lake.export import LocalJobs, SparkJobs
+from weir.spark.lake.table import drop_table, find_table
+from weir.spark.lake.upkeep import ErasedKeys, Kept, Limits, Tasks, Upkeep, drop_deleted, tombstones
+from weir.wire.kafka.records import Record, build_batch
 
 from .conftest import Topics
 from .lake_kit import Lake

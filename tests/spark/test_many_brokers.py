@@ -8,21 +8,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from weir.client.blocking import Access
-from weir.client.kafka.admin import open_transactions
-from weir.client.kafka.cluster import Cluster, Partition
-from weir.client.kafka.producing import Sender
+from weir.client.admin import Access
+from weir.client.kafka.cluster import Cluster, Partition, open_transactions
+from weir.client.kafka.produce import Sender
 from weir.client.kafka.settings import KafkaSettings, parse_servers
-from weir.client.registry import schemas_by
-from weir.client.sinks import last_epoch
+from weir.client.schemas import schemas_by
+from weir.client.sink_epochs import last_epoch
 from weir.client.streams import runner
 from weir.model.topics import TopicName
-from weir.spark.sink.options import parse_sink
-from weir.spark.sink.sink import StreamWriter, ask_some_broker
-from weir.spark.source.options import parse
-from weir.spark.source.ranges import Range
+from weir.spark.options import parse, parse_sink
+from weir.spark.sink import StreamWriter, ask_some_broker
+from weir.spark.source.planning import Range
 from weir.spark.source.reading import read_range
-from weir.spark.sql.cluster import WeirCluster
+from weir.spark.tables.names import WeirCluster
 from weir.testing.kafka.stage import batch_of
 from weir.testing.many_brokers import ManyBrokers
 

@@ -4,11 +4,10 @@ import pytest
 from cramjam import gzip, lz4, snappy, zstd
 
 from weir.model.errors import FrameTooLargeError, WireError
-from weir.spark.source import opening
-from weir.spark.source.decode import BatchTable
-from weir.spark.source.opening import Opener
+from weir.spark.records import decoder
+from weir.spark.records.decoder import BatchTable, Opener
 from weir.wire.kafka.compression import decompress_into
-from weir.wire.kafka.records import NO_STAMP, Compression, sealed
+from weir.wire.kafka.record_batch import NO_STAMP, Compression, sealed
 
 PACK = {
     Compression.NONE: bytes,
@@ -50,14 +49,14 @@ def test_batches_of_all_compressions_lie_side_by_side_however_they_grow() -> Non
 
 @KINDS
 def test_no_batch_opens_to_more_than_a_batch_may_be(kind: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "MAX_PAYLOAD_BYTES", 1000)
+    monkeypatch.setattr(decoder, "MAX_PAYLOAD_BYTES", 1000)
     assert opened(Opener(), batch(Compression.LZ4, b"a"), batch(kind, b"b" * 1000)) == [b"a", b"b" * 1000]
     with pytest.raises(FrameTooLargeError):
         opened(Opener(), batch(Compression.LZ4, b"a"), batch(kind, b"b" * 1001))
 
 
 def test_batches_that_are_much_when_opened_are_opened_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "_KEPT_BYTES", 100_000)
+    monkeypatch.setattr(decoder, "_KEPT_BYTES", 100_000)
     bombs = [batch(Compression.ZSTD, bytes([at]) * 60_000) for at in range(5)]
     table, opener, found = BatchTable(b"".join(bombs)), Opener(), []
     rows = table.rows

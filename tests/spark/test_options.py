@@ -7,9 +7,21 @@ import pytest
 from weir.client.kafka.cluster import Partition
 from weir.client.kafka.settings import Address, Login, TlsFiles, parse_servers
 from weir.model.errors import ConfigError
-from weir.spark.source.option_table import KAFKA, OWN, REFUSED, SOURCE, WITHOUT_EFFECT
-from weir.spark.source.option_values import from_json, span_ms, to_json
-from weir.spark.source.options import EARLIEST, LATEST, OffsetSpec, SourceOptions, parse
+from weir.spark.options import (
+    EARLIEST,
+    KAFKA,
+    LATEST,
+    OWN,
+    REFUSED,
+    SOURCE,
+    WITHOUT_EFFECT,
+    OffsetSpec,
+    SourceOptions,
+    from_json,
+    parse,
+    span_ms,
+    to_json,
+)
 
 BASE = {"kafka.bootstrap.servers": "one:1,two", "subscribe": "orders"}
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from weir.client.blocking import Access, ask_v2
+from weir.client.admin import Access, ask_v2
 from weir.spark.sql.console import Console
 from weir.spark.sql.parsing import parse_script
 from weir.testing.pages import ROOT, Page

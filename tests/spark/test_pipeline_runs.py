@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.functions.running import descendants
 
-from weir.spark.pipelines import state
+from weir.spark.pipelines import run as state
 
 from .conftest import Topics
 from .sql_session import make_orders, patiently, stored

@@ -19,17 +19,18 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import types as t
 
-from weir.cli.spark.pipeline import pipeline
-from weir.client.blocking import Access, ask_v2
+from weir.cli.pipeline import pipeline
+from weir.client.admin import Access, ask_v2
 from weir.client.kafka.settings import KafkaSettings, parse_servers
 from weir.model.errors import ConfigError, RunnerBusyError
-from weir.spark.pipelines import definitions, drawing, openlineage, state
-from weir.spark.pipelines.checks import fits, unfit
+from weir.spark.pipelines import graph as definitions
+from weir.spark.pipelines import lineage as drawing
+from weir.spark.pipelines import lineage as openlineage
+from weir.spark.pipelines import run as state
 from weir.spark.pipelines.graph import Dataset, FlowEdge, Graph, Kind, elements, statements
-from weir.spark.pipelines.resolving import reads_of_sql, resolve
-from weir.spark.pipelines.running import forget_unmade
-from weir.spark.pipelines.spec import Spec, find, load
-from weir.spark.pipelines.template import make
+from weir.spark.pipelines.resolution import fits, reads_of_sql, resolve, unfit
+from weir.spark.pipelines.run import forget_unmade
+from weir.spark.pipelines.spec import Spec, find, load, make
 
 from .conftest import Topics
 from .sql_session import patiently, stored
@@ -344,7 +345,7 @@ def test_who_has_the_lock_is_stopped_and_nobody_whose_number_a_run_before_has_le
     held = f"""
 import sys, time
 from pathlib import Path
-from weir.spark.pipelines.state import alone
+from weir.spark.pipelines.run import alone
 with alone(Path({str(tmp_path)!r})):
     print(flush=True)
     time.sleep(600)
@@ -416,7 +417,7 @@ ORDER = {
 def test_a_dry_run_finds_what_does_not_go_with_the_registry(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
-    from weir.spark.sql.cluster import WeirCluster
+    from weir.spark.tables.names import WeirCluster
 
     orders, clean, new = topics.create(), topics.create(), topics.create()
     place = WeirCluster.find(Access(topics.up.http_url))

@@ -1,8 +1,8 @@
 """A query counts its batches and losses through restarts, in words that the broker understands."""
 
-from weir.broker.api import QueryProgress
-from weir.broker.groups.query_progress import parse_progress
-from weir.spark.source.progress import Progress, Said, from_metadata
+from weir.broker.api.stats import QueryProgress
+from weir.broker.subscriptions.subscription_state import parse_progress
+from weir.spark.source.query_subscription import Progress, Said, from_metadata
 
 
 def test_the_broker_reads_what_a_query_tells() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.client.kafka.cluster import Partition
-from weir.spark.source.ranges import Range, limited, split
+from weir.spark.source.planning import Range, limited, split
 
 ranges = st.lists(
     st.builds(

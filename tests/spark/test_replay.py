@@ -11,23 +11,23 @@ from confluent_kafka import Consumer, TopicPartition
 from pulsar.schema import AvroSchema, Integer, Record, String
 from pyspark.sql import SparkSession
 
-from weir.client.blocking import ask_v2
+from weir.client.admin import ask_v2
 from weir.client.kafka.cluster import Described, Partition
-from weir.client.registry import kafka_name
 from weir.client.replays import all_replays
+from weir.client.schemas import kafka_name
+from weir.model.definitions import ReplayState
 from weir.model.errors import SqlError
-from weir.model.replays import ReplayState
 from weir.model.topics import TopicName
-from weir.spark.lake.definitions import namespace_lake, turn_off
+from weir.spark.lake.catalog import namespace_lake, turn_off
+from weir.spark.lake.export import LocalJobs
 from weir.spark.lake.history import find_topic_history
-from weir.spark.lake.jobs import LocalJobs
-from weir.spark.replay.selecting import selection_topic
-from weir.spark.source.options import parse
-from weir.spark.source.ranges import Range
-from weir.spark.source.schemas import value_schemas
+from weir.spark.options import parse
+from weir.spark.replay.selection import selection_topic
+from weir.spark.source.planning import Range
+from weir.spark.source.reading import value_schemas
 from weir.spark.sql.results import Done, Rows
-from weir.wire.kafka.records_build import Record as KafkaRecord
-from weir.wire.kafka.records_build import build_batch
+from weir.wire.kafka.records import Record as KafkaRecord
+from weir.wire.kafka.records import build_batch
 
 from .conftest import Reads, Topics
 from .lake_kit import Lake
@@ -65,7 +65,7 @@ def _is_empty(topics: Topics, topic: str, subscription: str) -> bool:
 
 
 def _access(topics: Topics):
-    from weir.client.blocking import Access
+    from weir.client.admin import Access
 
     return Access(topics.up.http_url, patience_s=5.0)
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, TopicPartition
 
 from weir.cli.main import cli
-from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.kafka.records import Record, build_batch
 
 from .conftest import Topics
 from .replay_kit import new_name

@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 
 from weir.client.replays import all_replays, find_replay
-from weir.client.sinks import commit_epoch
+from weir.client.sink_epochs import commit_epoch
+from weir.model.definitions import Replay, ReplayState
 from weir.model.errors import WeirError
-from weir.model.replays import Replay, ReplayState
 from weir.model.topics import TopicName
-from weir.spark.replay.delivering import Delivery
-from weir.spark.replay.doing import go_on
+from weir.spark.replay.delivery import Delivery, go_on
 from weir.spark.replay.requests import Request, begin, resolve
-from weir.spark.replay.selecting import is_kept
-from weir.spark.sql.cluster import WeirCluster
+from weir.spark.replay.selection import is_kept
+from weir.spark.tables.names import WeirCluster
 from weir.testing.processes.up import UpProcess
 
 from .conftest import Topics

@@ -15,17 +15,16 @@ import pytest
 from click.testing import CliRunner
 
 from weir.cli.main import cli
-from weir.client.blocking import ask_v2
+from weir.client.admin import ask_v2
 from weir.client.replays import all_replays, find_replay
-from weir.client.sinks import commit_epoch, last_epoch
+from weir.client.sink_epochs import commit_epoch, last_epoch
+from weir.model.definitions import Replay, ReplayState
 from weir.model.errors import ConfigError, ReplayStateError, StaleEpochError
-from weir.model.replays import Replay, ReplayState
 from weir.model.topics import TopicName
-from weir.spark.replay.delivering import Delivery
-from weir.spark.replay.doing import cancel, go_on, sweep
+from weir.spark.replay.delivery import Delivery, cancel, go_on, sweep
 from weir.spark.replay.requests import Request, begin, resolve
-from weir.spark.replay.selecting import selection_topic
-from weir.spark.sql.cluster import WeirCluster
+from weir.spark.replay.selection import selection_topic
+from weir.spark.tables.names import WeirCluster
 from weir.testing.processes.up import UpProcess
 
 from .conftest import Topics

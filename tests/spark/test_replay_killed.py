@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from weir.model.replays import ReplayState
-from weir.spark.replay.selecting import is_kept
+from weir.model.definitions import ReplayState
+from weir.spark.replay.selection import is_kept
 
 from .conftest import Topics
 from .replay_kit import Command, new_name, place_of, the_replay, wait_picking

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from weir.client.blocking import Access
+from weir.client.admin import Access
 from weir.client.replays import find_replay
+from weir.model.definitions import Replay, ReplayState
 from weir.model.errors import WeirError
-from weir.model.replays import Replay, ReplayState
 from weir.model.topics import TopicName
-from weir.spark.replay.delivering import Delivery
-from weir.spark.replay.doing import go_on
+from weir.spark.replay.delivery import Delivery, go_on
 from weir.spark.replay.requests import Request, begin, resolve
 from weir.spark.sql import statements as s
-from weir.spark.sql.cluster import WeirCluster
 from weir.spark.sql.console import Console
+from weir.spark.tables.names import WeirCluster
 from weir.testing.soak.cluster_process import ClusterProcess, Node
 
 from .conftest import Topics

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weir.model.definitions import Replay, is_selection
 from weir.model.errors import SqlError
-from weir.model.replays import Replay, is_selection
 from weir.model.topics import TopicName
-from weir.spark.replay.batching import grouped, in_turns, runs
-from weir.spark.replay.selecting import selection_topic
+from weir.spark.replay.delivery import grouped, in_turns, runs
+from weir.spark.replay.selection import selection_topic
 from weir.spark.sql import statements as s
 from weir.spark.sql.parsing import parse
 

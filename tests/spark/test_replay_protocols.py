@@ -14,8 +14,7 @@ from confluent_kafka import Consumer
 
 from weir.model.errors import ConfigError
 from weir.model.topics import TopicName
-from weir.spark.replay.delivering import Delivery
-from weir.spark.replay.doing import go_on
+from weir.spark.replay.delivery import Delivery, go_on
 from weir.spark.replay.requests import Request, begin, resolve
 
 from .conftest import Topics

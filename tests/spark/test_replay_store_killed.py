@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from weir.model.definitions import Replay, ReplayState
 from weir.model.errors import WeirError
-from weir.model.replays import Replay, ReplayState
 from weir.model.topics import TopicName
-from weir.spark.lake import gateway, stores
-from weir.spark.lake.definitions import Definition, namespace_lake, turn_off
-from weir.spark.lake.jobs import LocalJobs
-from weir.spark.replay.delivering import Delivery
-from weir.spark.replay.doing import go_on
+from weir.spark.lake import catalog as stores
+from weir.spark.lake import webhdfs
+from weir.spark.lake.catalog import Definition, namespace_lake, turn_off
+from weir.spark.lake.export import LocalJobs
+from weir.spark.replay.delivery import Delivery, go_on
 from weir.spark.replay.requests import Request, begin, resolve
-from weir.spark.replay.selecting import is_kept
+from weir.spark.replay.selection import is_kept
 from weir.spark.sql import statements as s
-from weir.spark.sql.cluster import WeirCluster
 from weir.spark.sql.console import Console
+from weir.spark.tables.names import WeirCluster
 from weir.testing.processes.s3 import S3Server
 
 from .conftest import Topics
@@ -93,24 +93,24 @@ class Strike:
     def __init__(self, patch: pytest.MonkeyPatch, step: str, strike: Callable[[], None]) -> None:
         self.done = False
         reads: dict[int, int] = {}
-        size, read = gateway._Reader.size, gateway._Reader.read
+        size, read = webhdfs._Reader.size, webhdfs._Reader.read
 
         def reached(what: str) -> None:
             if what == step and not self.done:
                 self.done = True
                 strike()
 
-        def sized(reader: gateway._Reader) -> int:
+        def sized(reader: webhdfs._Reader) -> int:
             reached("listed")
             return size(reader)
 
-        def piece(reader: gateway._Reader, first: int, length: int) -> bytes:
+        def piece(reader: webhdfs._Reader, first: int, length: int) -> bytes:
             reads[id(reader)] = reads.get(id(reader), 0) + 1
             reached("opened" if reads[id(reader)] == 1 else "middle")
             return read(reader, first, length)
 
-        patch.setattr(gateway._Reader, "size", sized)
-        patch.setattr(gateway._Reader, "read", piece)
+        patch.setattr(webhdfs._Reader, "size", sized)
+        patch.setattr(webhdfs._Reader, "read", piece)
 
 
 def check(topics: Topics, source: str, target: str) -> None:

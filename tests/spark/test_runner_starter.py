@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from weir.cli.main import main
-from weir.client.blocking import Access
+from weir.client.admin import Access
 from weir.model.errors import SparkJvmError, SparkSetupError
-from weir.spark.serving import runner_starter
-from weir.spark.serving.runner_starter import RunnerStarter
+from weir.spark.serving import session
+from weir.spark.serving.session import RunnerStarter
 
 pytestmark = pytest.mark.process
 
@@ -27,7 +27,7 @@ def test_a_runner_whose_jvm_failed_is_replaced_and_one_that_failed_otherwise_is_
         return process
 
     nobody = SimpleNamespace(runner=lambda _access: SimpleNamespace(where=None, allowed=True))
-    monkeypatch.setattr(runner_starter, "rest", nobody)
+    monkeypatch.setattr(session, "rest", nobody)
     monkeypatch.setattr(RunnerStarter, "_start", start)
     starter = RunnerStarter("http://nowhere:1", None, None, None, Access("http://nowhere:1"), str(tmp_path))
     assert starter.see()

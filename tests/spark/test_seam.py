@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from weir.client.blocking import ask_v2
+from weir.client.admin import ask_v2
 from weir.model.errors import DataLostError, LakeError
-from weir.spark.lake.definitions import namespace_lake, turn_off
-from weir.spark.lake.jobs import LocalJobs
-from weir.spark.source.options import parse
-from weir.spark.source.source import TopicReader
+from weir.spark.lake.catalog import namespace_lake, turn_off
+from weir.spark.lake.export import LocalJobs
+from weir.spark.options import parse
+from weir.spark.source.batch_reader import TopicReader
 from weir.spark.source.streaming import TopicStreamReader
-from weir.spark.sql.cluster import topic_named
-from weir.spark.sql.tables import Tables
-from weir.wire.kafka.records_build import Record, build_batch
+from weir.spark.tables.names import topic_named
+from weir.spark.tables.topic_tables import Tables
+from weir.wire.kafka.records import Record, build_batch
 
 from .conftest import Topics
 from .lake_kit import Lake

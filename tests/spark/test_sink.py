@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from weir.client.kafka.admin import open_transactions
-from weir.wire.kafka.records import Compression
+from weir.client.kafka.cluster import open_transactions
+from weir.wire.kafka.record_batch import Compression
 
 from .conftest import Reads, Topics
 

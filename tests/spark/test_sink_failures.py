@@ -16,12 +16,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from weir.client.kafka.admin import open_transactions
-from weir.client.kafka.cluster import Partition
-from weir.client.kafka.offsets import ends
-from weir.spark.sink.options import SinkOptions, parse_sink
-from weir.spark.sink.sink import StreamWriter, TaskWritten
-from weir.spark.source.source import WeirSource
+from weir.client.kafka.cluster import Partition, open_transactions
+from weir.client.kafka.fetch import ends
+from weir.spark.options import SinkOptions, parse_sink
+from weir.spark.sink import StreamWriter, TaskWritten
+from weir.spark.source.batch_reader import WeirSource
 
 from .conftest import Reads, Topics
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from weir.client.kafka.admin import open_transactions
-from weir.client.sinks import commit_epoch
+from weir.client.kafka.cluster import open_transactions
+from weir.client.sink_epochs import commit_epoch
 from weir.model.errors import WeirError
-from weir.spark.sink import readiness
-from weir.spark.sink.options import SinkOptions, parse_sink
-from weir.spark.sink.sink import BatchWriter, access_of, sweep, write_rows
+from weir.spark import sink as readiness
+from weir.spark.options import SinkOptions, parse_sink
+from weir.spark.sink import BatchWriter, access_of, sweep, write_rows
 
 from .conftest import Topics
 from .sql_session import stored

@@ -12,16 +12,16 @@ from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, LessThan
 
-from weir.client.kafka import transactions
+from weir.client.kafka import produce as transactions
 from weir.client.kafka.cluster import Partition
-from weir.client.kafka.offsets import ends
-from weir.client.kafka.producing import Sender
+from weir.client.kafka.fetch import ends
+from weir.client.kafka.produce import Sender
 from weir.model.batch import Stamp
 from weir.model.errors import ConfigError, DataLostError
-from weir.spark.source.options import parse
-from weir.spark.source.source import TopicReader
-from weir.wire.kafka.records import TRANSACTIONAL
-from weir.wire.kafka.records_build import Record, build_batch
+from weir.spark.options import parse
+from weir.spark.source.batch_reader import TopicReader
+from weir.wire.kafka.record_batch import TRANSACTIONAL
+from weir.wire.kafka.records import Record, build_batch
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark")]
 

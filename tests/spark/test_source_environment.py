@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from weir.spark.functions.source import FunctionSource
+from weir.spark.functions.query import FunctionSource
 from weir.spark.source_environment import KEYS, SOURCES, environments, settle_environment
 
 from .conftest import Topics
@@ -128,9 +128,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 import weir.spark
-from weir.spark.pipelines.running import connect
+from weir.spark.pipelines.run import connect
 from weir.spark.pipelines.spec import load
-from weir.spark.pipelines.state import State
+from weir.spark.pipelines.run import State
 from weir.spark.source_environment import KEYS, environments
 
 servers, topic, folder, count = *sys.argv[1:4], int(sys.argv[4])
@@ -216,9 +216,9 @@ def test_a_source_process_that_takes_15_seconds_to_load_does_not_end_the_query(
 _DAMAGED = """
 import json, sys
 import weir.spark
-from weir.spark.jvm_state import jvm_defect
+from weir.spark.spark_session import jvm_defect
 from weir.spark.source_environment import environments
-from weir.spark.sql.progress import told
+from weir.spark.sql.stream_query import told
 
 servers, topic, folder = sys.argv[1:4]
 config = {"spark.driver.memory": "1g", "spark.sql.warehouse.dir": folder + "/warehouse"}

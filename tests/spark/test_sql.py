@@ -9,14 +9,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from weir.client import streams as rest
+from weir.model.definitions import Wanted
 from weir.model.errors import RunnerBusyError, SqlError, SqlStreamExistsError, SqlStreamNotFoundError
-from weir.model.sql_streams import Wanted
 from weir.model.topics import TopicName
+from weir.spark.sql.checking import check_stream
 from weir.spark.sql.parsing import parse
-from weir.spark.sql.plan_safety import check_stream
 from weir.spark.sql.results import Done
 from weir.spark.sql.statements import SelectStream
-from weir.spark.sql.waiting import waiting
+from weir.spark.sql.stream_query import waiting
 
 from .conftest import Topics
 from .sql_session import Sql

@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from weir.client.blocking import Access
+from weir.client.admin import Access
 from weir.client.kafka.cluster import Partition
 from weir.client.streams import Defined
+from weir.model.definitions import SqlStream, StreamProgress
 from weir.model.errors import SparkJvmError, SqlError, WireError
-from weir.model.sql_streams import SqlStream, StreamProgress
 from weir.model.topics import TopicName
-from weir.spark.sql import pipelines
 from weir.spark.sql import runner as module
-from weir.spark.sql.cluster import WeirCluster
-from weir.spark.sql.parsing import parse
+from weir.spark.sql import stream_query
+from weir.spark.sql.parsing import output_mode, parse, poison_mode
 from weir.spark.sql.runner import Runner
 from weir.spark.sql.statements import CreateStream
-from weir.spark.sql.stream_options import output_mode, poison_mode
-from weir.spark.sql.waiting import behind
+from weir.spark.sql.stream_query import behind
+from weir.spark.tables.names import WeirCluster
 
 A0, A1 = Partition("a", 0), Partition("a", 1)
 
@@ -178,11 +177,11 @@ class Plan:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.started: dict[str, Query] = {}
-        monkeypatch.setattr(pipelines, "_start", lambda _t, _p, _s, folder: self._begin(folder))
+        monkeypatch.setattr(stream_query, "_start", lambda _t, _p, _s, folder: self._begin(folder))
         monkeypatch.setattr(
-            pipelines, "start_dead_letters", lambda _t, _p, _s, folder: self._begin(f"{folder}/dead")
+            stream_query, "start_dead_letters", lambda _t, _p, _s, folder: self._begin(f"{folder}/dead")
         )
-        monkeypatch.setattr(pipelines, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=self._pass_time))
+        monkeypatch.setattr(stream_query, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=self._pass_time))
 
     def _begin(self, folder: str) -> Query:
         for before in self.started.values():
@@ -193,11 +192,11 @@ class Plan:
         for query in self.started.values():
             query.status = {"message": "Getting offsets from WeirSource"}
 
-    def run(self, **options: str) -> pipelines.RunningStream:
+    def run(self, **options: str) -> stream_query.RunningStream:
         tables: Any = None
         place = WeirCluster(Access("http://nowhere:1"), "nowhere:1")
         stream = SqlStream(TopicName.parse("s"), "1", "SELECT value FROM a", options=options)
-        return pipelines.start(tables, place, stream, "c")
+        return stream_query.start(tables, place, stream, "c")
 
 
 def test_a_stream_with_dead_letters_is_two_queries_which_run_together_or_not_at_all(
@@ -227,13 +226,13 @@ def test_a_stream_with_dead_letters_is_two_queries_which_run_together_or_not_at_
 )
 def test_dead_letters_go_to_a_topic_of_the_streams_namespace(stream: str, given: str | None, topic: str) -> None:
     options = {} if given is None else {"dead_letter_topic": given}
-    assert pipelines.dead_letter_topic(TopicName.parse(stream), options) == TopicName.parse(topic)
+    assert stream_query.dead_letter_topic(TopicName.parse(stream), options) == TopicName.parse(topic)
 
 
 @pytest.mark.parametrize("given", ["other/n/bad", "t/other/bad", "t/n/bad-partition-0", ""])
 def test_dead_letters_go_nowhere_else(given: str) -> None:
     with pytest.raises(SqlError, match="dead_letter_topic is"):
-        pipelines.dead_letter_topic(TopicName.parse("t/n/s"), {"dead_letter_topic": given})
+        stream_query.dead_letter_topic(TopicName.parse("t/n/s"), {"dead_letter_topic": given})
 
 
 def test_mode_says_what_becomes_of_poison_or_how_rows_are_written() -> None:

@@ -12,12 +12,12 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pulsar.schema import Array, AvroSchema, Integer, JsonSchema, Map, ProtobufNativeSchema, Record, String
 
-from weir.client.blocking import Access, ask_v2
-from weir.client.registry import TopicSchema
+from weir.client.admin import Access, ask_v2
+from weir.client.schemas import TopicSchema
 from weir.model.errors import SqlError
 from weir.model.topics import TopicName
-from weir.spark.sql.cluster import WeirCluster
-from weir.spark.sql.tables import Tables
+from weir.spark.tables.names import WeirCluster
+from weir.spark.tables.topic_tables import Tables
 from weir.spark.values.typed import ValueSchema, value_schema
 
 from .sql_session import ORDER, Sql, stored_bytes

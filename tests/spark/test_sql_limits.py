@@ -4,9 +4,9 @@ import contextlib
 
 import pytest
 
+from weir.model.definitions import check_query_size
 from weir.model.errors import SqlError
-from weir.model.sql_streams import check_query_size
-from weir.spark.sql.queries import Query
+from weir.spark.tables.query import Query
 
 
 @pytest.mark.parametrize("joins", [20, 200])

@@ -6,7 +6,7 @@ import pytest
 
 from weir.model.errors import SqlError
 from weir.model.topics import TopicName
-from weir.spark.source.columns import check_columns
+from weir.spark.columns import check_columns
 from weir.spark.sql.parsing import parse_script
 
 from .sql_session import Sql

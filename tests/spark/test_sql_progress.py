@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from weir.spark.sql.progress import Meter, told
+from weir.spark.sql.stream_query import Meter, told
 
 
 class Query:

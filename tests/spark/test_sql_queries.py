@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from weir.client.blocking import ask_v2
+from weir.client.admin import ask_v2
 from weir.model.errors import SqlError
 from weir.spark.sql.parsing import parse
 from weir.spark.sql.results import Done
 from weir.spark.sql.statements import SelectStream
-from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.kafka.records import Record, build_batch
 
 from .sql_session import Sql, patiently
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from weir.client import streams as rest
-from weir.client.blocking import Access
-from weir.model.sql_streams import StreamProgress, Wanted
+from weir.client.admin import Access
+from weir.model.definitions import StreamProgress, Wanted
 from weir.model.topics import TopicName
 from weir.testing.processes.up import environment
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from weir.client import streams as rest
-from weir.client.blocking import Access
-from weir.model.sql_streams import StreamProgress, Wanted
+from weir.client.admin import Access
+from weir.model.definitions import StreamProgress, Wanted
 from weir.model.topics import TopicName
 from weir.testing.processes.up import environment
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from weir.broker.access.tokens import create_secret, create_token
-from weir.client.blocking import Access, ask_v2
+from weir.broker.security.tokens import create_secret, create_token
+from weir.client.admin import Access, ask_v2
 from weir.client.replays import all_replays
 from weir.model.errors import NotAuthenticatedError, NotAuthorisedError, WeirError
-from weir.spark.sql.cluster import WeirCluster
 from weir.spark.sql.console import Console
 from weir.spark.sql.parsing import parse
 from weir.spark.sql.results import Done, Rows
 from weir.spark.sql.runner import Runner, check_allowed
+from weir.spark.tables.names import WeirCluster
 from weir.testing.certificates import make_certificate
 from weir.testing.processes.up import UpProcess, environment
 

@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 
 from weir.model.errors import ConfigError, SparkSetupError, SqlError, WireError
-from weir.spark.serving import folder, link
-from weir.spark.serving import messages as m
-from weir.spark.serving.cells import as_object, json_array, names_of, plain, shown
+from weir.spark.serving import link, protocol
+from weir.spark.serving import protocol as m
+from weir.spark.serving.protocol import as_object, json_array, names_of, plain, shown, trace_of
 from weir.spark.serving.server import Server
-from weir.spark.serving.traces import trace_of
-from weir.spark.sql import stream_console
+from weir.spark.sql import console
 from weir.testing.kinds import rounds
 
 
@@ -42,7 +41,7 @@ class Served:
         self.heard: list[m.Answer] = []
 
     def hello(self, **fields: Any) -> m.Hello:
-        return m.Hello(folder.fingerprint(), "http://127.0.0.1:1", kafka="127.0.0.1:1", **fields)
+        return m.Hello(protocol.fingerprint(), "http://127.0.0.1:1", kafka="127.0.0.1:1", **fields)
 
     def open(self, **fields: Any) -> link.ServerLink:
         def connected() -> Any:
@@ -91,7 +90,7 @@ def test_statements_are_done_and_errors_are_a_sentence_with_what_to_do(served: S
 
 
 def test_ctrl_c_ends_what_goes_on_and_the_session_stays(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_console.rest, "all_streams", lambda _: [])
+    monkeypatch.setattr(console.rest, "all_streams", lambda _: [])
     session = served.open(as_json=True)
 
     def interrupt(answer: m.Answer) -> None:
@@ -121,12 +120,12 @@ def test_each_client_has_a_session_of_its_own_and_status_counts_them(served: Ser
 def test_nobody_else_may_come_in(served: Served, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert stat.S_IMODE(served.path.stat().st_mode) == 0o600
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
-    assert stat.S_IMODE(folder.runtime_folder().stat().st_mode) == 0o700
+    assert stat.S_IMODE(protocol.runtime_folder().stat().st_mode) == 0o700
     (place / "weir").chmod(0o777)
-    assert stat.S_IMODE(folder.runtime_folder().stat().st_mode) == 0o700
+    assert stat.S_IMODE(protocol.runtime_folder().stat().st_mode) == 0o700
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000)  # it is another's
     with pytest.raises(SparkSetupError, match="no private folder"):
-        folder.runtime_folder()
+        protocol.runtime_folder()
 
 
 def test_a_server_with_other_code_leaves_its_name_to_another(served: Served) -> None:

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from weir.client.blocking import Access
+from weir.client.admin import Access
 from weir.client.streams import Defined
-from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
+from weir.model.definitions import SqlStream, StreamProgress, Wanted
 from weir.model.topics import TopicName
-from weir.spark.sql import stream_console as module
-from weir.spark.sql.cluster import WeirCluster
+from weir.spark.sql import console as module
+from weir.spark.sql.console import StreamConsole
 from weir.spark.sql.parsing import parse
 from weir.spark.sql.results import Done
-from weir.spark.sql.stream_console import StreamConsole
+from weir.spark.tables.names import WeirCluster
 
 STREAM = SqlStream(TopicName.parse("big"), "1", "SELECT 1", wanted=Wanted.PAUSED)
 

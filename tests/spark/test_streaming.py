@@ -17,13 +17,13 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
-from weir.cli.topics.subscriptions import subscriptions
-from weir.client.kafka import positions
+from weir.cli.subscriptions import subscriptions
+from weir.client.kafka import groups
 from weir.client.kafka.cluster import Partition
-from weir.client.kafka.positions import committed
+from weir.client.kafka.groups import committed
 from weir.model.errors import DataLostError, NotAuthorisedError
-from weir.spark.source.options import parse
-from weir.spark.source.source import TopicReader, WeirSource
+from weir.spark.options import parse
+from weir.spark.source.batch_reader import TopicReader, WeirSource
 from weir.spark.source.streaming import TopicStreamReader
 from weir.testing.processes.up import UpProcess
 
@@ -234,14 +234,14 @@ def test_a_trigger_waits_for_as_many_as_it_wants_but_not_for_ever(topics) -> Non
 def test_a_position_is_told_while_the_next_batch_is_planned(topics, monkeypatch) -> None:
     topic = topics.create()
     topics.fill(topic, numbered("a", 5))
-    began, allowed, tell = Event(), Event(), positions.commit
+    began, allowed, tell = Event(), Event(), groups.commit
 
     def slowly(*args: object) -> None:
         began.set()
         assert allowed.wait(120), "the reader waits for it"
         tell(*args)
 
-    monkeypatch.setattr(positions, "commit", slowly)
+    monkeypatch.setattr(groups, "commit", slowly)
     reader = stream_reader(topics, topic, subscription="later")
     start, limit = {topic: {"0": 0}}, reader.getDefaultReadLimit()
     end = reader.latestOffset(start, limit)
@@ -263,7 +263,7 @@ def test_a_position_that_cannot_be_kept_is_a_warning_said_once(topics, caplog, m
     def refuse(*args: object) -> None:
         raise NotAuthorisedError("not you")
 
-    monkeypatch.setattr(positions, "commit", refuse)
+    monkeypatch.setattr(groups, "commit", refuse)
     reader = stream_reader(topics, topic, subscription="report")
     end = at(topics, topic, 5)
     for _ in range(3):

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pulsar
 import pytest
 
-from weir.client.blocking import Access, ask_v2
+from weir.client.admin import Access, ask_v2
 from weir.spark.sql.parsing import parse
 from weir.spark.sql.results import Rows
 from weir.spark.sql.statements import SelectStream

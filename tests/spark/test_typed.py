@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.client.registry import TopicSchema, topic_of
+from weir.client.schemas import TopicSchema, topic_of
 from weir.model.errors import ConfigError, WireError
 from weir.spark.values.typed import ValueSchema, value_schema
 from weir.testing.kinds import rounds

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.client.registry import TopicSchema
+from weir.client.schemas import TopicSchema
 from weir.model.errors import WireError
-from weir.spark.source.decode import SCHEMA_WITH_HEADERS
+from weir.spark.records.decoder import SCHEMA_WITH_HEADERS
 from weir.spark.values.typed import ValueSchema, value_schema, versions_of
 from weir.testing.kinds import rounds
 from weir.wire.pulsar.translation import SCHEMA_VERSION

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
-from weir.client.registry import TopicSchema
+from weir.client.schemas import TopicSchema
 from weir.model.errors import ConfigError, WireError
 from weir.spark.values.typed import ValueSchema, value_schema
 from weir.testing.kinds import rounds

@@ -8,11 +8,11 @@ import pytest
 
 from weir.ledger.client import LedgerClient
 from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.batch import Batch, BatchFormat
 from weir.model.ids import BookieId
 from weir.model.ledger import Quorum
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.stream.context import StreamContext
 from weir.stream.log import Stream
 from weir.stream.settings import StreamSettings

@@ -11,9 +11,9 @@ from tests.stream.conftest import Bench
 
 from weir.model.batch import Batch
 from weir.model.errors import LedgerError, OffsetTrimmedError, ReadFailedError, StreamClosedError
-from weir.stream.ahead import AheadBudget, ReadAhead
 from weir.stream.context import StreamContext
 from weir.stream.log import Stream
+from weir.stream.read_ahead import AheadBudget, ReadAhead
 
 TEXTS = [f"{number:04}" * 25 for number in range(60)]
 

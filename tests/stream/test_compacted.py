@@ -9,7 +9,7 @@ from pyroaring import BitMap64
 
 from weir.model.errors import WireError
 from weir.model.ids import LedgerId
-from weir.stream.compacted import MAX_GENERATIONS, Compacted, next_generations
+from weir.stream.compaction_record import MAX_GENERATIONS, Compacted, next_generations
 
 offsets = st.lists(st.integers(0, 2**40), max_size=20).map(BitMap64)
 counts = st.integers(0, 2**40)

@@ -13,9 +13,9 @@ from weir.model.errors import BookieUnavailableError, ReadFailedError
 from weir.model.ids import LedgerId
 from weir.model.ledger import Quorum
 from weir.stream.compaction import CompactedView
-from weir.stream.gaps import stand_in
+from weir.stream.history import stand_in
 from weir.stream.log import Stream
-from weir.stream.state import StateLog
+from weir.stream.state_log import StateLog
 from weir.wire.batch import MAX_COUNT, encode_batch
 
 ONE = Quorum(1, 1, 1)

@@ -17,11 +17,12 @@ from weir.model.errors import (
     StreamFencedError,
     StreamTerminatedError,
 )
-from weir.model.held import FOREVER_MS, HeldCount, HeldItem
+from weir.model.messages import FOREVER_MS, HeldCount, HeldItem
 from weir.stream.context import StreamContext
-from weir.stream.holding.area import HoldingArea, HoldingSettings
+from weir.stream.holding.area import HoldingArea
 from weir.stream.log import Stream
-from weir.stream.state import StateLog
+from weir.stream.settings import HoldingSettings
+from weir.stream.state_log import StateLog
 from weir.testing.storage.fakes import FakeLedger
 
 DAY_MS = 24 * 3600 * 1000

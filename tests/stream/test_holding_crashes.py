@@ -13,17 +13,17 @@ import pytest
 
 from weir.model.batch import Batch, BatchFormat, HeldId
 from weir.model.errors import NotHeldError, StreamFencedError, WeirError
-from weir.model.held import FOREVER_MS
 from weir.model.ledger import Quorum
-from weir.runtime import Runtime
+from weir.model.messages import FOREVER_MS
+from weir.runtime.interfaces import Runtime
 from weir.stream.context import StreamContext
 from weir.stream.holding import area as holding
-from weir.stream.holding.area import HoldingArea, HoldingSettings
+from weir.stream.holding.area import HoldingArea
 from weir.stream.holding.ledger import HeldLedger
 from weir.stream.holding.loader import Loader
 from weir.stream.log import Stream
-from weir.stream.settings import StreamSettings
-from weir.stream.state import StateLog
+from weir.stream.settings import HoldingSettings, StreamSettings
+from weir.stream.state_log import StateLog
 from weir.stream.tail import TailCache
 from weir.testing.storage.cluster import Cluster, sound_cluster
 from weir.testing.storage.plan_below import make_holding

@@ -6,13 +6,12 @@ from hypothesis import strategies as st
 
 from weir.model.errors import WireError
 from weir.model.ids import LedgerId
-from weir.stream.holding.index import NearIndex
-from weir.stream.holding.ledger import HeldLedger
-from weir.stream.holding.listing import groups
-from weir.stream.holding.reads import runs
-from weir.stream.holding.windows import (
-    FOREVER_MS,
+from weir.model.messages import FOREVER_MS
+from weir.stream.holding.area import groups
+from weir.stream.holding.ledger import (
     UNDATED,
+    HeldLedger,
+    NearIndex,
     due_of,
     entry_of,
     moment,
@@ -20,7 +19,8 @@ from weir.stream.holding.windows import (
     serial_of,
     window_of,
 )
-from weir.wire.held import HoldingRecord, encode_record
+from weir.stream.holding.loader import runs
+from weir.wire.delayed_batches import HoldingRecord, encode_record
 
 moments = st.integers(0, 2**62)
 serials = st.integers(0, 2**24 - 1)

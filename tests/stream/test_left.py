@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from weir.meta import keys
-from weir.meta.memory import MemoryMeta
+from weir.meta.local import MemoryMeta
 from weir.model.errors import StreamClosedError
 from weir.model.ids import LedgerId
 from weir.model.ledger import LedgerState
+from weir.stream.chain import take_ahead
 from weir.stream.context import StreamContext
-from weir.stream.left import Left
+from weir.stream.handover import Left
 from weir.stream.log import Stream
-from weir.stream.state import StateLog
-from weir.stream.taking import take_ahead
+from weir.stream.state_log import StateLog
 
 NONE = LedgerId(0)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from weir.meta import keys
-from weir.meta.memory import MemoryMeta
+from weir.meta.local import MemoryMeta
 from weir.model.errors import (
     BookieUnavailableError,
     OffsetTrimmedError,
@@ -16,7 +16,7 @@ from weir.model.errors import (
     StreamTerminatedError,
     WeirError,
 )
-from weir.stream.held_chain import HeldChain
+from weir.stream.chain import HeldChain
 from weir.stream.log import Stream
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from weir.model.batch import Batch, BatchFormat
-from weir.stream.positions import Places, find_entry
+from weir.stream.history import Places, find_entry
 
 
 def _batch(base: int, count: int = 10) -> Batch:

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from weir.model.errors import InvariantError, WeirError
+from weir.stream.chain import HeldChain
 from weir.stream.cursor import Cursor
-from weir.stream.held_chain import HeldChain
 from weir.stream.log import Stream
 from weir.wire.entry import MAX_PAYLOAD_BYTES
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.model.errors import BookieUnavailableError, StreamFencedError, WireError
-from weir.stream.held_chain import HeldChain
+from weir.stream.chain import HeldChain
 from weir.stream.log import Stream
-from weir.stream.state import StateLog
-from weir.wire.state import DEFLATED, PLAIN, decode_changes, encode_changes
+from weir.stream.state_log import StateLog
+from weir.wire.stream import DEFLATED, PLAIN, decode_changes, encode_changes
 
 
 async def opened(bench, **changes) -> StateLog:

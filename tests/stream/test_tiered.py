@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from weir.broker.topics.topic_deletion import erase
 from weir.meta import keys
 from weir.model.errors import EntryLostError, LedgerNotFoundError, ReadStuckError, WeirError
 from weir.model.ids import LedgerId
 from weir.model.ledger import Quorum
 from weir.model.stream import LedgerFate, SegmentStore
 from weir.stream.context import StreamContext
-from weir.stream.erasing import erase
 from weir.stream.log import Stream
 from weir.testing.storage.objects import SimObjects
 from weir.wire import segment as segments

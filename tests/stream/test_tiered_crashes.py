@@ -17,10 +17,10 @@ import pytest
 from weir.meta import keys
 from weir.model.errors import ObjectStoreError, WeirError
 from weir.model.stream import LedgerFate, SegmentStore
+from weir.stream import tiering
 from weir.stream.context import StreamContext
 from weir.stream.log import Stream
-from weir.stream.tiered import tiering
-from weir.stream.tiered.reading import SegmentReads
+from weir.stream.segments import SegmentReads
 from weir.testing.storage.objects import SimObjects
 from weir.wire import segment as segments
 

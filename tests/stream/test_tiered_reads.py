@@ -8,7 +8,7 @@ import pytest
 from weir.model.batch import Batch, BatchFormat
 from weir.model.ids import LedgerId
 from weir.model.stream import LedgerFate, Segment, SegmentStore, Span
-from weir.stream.tiered.reading import SegmentReads
+from weir.stream.segments import SegmentReads
 from weir.wire import segment as segments
 from weir.wire.batch import encode_batch
 

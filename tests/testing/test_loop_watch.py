@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from weir.runtime import Runtime
-from weir.runtime.interfaces import LoopHolds
-from weir.runtime.real_watch import LoopWatch
+from weir.runtime.interfaces import LoopHolds, Runtime
+from weir.runtime.real import LoopWatch
 from weir.testing.loop_thread import LoopThread, check_loops
 from weir.testing.world.errors import LoopHeldError
 from weir.testing.world.loop import SimLoop

@@ -8,7 +8,7 @@ import pytest
 
 from weir.model.errors import AddressInUseError, ConnectFailedError, ConnectionLostError
 from weir.testing.world.connection import HIGH_WATER_BYTES
-from weir.testing.world.net import NetFaults
+from weir.testing.world.links import NetFaults
 from weir.testing.world.world import simulate
 
 STEADY = NetFaults(latency_s=1.0, jitter_s=0.0, spike_chance=0.0, split_chance=0.0)

@@ -10,8 +10,8 @@ from weir.model import errors
 from weir.model.errors import ChecksumError, UnknownVersionError, WeirError, WireError
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.wire import bookie as codec
-from weir.wire.bookie_errors import ERRORS, error_from, failed_from
-from weir.wire.bookie_hello import (
+from weir.wire.bookie import (
+    ERRORS,
     Hello,
     Welcome,
     choose_version,
@@ -19,10 +19,11 @@ from weir.wire.bookie_hello import (
     decode_welcome,
     encode_hello,
     encode_welcome,
+    error_from,
+    failed_from,
 )
-from weir.wire.bookie_layout import frame
 from weir.wire.entry import encode_entry
-from weir.wire.frames import FrameSplitter
+from weir.wire.node.frames import FrameSplitter, frame
 
 u16, u32, u64 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 ids = st.integers(0, 2**63 - 1)

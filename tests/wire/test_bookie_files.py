@@ -9,15 +9,17 @@ from hypothesis import strategies as st
 
 from weir.model.errors import ChecksumError, WireError
 from weir.model.ids import EntryId, LedgerId
-from weir.wire import entrylog, journal
-from weir.wire.checkpoint import Checkpoint, Position, decode_checkpoint, encode_checkpoint
+from weir.wire import bookie_files
+from weir.wire.bookie_files import Checkpoint, Position, decode_checkpoint, encode_checkpoint
 from weir.wire.checksum import crc32c
 from weir.wire.entry import encode_entry
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
-headers = st.builds(journal.RecordHeader, st.sampled_from(journal.RecordKind), u64, u64, u64, u64, u32, u32)
-runs = st.builds(entrylog.Run, u64, u64, u64, u64, u64, u64, u64, st.integers(-1, 2**63 - 1))
+headers = st.builds(
+    bookie_files.RecordHeader, st.sampled_from(bookie_files.RecordKind), u64, u64, u64, u64, u32, u32
+)
+runs = st.builds(bookie_files.Run, u64, u64, u64, u64, u64, u64, u64, st.integers(-1, 2**63 - 1))
 checkpoints = st.builds(
     Checkpoint,
     u64,
@@ -36,73 +38,75 @@ def mutated(data: bytes, at: int, bit: int) -> bytes:
 
 
 @given(headers)
-def test_a_record_header_comes_back(header: journal.RecordHeader) -> None:
-    data = journal.encode_header(header)
-    assert len(data) == journal.HEADER_BYTES
-    assert journal.decode_header(b"xyz" + data, 3) == header
+def test_a_record_header_comes_back(header: bookie_files.RecordHeader) -> None:
+    data = bookie_files.encode_header(header)
+    assert len(data) == bookie_files.HEADER_BYTES
+    assert bookie_files.decode_header(b"xyz" + data, 3) == header
 
 
 @given(headers, u32, st.integers(0, 7))
-def test_a_flipped_bit_in_a_record_header_is_found(header: journal.RecordHeader, at: int, bit: int) -> None:
+def test_a_flipped_bit_in_a_record_header_is_found(header: bookie_files.RecordHeader, at: int, bit: int) -> None:
     with pytest.raises(WireError):
-        journal.decode_header(mutated(journal.encode_header(header), at, bit))
+        bookie_files.decode_header(mutated(bookie_files.encode_header(header), at, bit))
 
 
-@given(st.integers(0, 3 * journal.BLOCK_BYTES))
+@given(st.integers(0, 3 * bookie_files.BLOCK_BYTES))
 def test_a_record_ends_on_a_block_boundary(length: int) -> None:
-    size = journal.HEADER_BYTES + length + len(journal.padding(length))
-    assert size == journal.record_bytes(length)
-    assert size % journal.BLOCK_BYTES == 0
-    assert size - journal.BLOCK_BYTES < journal.HEADER_BYTES + length
+    size = bookie_files.HEADER_BYTES + length + len(bookie_files.padding(length))
+    assert size == bookie_files.record_bytes(length)
+    assert size % bookie_files.BLOCK_BYTES == 0
+    assert size - bookie_files.BLOCK_BYTES < bookie_files.HEADER_BYTES + length
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99), st.binary(max_size=30)), max_size=6))
 def test_entries_of_a_record_come_back(contents: list[tuple[int, int, bytes]]) -> None:
     entries = [encode_entry(ledger, number, -1, 0, payload) for ledger, number, payload in contents]
-    found = [(ledger, number, bytes(data)) for ledger, number, data in journal.split_entries(b"".join(entries))]
+    found = [
+        (ledger, number, bytes(data)) for ledger, number, data in bookie_files.split_entries(b"".join(entries))
+    ]
     assert found == [(ledger, number, data) for (ledger, number, _), data in zip(contents, entries, strict=True)]
 
 
 @given(st.lists(u64, max_size=9))
 def test_ledgers_of_a_record_come_back(ledgers: list[int]) -> None:
     ids = [LedgerId(ledger) for ledger in ledgers]
-    assert journal.decode_ledgers(journal.encode_ledgers(ids)) == ids
+    assert bookie_files.decode_ledgers(bookie_files.encode_ledgers(ids)) == ids
 
 
 def test_a_body_that_is_not_what_the_header_announces_is_refused() -> None:
-    header = journal.RecordHeader(journal.RecordKind.ENTRIES, 1, 2, 0, 0, 3, crc32c(b"abc"))
-    journal.verify_body(header, b"abc")
+    header = bookie_files.RecordHeader(bookie_files.RecordKind.ENTRIES, 1, 2, 0, 0, 3, crc32c(b"abc"))
+    bookie_files.verify_body(header, b"abc")
     for body in (b"abd", b"ab", b"abcd"):
         with pytest.raises(ChecksumError):
-            journal.verify_body(header, body)
+            bookie_files.verify_body(header, body)
 
 
 @given(st.lists(runs, max_size=5), st.integers(0, 2**40), u64)
-def test_an_index_head_comes_back(expected: list[entrylog.Run], rows: int, log_bytes: int) -> None:
-    head = entrylog.encode_head(b"".join(entrylog.pack_run(*run) for run in expected), rows, log_bytes)
-    header = entrylog.decode_header(head)
+def test_an_index_head_comes_back(expected: list[bookie_files.Run], rows: int, log_bytes: int) -> None:
+    head = bookie_files.encode_head(b"".join(bookie_files.pack_run(*run) for run in expected), rows, log_bytes)
+    header = bookie_files.entrylog_decode_header(head)
     assert (header.rows, header.log_bytes, header.pages_offset) == (rows, log_bytes, len(head))
-    assert entrylog.decode_runs(header, head[entrylog.HEADER_BYTES :]) == expected
+    assert bookie_files.decode_runs(header, head[bookie_files.HEADER_BYTES :]) == expected
 
 
 @given(st.lists(runs, min_size=1, max_size=3), u32, st.integers(0, 7))
-def test_a_flipped_bit_in_an_index_head_is_found(some: list[entrylog.Run], at: int, bit: int) -> None:
-    packed = b"".join(entrylog.pack_run(*run) for run in some)
-    head = entrylog.encode_head(packed, 7, 7)[: entrylog.HEADER_BYTES + len(packed)]
+def test_a_flipped_bit_in_an_index_head_is_found(some: list[bookie_files.Run], at: int, bit: int) -> None:
+    packed = b"".join(bookie_files.pack_run(*run) for run in some)
+    head = bookie_files.encode_head(packed, 7, 7)[: bookie_files.HEADER_BYTES + len(packed)]
     bad = mutated(head, at, bit)
     with pytest.raises(WireError):
-        entrylog.decode_runs(entrylog.decode_header(bad), bad[entrylog.HEADER_BYTES :])
+        bookie_files.decode_runs(bookie_files.entrylog_decode_header(bad), bad[bookie_files.HEADER_BYTES :])
 
 
-@given(st.lists(st.tuples(u64, u64, u32), min_size=1, max_size=entrylog.ROWS_PER_PAGE), u32, st.integers(0, 7))
+@given(st.lists(st.tuples(u64, u64, u32), min_size=1, max_size=bookie_files.ROWS_PER_PAGE), u32, st.integers(0, 7))
 def test_a_page_gives_its_rows_back_or_is_found_damaged(
     rows: list[tuple[int, int, int]], at: int, bit: int
 ) -> None:
-    page = entrylog.encode_page(b"".join(entrylog.pack_row(*row) for row in rows))
-    entrylog.verify_page(page)
-    assert [tuple(entrylog.row_at(page, slot)) for slot in range(len(rows))] == rows
+    page = bookie_files.encode_page(b"".join(bookie_files.pack_row(*row) for row in rows))
+    bookie_files.verify_page(page)
+    assert [tuple(bookie_files.row_at(page, slot)) for slot in range(len(rows))] == rows
     with pytest.raises(WireError):
-        entrylog.verify_page(mutated(page, at, bit))
+        bookie_files.verify_page(mutated(page, at, bit))
 
 
 @given(checkpoints)
@@ -117,19 +121,19 @@ def test_a_flipped_bit_in_a_checkpoint_is_found(checkpoint: Checkpoint, at: int,
 
 
 def _decode_index(data: bytes) -> object:
-    return entrylog.decode_runs(entrylog.decode_header(data), data[entrylog.HEADER_BYTES :])
+    return bookie_files.decode_runs(bookie_files.entrylog_decode_header(data), data[bookie_files.HEADER_BYTES :])
 
 
 def _split(data: bytes) -> object:
-    return list(journal.split_entries(data))
+    return list(bookie_files.split_entries(data))
 
 
 @pytest.mark.parametrize(
     "decode",
     [
-        journal.decode_header,
-        journal.decode_start,
-        journal.decode_ledgers,
+        bookie_files.decode_header,
+        bookie_files.decode_start,
+        bookie_files.decode_ledgers,
         _split,
         _decode_index,
         decode_checkpoint,
@@ -142,10 +146,12 @@ def test_random_bytes_raise_nothing_but_wire_errors(decode: Callable[[bytes], ob
 
 
 def test_a_start_names_the_end_of_the_file_before() -> None:
-    start = journal.Start(3, 8192)
-    assert journal.decode_start(journal.encode_start(start)) == start
+    start = bookie_files.Start(3, 8192)
+    assert bookie_files.decode_start(bookie_files.encode_start(start)) == start
 
 
 def test_the_highest_ids_fit() -> None:
-    row = entrylog.pack_row(2**63 - 1, 2**63 - 1, 2**32 - 1)
-    assert entrylog.row_at(entrylog.encode_page(row), 0) == entrylog.Row(EntryId(2**63 - 1), 2**63 - 1, 2**32 - 1)
+    row = bookie_files.pack_row(2**63 - 1, 2**63 - 1, 2**32 - 1)
+    assert bookie_files.row_at(bookie_files.encode_page(row), 0) == bookie_files.Row(
+        EntryId(2**63 - 1), 2**63 - 1, 2**32 - 1
+    )

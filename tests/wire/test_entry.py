@@ -18,12 +18,10 @@ from weir.wire.entry import (
     last_confirmed_of,
     verify_entry,
 )
-from weir.wire.kafka.records import Compression as KafkaCompression
-from weir.wire.kafka.records_build import Record, build_batch
-from weir.wire.kafka.records_read import iter_records
-from weir.wire.pulsar.batch import open_payload
-from weir.wire.pulsar.compression import Compression, compress
-from weir.wire.pulsar.proto import api
+from weir.wire.kafka.record_batch import Compression as KafkaCompression
+from weir.wire.kafka.records import Record, build_batch, iter_records
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.batch import Compression, compress, open_payload
 
 u64 = st.integers(0, 2**64 - 1)
 i64 = st.integers(-(2**63), 2**63 - 1)

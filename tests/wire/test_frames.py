@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.model.errors import FrameTooLargeError
-from weir.wire.frames import FrameSplitter
+from weir.wire.node.frames import FrameSplitter
 
 
 def framed(*bodies: bytes) -> bytes:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, Origin
 from weir.model.errors import UnknownVersionError, WireError
 from weir.wire.batch import MAX_COUNT
-from weir.wire.held import (
+from weir.wire.delayed_batches import (
     MAX_SERIAL,
     HoldingRecord,
     decode_covered,

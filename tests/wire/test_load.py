@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weir.model.cluster import MAX_REPORTED_BUNDLES, BalanceLeader, BrokerLoad, BundleLoad
 from weir.model.errors import UnknownVersionError, WireError
-from weir.model.load import MAX_REPORTED_BUNDLES, BalanceLeader, BrokerLoad, BundleLoad
 from weir.testing.kinds import rounds
-from weir.wire.load import decode_leader, decode_load, encode_leader, encode_load
+from weir.wire.broker_load import decode_leader, decode_load, encode_leader, encode_load
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 measures = st.floats(0, 1e18)

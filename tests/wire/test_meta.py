@@ -12,11 +12,11 @@ from weir.model.errors import (
     WeirError,
     WireError,
 )
-from weir.wire.error_codes import Failed
-from weir.wire.frames import PREFIX_BYTES
-from weir.wire.meta import hello, requests, responses
-from weir.wire.meta.kinds import CODES, ERRORS, MAX_TEXT_BYTES
-from weir.wire.meta.responses import Item
+from weir.wire import meta as hello
+from weir.wire import meta as requests
+from weir.wire import meta as responses
+from weir.wire.meta import CODES, ERRORS, MAX_TEXT_BYTES, Item
+from weir.wire.node.frames import PREFIX_BYTES, Failed
 
 NUMBER = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from weir.model.errors import UnknownVersionError, WireError
 from weir.testing.codecs.fuzzing import Codec, fuzz
-from weir.wire.metalog import (
+from weir.wire.metadata_log import (
     HEADER_BYTES,
     LOG_MAGIC,
     SNAPSHOT_MAGIC,

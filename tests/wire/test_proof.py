@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.model.errors import ConfigError, NotAuthenticatedError, WireError
-from weir.wire.frames import PREFIX_BYTES
-from weir.wire.proof import MAX_PROOF_BYTES, NONCE_BYTES, ClusterSecret, ProvingClient, ProvingServer
+from weir.wire.node.frames import PREFIX_BYTES
+from weir.wire.node.proof import MAX_PROOF_BYTES, NONCE_BYTES, ClusterSecret, ProvingClient, ProvingServer
 
 KEY = b"k" * 32
 SECRET, OTHER = ClusterSecret(KEY), ClusterSecret(b"o" * 32)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from weir.model.errors import QueueArgumentError, WireError
 from weir.model.exchanges import typed
 from weir.model.queues import QueueDeclaration
-from weir.wire.queues import decode_declaration, encode_declaration
+from weir.wire.exchanges import decode_declaration, encode_declaration
 
 plain = st.one_of(
     st.none(),

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.model.bundles import LAST_HASH, Boundaries, BundleClaim
+from weir.model.cluster import LAST_HASH, Boundaries, BundleClaim
+from weir.model.definitions import (
+    Function,
+    FunctionStats,
+    FunctionWanted,
+    RunnerLease,
+    SqlStream,
+    StreamProgress,
+    Wanted,
+)
 from weir.model.errors import UnknownVersionError, WireError
-from weir.model.functions import Function, FunctionStats, FunctionWanted
 from weir.model.policies import (
     DEFAULT_POLICIES,
     AutoTopicCreation,
@@ -23,12 +31,12 @@ from weir.model.policies import (
     IsolationPolicy,
     LogCompaction,
     Policies,
+    Priority,
     Rate,
     Retention,
     Roll,
     SchemaCompatibility,
 )
-from weir.model.priority import Priority
 from weir.model.registry import (
     Action,
     BrokerInfo,
@@ -40,13 +48,12 @@ from weir.model.registry import (
     TopicRecord,
 )
 from weir.model.retry import Backoff, FixedDelays, RetryPolicy
-from weir.model.sql_streams import RunnerLease, SqlStream, StreamProgress, Wanted
 from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
 from weir.testing.kinds import rounds
-from weir.wire import bundles as bundle_codec
-from weir.wire import functions as function_codec
+from weir.wire import definitions as function_codec
+from weir.wire import definitions as sql_codec
+from weir.wire import registry as bundle_codec
 from weir.wire import registry as codec
-from weir.wire import sql_streams as sql_codec
 
 numbers = st.integers(-1, 2**62)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

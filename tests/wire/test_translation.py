@@ -10,20 +10,18 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
 
 from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.testing.codecs.fuzzing import mutate
 from weir.testing.codecs.record_samples import compressed, sample_records
-from weir.wire.formats import UNREADABLE, messages_of
-from weir.wire.kafka.records import Compression, split_batches, verify, with_append_time
-from weir.wire.kafka.records_build import Record, build_batch, control_batch
-from weir.wire.kafka.records_read import iter_records
-from weir.wire.kafka.translation import ORDERING_KEY
-from weir.wire.pulsar import compression as pulsar
+from weir.wire.formats.kafka import ORDERING_KEY
+from weir.wire.formats.table import UNREADABLE, kafka_records, messages_of, pulsar_entry
+from weir.wire.kafka.record_batch import Compression, split_batches, verify, with_append_time
+from weir.wire.kafka.records import Record, build_batch, control_batch, iter_records
+from weir.wire.pulsar import batch as pulsar
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.batch import encode_batch, iter_batch
 from weir.wire.pulsar.message import is_batch, parse_metadata, seal_message, split_message
-from weir.wire.pulsar.proto import api
 from weir.wire.pulsar.translation import BASE64_HEADERS, CHUNK, ENCRYPTED, METADATA, NULL_HEADERS, SCHEMA_VERSION
-from weir.wire.translation import kafka_records, pulsar_entry
 
 NOW = 1_700_000_000_000
 BASE = 1000

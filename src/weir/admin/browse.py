@@ -1,5 +1,12 @@
-"""Looking at stored messages of any protocol by offset, moment or key, and sending one: for people."""
+"""Looking at stored messages of any protocol by offset, moment or key, and sending one: for people.
 
+Offsets of a topic, which Pulsar has no API for: its first and last, those of moments, and moving there.
+
+Messages found by their key, of every protocol, by the topic's index of keys.
+"""
+
+import base64
+import binascii
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Iterator
@@ -8,18 +15,21 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from weir.admin.context import AdminContext
-from weir.admin.names import ABOUT_ONE_TOPIC, CONFLICT, topic_of
-from weir.admin.routing import BadRequestError, Call, Natural, Query, Route
-from weir.broker.api import LogReader, Outgoing, ProducerRequest, SchemaData, Topic
+from weir.admin.names import ABOUT_ONE_TOPIC, CONFLICT, id_at, subscription_of, topic_of
+from weir.admin.subscriptions import WaitingMessage, shown_messages
+from weir.broker.api.producers import Outgoing, ProducerRequest
+from weir.broker.api.schemas import SchemaData
+from weir.broker.api.topics import LogReader, StoredTopic, Topic
 from weir.model.batch import Batch, BatchFlags, BatchFormat
 from weir.model.errors import SchemaNotFoundError, WireError
 from weir.model.ids import Buffer
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.model.registry import Action
 from weir.model.topics import TopicName
-from weir.runtime.turns import Turns
-from weir.wire.formats import messages_of
-from weir.wire.messages import encode_messages
+from weir.rest.routes import BadRequestError, Call, Natural, Query, Route
+from weir.runtime.tasks import Turns
+from weir.wire.formats.messages import encode_messages
+from weir.wire.formats.table import messages_of
 
 _BASE = "/admin/weir/v1/messages/persistent/{tenant}/{namespace}/{topic}"
 _TAG = "messages"
@@ -269,3 +279,121 @@ def partition_of(key: bytes | None, count: int, now_ms: int) -> int:
     for at in range(0, len(text), 2):
         number = (31 * number + (text[at] << 8 | text[at + 1])) & 0xFFFFFFFF
     return (number & 0x7FFFFFFF) % count
+
+
+_MOST = 1_000
+_FOUND_BASE = "/admin/weir/v1/found/persistent/{tenant}/{namespace}/{topic}"
+
+
+class FoundAnswer(Struct):
+    """The latest first."""
+
+    messages: list[WaitingMessage]
+
+
+class Found:
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                "GET",
+                _FOUND_BASE,
+                "The latest messages of a key, by the topic's index of keys (policy `keyIndex`).",
+                self._get,
+                answer=FoundAnswer,
+                query=(
+                    Query("key", str, "the key, or one of the keys", ""),
+                    Query("base64", bool, "whether `key` is base64", False),
+                    Query("limit", Annotated[int, Meta(ge=1, le=_MOST)], "how many", 10),
+                ),
+                refusals=ABOUT_ONE_TOPIC,
+                tag="messages",
+            )
+        ]
+
+    async def _get(self, call: Call) -> FoundAnswer:
+        name = topic_of(call.path)
+        self._context.authoriser.check(call.role, Action.CONSUME, name)
+        text = call.query["key"]
+        try:
+            key = base64.b64decode(text, validate=True) if call.query["base64"] else text.encode()
+        except (binascii.Error, UnicodeEncodeError) as bad:
+            raise BadRequestError(f"the key cannot be read: {bad}") from bad
+        stored = await self._context.stored_one(name)
+        return FoundAnswer(shown_messages(stored, await stored.find(key, call.query["limit"])))
+
+
+_OFFSETS_BASE = "/admin/weir/v1/offsets/persistent/{tenant}/{namespace}/{topic}"
+_OFFSETS_TAG = "offsets"
+
+
+class OffsetsAnswer(Struct, rename="camel"):
+    """`offset`: what was asked for, or the end; `message_id`: the same as Pulsar's clients say it."""
+
+    start: int
+    end: int
+    offset: int
+    message_id: str
+
+
+class OffsetBody(Struct):
+    offset: Natural
+
+
+class Offsets:
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                "GET",
+                _OFFSETS_BASE,
+                "The first and the next offset, and the one of a moment; with the message id of an offset.",
+                self._get,
+                answer=OffsetsAnswer,
+                query=(
+                    Query("offset", int, "its message id is told; what lies outside is brought inside"),
+                    Query("time", Natural, "the first offset that was stored then or later (milliseconds)"),
+                ),
+                refusals=ABOUT_ONE_TOPIC,
+                tag=_OFFSETS_TAG,
+            ),
+            Route(
+                "POST",
+                f"{_OFFSETS_BASE}/{{subscription}}",
+                "Move a subscription: everything before the offset is acknowledged, nothing from it on.",
+                self._move,
+                body=OffsetBody,
+                answer=OffsetsAnswer,
+                refusals=ABOUT_ONE_TOPIC,
+                tag=_OFFSETS_TAG,
+            ),
+        ]
+
+    async def _get(self, call: Call) -> OffsetsAnswer:
+        stored = await self._stored(call)
+        wanted, moment_ms = call.query["offset"], call.query["time"]
+        if moment_ms is not None:
+            wanted = await stored.topic.offset_at(moment_ms)
+        return _answer(stored, stored.topic.end_offset if wanted is None else wanted)
+
+    async def _move(self, call: Call) -> OffsetsAnswer:
+        stored = await self._stored(call)
+        subscription = stored.subscription(subscription_of(call.path))
+        await subscription.seek(call.body.offset)
+        return _answer(stored, call.body.offset)
+
+    async def _stored(self, call: Call) -> StoredTopic:
+        name = topic_of(call.path)
+        self._context.authoriser.check(call.role, Action.CONSUME, name)
+        return await self._context.stored_one(name)
+
+
+def _answer(stored: StoredTopic, wanted: int) -> OffsetsAnswer:
+    topic = stored.topic
+    offset = max(topic.start_offset, min(wanted, topic.end_offset))
+    at = id_at(topic, offset)
+    return OffsetsAnswer(topic.start_offset, topic.end_offset, offset, f"{at.ledgerId}:{at.entryId}")

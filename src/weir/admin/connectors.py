@@ -11,14 +11,14 @@ from msgspec import Meta, Struct
 
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, namespace_of, topic_of
-from weir.admin.routing import Call, Natural, RefusedError, Route
-from weir.admin.runner_routes import RunnerRoutes
-from weir.admin.unread import Unread, reader_of_connector
-from weir.broker.api import Connectors as KeptConnectors
-from weir.broker.api import DescribedConnector
-from weir.model.connectors import ConnectorProgress, ConnectorWanted
+from weir.admin.runner_leases import RunnerRoutes
+from weir.admin.worker_lag import Unread, reader_of_connector
+from weir.broker.api.definitions import Connectors as KeptConnectors
+from weir.broker.api.definitions import DescribedConnector
+from weir.model.definitions import ConnectorProgress, ConnectorWanted
 from weir.model.errors import InvalidNameError
 from weir.model.topics import TopicName
+from weir.rest.routes import Call, Natural, RefusedError, Route
 
 _WEIR = "/admin/weir/v1"
 _ALL, _RUNNER = f"{_WEIR}/connectors", f"{_WEIR}/connector-runner"

@@ -6,34 +6,22 @@ from functools import partial
 from typing import Any
 
 from weir.admin.metrics import GatewayFamily
-from weir.admin.part_calls import CallTarget, PartCalls, topic_target
-from weir.admin.peer_calls import AskPeer, nobody
-from weir.admin.routing import Call, RefusedError, Route
-from weir.broker.api import (
-    Authoriser,
-    Balance,
-    Broker,
-    BundleName,
-    ConnectionDirectory,
-    Connections,
-    Connectors,
-    Exchanges,
-    Functions,
-    Owner,
-    Queues,
-    Registry,
-    Replays,
-    RoleGroups,
-    RoleTransactions,
-    SchemaVersions,
-    SqlStreams,
-    StorageAdmin,
-    StoredTopic,
-    Topic,
-)
+from weir.broker.api.broker import Broker, Owner
+from weir.broker.api.cluster import Balance, StorageAdmin
+from weir.broker.api.connections import ConnectionDirectory, Connections
+from weir.broker.api.definitions import Connectors, Functions, Replays, SqlStreams
+from weir.broker.api.groups import RoleGroups
+from weir.broker.api.metadata import Registry
+from weir.broker.api.queues import Exchanges, Queues
+from weir.broker.api.schemas import SchemaVersions
+from weir.broker.api.security import Authoriser
+from weir.broker.api.topics import StoredTopic, Topic
+from weir.broker.api.transactions import RoleTransactions
+from weir.model.cluster import BrokerLoad, BundleName
 from weir.model.errors import NotAllowedError, NotOwnerError, TopicNotFoundError
-from weir.model.load import BrokerLoad
 from weir.model.topics import TopicName
+from weir.rest.forwarding import AskPeer, CallTarget, PartCalls, nobody, topic_target
+from weir.rest.routes import Call, RefusedError, Route
 from weir.runtime.interfaces import Clock
 
 #: How much of a partitioned topic one call loads.

@@ -1,9 +1,24 @@
-"""Where dead letters may go: the broker writes them, with more rights than the role that names their topic."""
+"""Retry policies of subscriptions, and the dead letters that they leave: listed, and put back.
 
+Where dead letters may go: the broker writes them, with more rights than the role that names their topic.
+"""
+
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from weir.admin.browse import partition_of
 from weir.admin.context import AdminContext
+from weir.admin.names import ABOUT_ONE_TOPIC, ABOUT_TOPIC, CONFLICT, subscription_of, topic_of, topic_path
+from weir.admin.policies import RetryBody, retry_body, retry_of_body
+from weir.broker.api.topics import DeadLetterBox, LetterFilter, StoredLetter, StoredTopic, SubscriptionControl
+from weir.model.messages import Message
 from weir.model.registry import Action
-from weir.model.retry import RetryPolicy
-from weir.model.topics import TopicName
+from weir.model.retry import RetryPolicy, retry_of, with_retry
+from weir.model.topics import Domain, TopicName
+from weir.rest.routes import BadRequestError, Call, Natural, Query, RefusedError, Route
 
 
 def check_dead_letters(context: AdminContext, role: str, topic: TopicName, policy: RetryPolicy | None) -> None:
@@ -11,3 +26,252 @@ def check_dead_letters(context: AdminContext, role: str, topic: TopicName, polic
     named = None if policy is None else policy.named_topic(topic)
     if named is not None:
         context.authoriser.check(role, Action.PRODUCE, named)
+
+
+_RETRY = f"{topic_path(Domain.PERSISTENT)}/subscription/{{subscription}}/retry"
+_LETTERS = "/admin/weir/v1/dead-letters/persistent/{tenant}/{namespace}/{topic}"
+_TAG = "dead letters"
+_MAX_PAGE = 1_000
+#: What is shown of a value.
+_SHOWN_BYTES = 64 * 1024
+_MISSING = (404,)
+
+
+class SubscriptionRetry(Struct, rename="camel"):
+    """What holds for a subscription: `own` of it is its own word. `active`: whether the server does anything."""
+
+    active: bool
+    schedule: str | None
+    max_deliveries: int | None
+    #: Where its dead letters go, in full.
+    dead_letter_topic: str
+    own: RetryBody
+
+
+class DeadLetterBody(Struct, rename="camel"):
+    """`key` and `value` are base64; `size`: of the whole value, of which a large one shows its beginning."""
+
+    offset: int
+    key: str | None
+    value: str | None
+    size: int
+    properties: dict[str, str]
+    publish_ms: int
+    reason: str | None
+    deliveries: int | None
+    topic: str | None
+    origin_offset: int | None
+    subscription: str | None
+    stored_ms: int | None
+    died_ms: int | None
+
+
+class DeadLetterList(Struct, rename="camel"):
+    """`next`: what another call goes on `from`; None at the end. `waiting`: how many there are, meant or not.
+    `end`: what another call passes as `before` to leave out letters that came after this one."""
+
+    letters: list[DeadLetterBody]
+    next: int | None
+    looked_at: int
+    waiting: int
+    end: int
+
+
+class RedrivenBody(Struct, rename="camel"):
+    """`kept`: the topic that they came from is gone, or a consumer has them."""
+
+    moved: int
+    kept: int
+    next: int | None
+    looked_at: int
+    waiting: int
+    end: int
+
+
+_FILTER = (
+    Query("topic", str, "those that come from this topic, or partition"),
+    Query("subscription", str, "those that this subscription gave up"),
+    Query("key", str, "those with this key"),
+    Query("property", str, "those with this property: name=value"),
+    Query("reason", str, "those that died of it: rejected, delivery_limit, expired, maxlen"),
+    Query("since", Natural, "those that died then or later (milliseconds since 1970)"),
+    Query("until", Natural, "those that died before"),
+    Query("filter", str, "an SQL92 condition over key and properties"),
+)
+_PAGE = (
+    Query("from", Natural, "the `next` of the call before", 0),
+    Query("before", Natural, "the `end` of the first call: letters that came later are left out"),
+    Query("limit", Annotated[int, Meta(ge=1, le=_MAX_PAGE)], "how many at the most", 100),
+)
+
+
+class Retries:
+    """A call on a partitioned topic's subscription is one on each of its partitions."""
+
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        about = {**ABOUT_TOPIC, **CONFLICT}
+        return [
+            Route(
+                "GET",
+                _RETRY,
+                "What becomes of messages that fail, and where dead letters go.",
+                self._get,
+                answer=SubscriptionRetry,
+                refusals=about,
+                tag=_TAG,
+            ),
+            Route(
+                "PUT",
+                _RETRY,
+                "Retry by this policy; what it leaves out is as the topic's policies say.",
+                self._put,
+                body=RetryBody,
+                refusals=about,
+                tag=_TAG,
+            ),
+            Route("DELETE", _RETRY, "Retry as the topic's policies say.", self._remove, refusals=about, tag=_TAG),
+            Route(
+                "GET",
+                _LETTERS,
+                "Dead letters that wait in a topic, the oldest first.",
+                self._list,
+                answer=DeadLetterList,
+                query=(*_FILTER, *_PAGE),
+                refusals=ABOUT_ONE_TOPIC,
+                tag=_TAG,
+            ),
+            Route(
+                "POST",
+                f"{_LETTERS}/redrive",
+                "Put dead letters back into the topics that they came from, exactly once.",
+                self._redrive,
+                answer=RedrivenBody,
+                query=(*_FILTER, *_PAGE, Query("to", str, "the topic to put them into, if not where they were")),
+                refusals={**ABOUT_ONE_TOPIC, **CONFLICT},
+                tag=_TAG,
+            ),
+        ]
+
+    # --- policies -----------------------------------------------------------------------------------------------
+
+    def _topic(self, call: Call) -> TopicName:
+        name = topic_of(call.path)
+        self._context.authoriser.check(call.role, Action.CONSUME, name)
+        return name
+
+    async def _here(self, call: Call) -> tuple[StoredTopic, SubscriptionControl]:
+        topic = await self._context.stored_one(self._topic(call))
+        return topic, topic.subscription(subscription_of(call.path))
+
+    async def _get(self, call: Call) -> SubscriptionRetry:
+        parts = await self._context.on_partitions(call, self._topic(call), fine=_MISSING)
+        if parts is not None:
+            first: SubscriptionRetry = next(iter(parts.values()))
+            return first
+        topic, subscription = await self._here(call)
+        holds = subscription.retry
+        return SubscriptionRetry(
+            holds.active,
+            None if holds.schedule is None else str(holds.schedule),
+            holds.max_deliveries,
+            str(holds.dead_letters_of(topic.topic.name, subscription.name)),
+            retry_body(retry_of(subscription.properties) or RetryPolicy()),
+        )
+
+    async def _put(self, call: Call) -> None:
+        policy = retry_of_body(call.body)
+        check_dead_letters(self._context, call.role, self._topic(call), policy)
+        await self._set(call, policy)
+
+    async def _remove(self, call: Call) -> None:
+        await self._set(call, None)
+
+    async def _set(self, call: Call, policy: RetryPolicy | None) -> None:
+        if await self._context.on_partitions(call, self._topic(call), fine=_MISSING) is None:
+            _, subscription = await self._here(call)
+            subscription.set_properties(with_retry(subscription.properties, policy))
+            await subscription.persisted()
+
+    # --- letters ------------------------------------------------------------------------------------------------
+
+    async def _box(self, call: Call) -> DeadLetterBox:
+        return (await self._context.stored_one(self._topic(call))).dead_letters
+
+    async def _list(self, call: Call) -> DeadLetterList:
+        box = await self._box(call)
+        page = await box.page(_wanted(call), start=call.query["from"], most=call.query["limit"])
+        letters = [_shown(one) for one in page.letters]
+        return DeadLetterList(letters, page.next, page.looked_at, box.waiting, page.end)
+
+    async def _redrive(self, call: Call) -> RedrivenBody:
+        box = await self._box(call)
+
+        def check(target: TopicName) -> None:
+            self._context.authoriser.check(call.role, Action.PRODUCE, target)
+
+        done = await box.redrive(
+            _wanted(call),
+            start=call.query["from"],
+            most=call.query["limit"],
+            check=check,
+            to=await self._chooser(call),
+        )
+        return RedrivenBody(done.moved, done.kept, done.next, done.looked_at, box.waiting, done.end)
+
+    async def _chooser(self, call: Call) -> Callable[[Message], TopicName] | None:
+        """The topic that a call names to put letters into, by the partition of each letter's key."""
+        if call.query["to"] is None:
+            return None
+        name = TopicName.parse(call.query["to"])
+        if name.base == topic_of(call.path).base:
+            raise RefusedError(412, "dead letters cannot be redriven into their own topic")
+        self._context.authoriser.check(call.role, Action.PRODUCE, name)
+        parts = await self._context.partitions(name)
+        if parts is None:
+            return lambda letter: name
+        return lambda letter: parts[partition_of(letter.key, len(parts), letter.publish_ms)]
+
+
+def _wanted(call: Call) -> LetterFilter:
+    query = call.query
+    said, properties = query["property"], {}
+    if said is not None:
+        name, equals, value = said.partition("=")
+        if not equals:
+            raise BadRequestError(f"{said[:80]!r} is not name=value")
+        properties[name] = value
+    key, topic = query["key"], query["topic"]
+    return LetterFilter(
+        None if topic is None else TopicName.parse(topic),
+        query["subscription"],
+        None if key is None else key.encode(),
+        properties,
+        query["reason"],
+        query["since"],
+        query["until"],
+        query["filter"] or "",
+        query["before"],
+    )
+
+
+def _shown(letter: StoredLetter) -> DeadLetterBody:
+    message, death = letter.message, letter.death
+    value = None if message.value is None else bytes(message.value)
+    return DeadLetterBody(
+        letter.offset,
+        None if message.key is None else b64encode(message.key).decode(),
+        None if value is None else b64encode(value[:_SHOWN_BYTES]).decode(),
+        len(value or b""),
+        {name: (text or b"").decode(errors="replace") for name, text in message.headers},
+        message.publish_ms,
+        None if death is None else death.reason,
+        None if death is None else death.deliveries,
+        None if death is None else str(death.topic),
+        None if death is None else death.offset,
+        None if death is None else death.subscription,
+        None if death is None else death.stored_ms,
+        None if death is None else death.died_ms,
+    )

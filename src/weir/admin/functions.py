@@ -11,13 +11,13 @@ from msgspec import Meta, Struct, field, structs
 
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, namespace_of, topic_of
-from weir.admin.routing import BadRequestError, Call, Natural, RefusedError, Route
-from weir.admin.runner_routes import RunnerRoutes
-from weir.admin.unread import Unread, reader_of_function
-from weir.broker.api import Definition, Deployed, Functions
+from weir.admin.runner_leases import RunnerRoutes
+from weir.admin.worker_lag import Unread, reader_of_function
+from weir.broker.api.definitions import Definition, Deployed, Functions
+from weir.model.definitions import PREFIX, Function, FunctionStats, FunctionWanted, check_reachable
 from weir.model.errors import InvalidNameError, NotAuthorisedError
-from weir.model.functions import PREFIX, Function, FunctionStats, FunctionWanted, check_reachable
 from weir.model.topics import TopicName
+from weir.rest.routes import BadRequestError, Call, Natural, RefusedError, Route
 
 _WEIR = "/admin/weir/v1"
 _ALL, _RUNNER = f"{_WEIR}/functions", f"{_WEIR}/function-runner"

@@ -12,7 +12,6 @@ from msgspec import Meta, Struct, field
 
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_NAMESPACE, CONFLICT, namespace_of
-from weir.admin.routing import Call, RefusedError, Route
 from weir.model.errors import ConfigError, InvalidNameError, LakeError
 from weir.model.lake import (
     LAKE_OFF,
@@ -27,6 +26,7 @@ from weir.model.lake import (
 )
 from weir.model.registry import Namespace
 from weir.model.topics import TopicName, check_entity_name
+from weir.rest.routes import Call, RefusedError, Route
 
 _WEIR = "/admin/weir/v1"
 _CATALOGS, _LAKE = f"{_WEIR}/lake-catalogs", f"{_WEIR}/lake"

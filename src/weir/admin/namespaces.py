@@ -1,22 +1,45 @@
-"""Namespaces: create, list, delete, and their properties."""
+"""Namespaces: create, list, delete, and their properties.
 
-from collections.abc import Mapping
+Bundles of a namespace: which there are, and giving them away, splitting them, and clearing all in one.
+
+What is done to the subscriptions of all topics of a namespace, or of one of its bundles, at once.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal
 
-from weir.admin.bodies import Properties
-from weir.admin.bodies_policies import NamespacePolicies
+from weir.admin.brokers import broker_named
 from weir.admin.context import AdminContext
-from weir.admin.http import Response
 from weir.admin.lake import checked_lake
-from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TENANT, CONFLICT, NAMESPACE, V2, namespace_of, tenant_of
-from weir.admin.policies_map import grants_of, namespace_policies, policies_of
-from weir.admin.properties import bounded, brokers_own, given, users_own
-from weir.admin.routing import TEXT, Call, Query, RefusedError, Route
-from weir.admin.topic_deletion import delete_namespace
-from weir.admin.topic_pages import PAGE_QUERY, after_of, names_answer
-from weir.model.errors import NotAllowedError
-from weir.model.registry import STANDALONE
-from weir.model.topics import Domain, NamespaceName
+from weir.admin.names import (
+    ABOUT_NAMESPACE,
+    ABOUT_TENANT,
+    ABOUT_TOPIC,
+    CONFLICT,
+    NAMESPACE,
+    PAGE_QUERY,
+    V2,
+    BundlesData,
+    Properties,
+    after_of,
+    bounded,
+    brokers_own,
+    delete_namespace,
+    given,
+    names_answer,
+    namespace_of,
+    subscription_of,
+    tenant_of,
+    topic_of,
+    users_own,
+)
+from weir.admin.policies import NamespacePolicies, grants_of, namespace_policies, policies_of
+from weir.model.cluster import BundleName
+from weir.model.errors import NotAllowedError, NotOwnerError
+from weir.model.registry import STANDALONE, Action
+from weir.model.topics import Domain, NamespaceName, TopicName
+from weir.rest.http import Response
+from weir.rest.routes import TEXT, Call, Query, RefusedError, Route
 
 Mode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
 _MODES = {"PERSISTENT": Domain.PERSISTENT, "NON_PERSISTENT": Domain.NON_PERSISTENT, "ALL": None}
@@ -189,3 +212,208 @@ class Namespaces:
             self._administered(call), lambda now: {name: value for name, value in now.items() if name != key}
         )
         return removed
+
+
+_NAMESPACE_BACKLOGS_TAG = "namespaces"
+#: Pulsar has no such call on one topic; brokers ask it of each other.
+_ONE = "/admin/weir/v1/backlog/persistent/{tenant}/{namespace}/{topic}"
+
+
+class NamespaceBacklogs:
+    """Each topic is loaded for it by the broker that has it."""
+
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._clear_one_route = self._on_topic("POST", f"{_ONE}/clear", "Skip everything.", self._clear_one)
+        self._clear_named_route = self._on_topic(
+            "POST", f"{_ONE}/clear/{{subscription}}", "Skip everything of a subscription.", self._clear_one
+        )
+        self._unsubscribe_route = self._on_topic(
+            "DELETE", f"{_ONE}/subscription/{{subscription}}", "Delete a subscription.", self._unsubscribe_one
+        )
+
+    def _on_topic(self, method: str, path: str, summary: str, action: Callable[[Call], Awaitable[None]]) -> Route:
+        return Route(method, path, summary, action, refusals=ABOUT_TOPIC, tag=_NAMESPACE_BACKLOGS_TAG)
+
+    def routes(self) -> list[Route]:
+        routes = [self._clear_one_route, self._clear_named_route, self._unsubscribe_route]
+        for base, where in ((NAMESPACE, "everywhere"), (f"{NAMESPACE}/{{bundle}}", "in a bundle")):
+            routes += [
+                Route(
+                    "POST",
+                    f"{base}/{path}",
+                    f"{summary}, {where}.",
+                    action,
+                    refusals=ABOUT_NAMESPACE,
+                    tag=_NAMESPACE_BACKLOGS_TAG,
+                )
+                for path, summary, action in (
+                    ("clearBacklog", "Skip everything", self._clear),
+                    ("clearBacklog/{subscription}", "Skip everything of one subscription", self._clear),
+                    ("unsubscribe/{subscription}", "Delete one subscription", self._unsubscribe),
+                )
+            ]
+        return routes
+
+    async def _topics(self, call: Call) -> list[TopicName]:
+        """The topics that store messages and that the call is about."""
+        name = namespace_of(call.path)
+        self._context.authoriser.check(call.role, Action.CONSUME, name)
+        bundle = BundleName.of_range(name, call.path["bundle"]) if "bundle" in call.path else None
+        if bundle is not None:
+            self._context.broker.bundles.info(bundle)
+        return [
+            topic
+            async for some in self._context.registry.topic_names(name, domain=Domain.PERSISTENT)
+            for topic in some
+            if bundle is None or bundle.holds(topic)
+        ]
+
+    async def _clear(self, call: Call) -> None:
+        route = self._clear_named_route if "subscription" in call.path else self._clear_one_route
+        await self._context.on_topics(call, await self._topics(call), route=route)
+
+    async def _unsubscribe(self, call: Call) -> None:
+        await self._context.on_topics(call, await self._topics(call), route=self._unsubscribe_route)
+
+    # --- one topic ----------------------------------------------------------------------------------------------
+
+    def _consumed(self, call: Call) -> TopicName:
+        name = topic_of(call.path)
+        self._context.authoriser.check(call.role, Action.CONSUME, name)
+        return name
+
+    async def _clear_one(self, call: Call) -> None:
+        topic = await self._context.stored_one(self._consumed(call))
+        only = subscription_of(call.path) if "subscription" in call.path else None
+        for subscription in list(topic.subscriptions.values()):
+            if only in (None, subscription.name):
+                subscription.skip_all()
+                await subscription.persisted()
+
+    async def _unsubscribe_one(self, call: Call) -> None:
+        """Fine if the topic has none of that name."""
+        topic, wanted = await self._context.stored_one(self._consumed(call)), subscription_of(call.path)
+        if wanted in topic.subscriptions:
+            await topic.delete_subscription(wanted)
+
+
+_TAG = "bundles"
+_BUNDLE = f"{NAMESPACE}/{{bundle}}"
+_ABOUT = {307: "another broker has the bundle", **ABOUT_NAMESPACE}
+_TO = Query("destinationBroker", str, "who is to have it: a broker's id, or its HTTP address as host:port")
+
+
+class Bundles:
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._unload_route = Route(
+            "PUT",
+            f"{_BUNDLE}/unload",
+            "Let go of a bundle's topics, or give them to another broker.",
+            self._unload,
+            query=(_TO,),
+            refusals=_ABOUT,
+            tag=_TAG,
+        )
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                "GET",
+                f"{NAMESPACE}/bundles",
+                "Its bundles.",
+                self._list,
+                answer=BundlesData,
+                refusals=ABOUT_NAMESPACE,
+                tag=_TAG,
+            ),
+            self._unload_route,
+            Route(
+                "PUT",
+                f"{_BUNDLE}/transfer",
+                "Give a bundle to another broker.",
+                self._transfer,
+                query=(_TO,),
+                refusals=_ABOUT,
+                tag=_TAG,
+            ),
+            Route(
+                "PUT",
+                f"{_BUNDLE}/split",
+                "Make two bundles of one.",
+                self._split,
+                query=(
+                    Query("unload", bool, "let go of both then", False),
+                    Query("splitBoundaries", str, "at which hash, in hexadecimal; else in the middle"),
+                ),
+                refusals={**_ABOUT, **CONFLICT},
+                tag=_TAG,
+            ),
+            Route(
+                "PUT",
+                f"{NAMESPACE}/unload",
+                "Let go of all topics, on all brokers.",
+                self._unload_all,
+                query=(_TO,),
+                refusals=ABOUT_NAMESPACE,
+                tag=_TAG,
+            ),
+        ]
+
+    async def _list(self, call: Call) -> BundlesData:
+        return bundles_data([info.name for info in self._context.broker.bundles.of(self._namespace(call))])
+
+    async def _unload(self, call: Call) -> None:
+        bundle, to = self._named(call), call.query["destinationBroker"]
+        try:
+            await (self._give(bundle, to) if to else self._context.broker.bundles.let_go(bundle))
+        except NotOwnerError:
+            if self._context.broker.bundles.info(bundle).owner:
+                raise
+
+    async def _transfer(self, call: Call) -> None:
+        bundle, to = self._named(call), call.query["destinationBroker"]
+        if not to:
+            raise RefusedError(412, "who is to have the bundle?", hint="give a broker as ?destinationBroker=")
+        await self._give(bundle, to)
+
+    async def _give(self, bundle: BundleName, to: str) -> None:
+        await self._context.broker.bundles.hand_over(bundle, broker_named(self._context, to).broker_id)
+
+    async def _split(self, call: Call) -> None:
+        bundle = self._named(call)
+        made = await self._context.broker.bundles.split(bundle, _hash(call.query["splitBoundaries"]))
+        if call.query["unload"]:
+            for half in made:
+                await self._context.broker.bundles.let_go(half)
+
+    async def _unload_all(self, call: Call) -> None:
+        namespace = self._namespace(call)
+        taken = [info.name for info in self._context.broker.bundles.of(namespace) if info.owner]
+        await self._context.on_bundles(call, taken, route=self._unload_route)
+
+    def _namespace(self, call: Call) -> NamespaceName:
+        name = namespace_of(call.path)
+        self._context.authoriser.check_admin(call.role, name)
+        self._context.registry.namespaces.get(name)
+        return name
+
+    def _named(self, call: Call) -> BundleName:
+        """What is done to a bundle that another broker has raises NotOwnerError, and its client is sent there."""
+        return BundleName.of_range(self._namespace(call), call.path["bundle"])
+
+
+def bundles_data(bundles: Sequence[BundleName]) -> BundlesData:
+    """Their boundaries, as Pulsar writes them."""
+    points = [*(bundle.low for bundle in bundles), *(bundle.high for bundle in bundles[-1:])]
+    return BundlesData([f"0x{point:08x}" for point in points], len(bundles))
+
+
+def _hash(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return int(text, 0) if text.lower().startswith("0x") else int(text)
+    except ValueError:
+        raise RefusedError(412, f"{text[:80]!r} is no hash", hint="write it as 0x40000000") from None

@@ -9,15 +9,14 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from weir.admin.context import AdminContext
-from weir.admin.names import ABOUT_NAMESPACE, BAD_NAME, namespace_of
-from weir.admin.routing import Call, Query, Route
-from weir.admin.stats_map import SUBSCRIPTION_TYPES
-from weir.admin.topic_pages import after_of
-from weir.broker.api import GENERATION, ConsumerStats, SubscriptionStats, TopicStats
+from weir.admin.names import ABOUT_NAMESPACE, BAD_NAME, after_of, namespace_of
+from weir.admin.topic_stats import SUBSCRIPTION_TYPES
+from weir.broker.api.stats import GENERATION, ConsumerStats, SubscriptionStats, TopicStats
 from weir.model.errors import NotOwnerError, TopicClosedError, WeirError
 from weir.model.registry import TopicRecord
 from weir.model.topics import Domain, TopicName
-from weir.wire.peer.administration import AdminCall
+from weir.rest.routes import Call, Query, Route
+from weir.wire.peer.calls import AdminCall
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from msgspec import Meta, Struct
 
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_TOPIC, CONFLICT, topic_of
-from weir.admin.routing import Call, Natural, RefusedError, Route
-from weir.broker.api import Replays, ReplayStep
+from weir.broker.api.definitions import Replays, ReplayStep
+from weir.model.definitions import Replay, ReplayState
 from weir.model.errors import InvalidNameError, NotAllowedError
 from weir.model.registry import Action
-from weir.model.replays import Replay, ReplayState
 from weir.model.topics import TopicName
+from weir.rest.routes import Call, Natural, RefusedError, Route
 
 _ALL = "/admin/weir/v1/replays"
 _OF = f"{_ALL}/{{tenant}}/{{namespace}}/{{topic}}"

@@ -1,17 +1,79 @@
-"""Schemas of topics: get, post, delete, ask whether one would do."""
+"""Schemas of topics: get, post, delete, ask whether one would do.
+
+Bodies of schemas, with Pulsar's field names.
+"""
 
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
+from typing import Literal
 
-from weir.admin import bodies_schemas as b
+from msgspec import Struct, field
+
 from weir.admin.context import AdminContext
-from weir.admin.names import ABOUT_TOPIC, CONFLICT, V2, topic_of
-from weir.admin.routing import Call, Route
-from weir.broker.api import SchemaData, version_bytes, version_number
+from weir.admin.names import ABOUT_TOPIC, CONFLICT, V2, Properties, topic_of
+from weir.admin.policies import Strategy
+from weir.broker.api.schemas import SchemaData, version_bytes, version_number
 from weir.model.errors import IncompatibleSchemaError, InvalidSchemaError
 from weir.model.policies import SchemaCompatibility
 from weir.model.registry import StoredSchema
 from weir.model.topics import TopicName
+from weir.rest.routes import Call, Route
+
+SchemaType = Literal[
+    "NONE",
+    "BYTES",
+    "STRING",
+    "JSON",
+    "PROTOBUF",
+    "PROTOBUF_NATIVE",
+    "AVRO",
+    "BOOLEAN",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "FLOAT",
+    "DOUBLE",
+    "DATE",
+    "TIME",
+    "TIMESTAMP",
+    "INSTANT",
+    "LOCAL_DATE",
+    "LOCAL_TIME",
+    "LOCAL_DATE_TIME",
+    "KEY_VALUE",
+]
+
+
+class PostSchemaPayload(Struct):
+    type: SchemaType
+    schema: str = ""
+    properties: Properties = field(default_factory=dict)
+
+
+class PostSchemaResponse(Struct):
+    version: int
+
+
+class GetSchemaResponse(Struct):
+    version: int
+    type: str
+    timestamp: int
+    data: str
+    properties: Properties = field(default_factory=dict)
+
+
+class GetAllVersionsSchemaResponse(Struct):
+    getSchemaResponses: list[GetSchemaResponse]
+
+
+class IsCompatibilityResponse(Struct):
+    """`compatibility` is what newer servers call it."""
+
+    isCompatibility: bool
+    schemaCompatibilityStrategy: Strategy
+    compatibility: bool = False
+
 
 _BASE = f"{V2}/schemas/{{tenant}}/{{namespace}}/{{topic}}"
 _TAG = "schemas"
@@ -36,7 +98,7 @@ class Schemas:
                 f"{_BASE}/schemas",
                 "Every version.",
                 self._all,
-                answer=b.GetAllVersionsSchemaResponse,
+                answer=GetAllVersionsSchemaResponse,
                 refusals=ABOUT_TOPIC,
                 tag=_TAG,
             ),
@@ -45,8 +107,8 @@ class Schemas:
                 one,
                 "Add a version.",
                 self._post,
-                body=b.PostSchemaPayload,
-                answer=b.PostSchemaResponse,
+                body=PostSchemaPayload,
+                answer=PostSchemaResponse,
                 refusals=_BAD,
                 tag=_TAG,
             ),
@@ -55,7 +117,7 @@ class Schemas:
                 one,
                 "From now on it has no schema.",
                 self._delete,
-                answer=b.PostSchemaResponse,
+                answer=PostSchemaResponse,
                 refusals=_BAD,
                 tag=_TAG,
             ),
@@ -64,8 +126,8 @@ class Schemas:
                 f"{_BASE}/compatibility",
                 "Whether a schema could be added.",
                 self._check,
-                body=b.PostSchemaPayload,
-                answer=b.IsCompatibilityResponse,
+                body=PostSchemaPayload,
+                answer=IsCompatibilityResponse,
                 refusals=_BAD,
                 tag=_TAG,
             ),
@@ -74,34 +136,34 @@ class Schemas:
                 f"{_BASE}/version",
                 "The version that a schema has.",
                 self._version,
-                body=b.PostSchemaPayload,
-                answer=b.PostSchemaResponse,
+                body=PostSchemaPayload,
+                answer=PostSchemaResponse,
                 refusals=_BAD,
                 tag=_TAG,
             ),
         ]
 
     def _get_route(self, path: str, summary: str, action: object) -> Route:
-        return Route("GET", path, summary, action, answer=b.GetSchemaResponse, refusals=ABOUT_TOPIC, tag=_TAG)  # type: ignore[arg-type]
+        return Route("GET", path, summary, action, answer=GetSchemaResponse, refusals=ABOUT_TOPIC, tag=_TAG)  # type: ignore[arg-type]
 
-    async def _get(self, call: Call) -> b.GetSchemaResponse:
+    async def _get(self, call: Call) -> GetSchemaResponse:
         name, version = self._found(call), call.path.get("version")
         return _shown(await self._context.schemas.get(name, None if version is None else version_bytes(version)))
 
-    async def _all(self, call: Call) -> b.GetAllVersionsSchemaResponse:
+    async def _all(self, call: Call) -> GetAllVersionsSchemaResponse:
         found = await self._context.schemas.versions(self._found(call))
-        return b.GetAllVersionsSchemaResponse([_shown(schema) for schema in found])
+        return GetAllVersionsSchemaResponse([_shown(schema) for schema in found])
 
-    async def _post(self, call: Call) -> b.PostSchemaResponse:
+    async def _post(self, call: Call) -> PostSchemaResponse:
         name = self._administered(call)
         version = await self._context.schemas.register(name, _schema(call.body), role=call.role)
-        return b.PostSchemaResponse(version_number(version))
+        return PostSchemaResponse(version_number(version))
 
-    async def _delete(self, call: Call) -> b.PostSchemaResponse:
+    async def _delete(self, call: Call) -> PostSchemaResponse:
         version = await self._context.schemas.delete(self._administered(call), role=call.role)
-        return b.PostSchemaResponse(version_number(version))
+        return PostSchemaResponse(version_number(version))
 
-    async def _check(self, call: Call) -> b.IsCompatibilityResponse:
+    async def _check(self, call: Call) -> IsCompatibilityResponse:
         name = self._administered(call)
         strategy = (
             await self._context.registry.look_policies(name)
@@ -111,11 +173,11 @@ class Schemas:
             good = True
         except IncompatibleSchemaError:
             good = False
-        return b.IsCompatibilityResponse(good, strategy.value, good)
+        return IsCompatibilityResponse(good, strategy.value, good)
 
-    async def _version(self, call: Call) -> b.PostSchemaResponse:
+    async def _version(self, call: Call) -> PostSchemaResponse:
         version = await self._context.schemas.find_version(self._administered(call), _schema(call.body))
-        return b.PostSchemaResponse(version_number(version))
+        return PostSchemaResponse(version_number(version))
 
     def _found(self, call: Call) -> TopicName:
         name = topic_of(call.path)
@@ -130,7 +192,7 @@ class Schemas:
         return name.base
 
 
-def _schema(body: b.PostSchemaPayload) -> SchemaData:
+def _schema(body: PostSchemaPayload) -> SchemaData:
     if body.type == "NONE":  # Pulsar's other word for it
         return SchemaData("BYTES", b"", properties=body.properties)
     if body.type not in _BINARY:
@@ -142,9 +204,9 @@ def _schema(body: b.PostSchemaPayload) -> SchemaData:
     return SchemaData(body.type, data, properties=body.properties)
 
 
-def _shown(schema: StoredSchema) -> b.GetSchemaResponse:
+def _shown(schema: StoredSchema) -> GetSchemaResponse:
     try:
         data = b64encode(schema.data).decode() if schema.type in _BINARY else schema.data.decode()
     except UnicodeDecodeError as bad:
         raise InvalidSchemaError(f"version {schema.version} is not text") from bad
-    return b.GetSchemaResponse(schema.version, schema.type, schema.created_ms, data, dict(schema.properties))
+    return GetSchemaResponse(schema.version, schema.type, schema.created_ms, data, dict(schema.properties))

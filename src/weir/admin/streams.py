@@ -11,14 +11,14 @@ from msgspec import Meta, Struct, field
 
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_TOPIC, CONFLICT, namespace_of, topic_of
-from weir.admin.routing import Call, Natural, RefusedError, Route
-from weir.admin.runner_routes import RunnerRoutes
-from weir.admin.unread import Unread, reader_of_stream
-from weir.broker.api import Described, SqlStreams
+from weir.admin.runner_leases import RunnerRoutes
+from weir.admin.worker_lag import Unread, reader_of_stream
+from weir.broker.api.definitions import Described, SqlStreams
+from weir.model.definitions import MAX_SQL_CHARACTERS, SqlStream, StreamProgress, Wanted, check_query_size
 from weir.model.errors import InvalidNameError, SqlStreamNotFoundError
 from weir.model.registry import Action
-from weir.model.sql_streams import MAX_SQL_CHARACTERS, SqlStream, StreamProgress, Wanted, check_query_size
 from weir.model.topics import TopicName
+from weir.rest.routes import Call, Natural, RefusedError, Route
 
 _WEIR = "/admin/weir/v1"
 _ALL, _RUNNER = f"{_WEIR}/streams", f"{_WEIR}/stream-runner"

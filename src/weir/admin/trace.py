@@ -7,15 +7,14 @@ from msgspec import Meta, Struct
 
 from weir.admin.context import AdminContext
 from weir.admin.names import ABOUT_NAMESPACE, ABOUT_ONE_TOPIC, namespace_of, topic_of
-from weir.admin.routing import BadRequestError, Call, Query, Route
-from weir.broker.api import StoredTopic
+from weir.broker.api.topics import StoredTopic
 from weir.model.batch import Batch
 from weir.model.errors import TopicNotFoundError, WireError
-from weir.model.message import Message
+from weir.model.messages import TRACE_TOPIC, Message, TraceEvent, TraceKind
 from weir.model.registry import Action
 from weir.model.topics import NamespaceName, TopicName
-from weir.model.trace import TRACE_TOPIC, TraceEvent, TraceKind
-from weir.wire.formats import messages_of
+from weir.rest.routes import BadRequestError, Call, Query, Route
+from weir.wire.formats.table import messages_of
 from weir.wire.pulsar.ids import parse_id
 from weir.wire.trace import decode_event, key_word, offset_word, position_word, trace_word
 

@@ -1,6 +1,6 @@
 """A storage node: journal, write cache, entry log, index, replay, garbage collection, server."""
 
-from weir.bookie.bookie import Bookie
+from weir.bookie.bookie import Bookie, BookieStats
 from weir.bookie.settings import (
     BookieSettings,
     CacheSettings,
@@ -10,7 +10,6 @@ from weir.bookie.settings import (
     SpaceSettings,
 )
 from weir.bookie.space import BookieState
-from weir.bookie.stats import BookieStats
 
 __all__ = [
     "Bookie",

@@ -1,28 +1,33 @@
-"""The bookie: stores entries of many ledgers durably, and gives them back. Composes the parts of this package."""
+"""The bookie: stores entries of many ledgers durably, and gives them back. Composes the parts of this package.
+
+What happens when a bookie opens its folder: leftovers go, and the logs of the checkpoint are loaded.
+
+Entries as they come: checked, and owned by the bookie from then on.
+
+What a bookie counts, for people and graphs.
+"""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from struct import Struct
 
-from weir.bookie.batches import checked_batch
-from weir.bookie.checkpoints import load_checkpoint
-from weir.bookie.damage import Damages
-from weir.bookie.doubts import Copies, Doubts, no_copies
+from weir.bookie.damage import Copies, Damages, Doubts, no_copies
+from weir.bookie.entry_log_scan import load_log
+from weir.bookie.entry_logs import LogFiles
 from weir.bookie.flush import Flusher
-from weir.bookie.gc import GarbageCollector
-from weir.bookie.identity import claim_folder
-from weir.bookie.journal import Journal
-from weir.bookie.journal_files import JournalFiles
+from weir.bookie.folder import TEMPORARY_SUFFIX, Layout, claim_folder, index_ids, load_checkpoint, log_ids
+from weir.bookie.garbage_collection import GarbageCollector
+from weir.bookie.journal import Journal, JournalFiles
 from weir.bookie.journal_scan import JournalReplay
-from weir.bookie.layout import Layout
-from weir.bookie.log_files import LogFiles
-from weir.bookie.opening import load_logs, remove_leftovers, settle_names
-from weir.bookie.reading import Reader
+from weir.bookie.reader import Reader
 from weir.bookie.settings import BookieSettings
 from weir.bookie.space import BookieState, SpaceMonitor, StateBox
-from weir.bookie.stats import BookieStats
 from weir.bookie.store import Store
+from weir.bookie.write_cache import Batch
+from weir.model.diagnosis import Loss
 from weir.model.errors import (
     BookieBusyError,
     BookieError,
@@ -30,22 +35,123 @@ from weir.model.errors import (
     BookieUnavailableError,
     DiskError,
     EntryCorruptError,
+    EntryLogMissingError,
+    FileMissingError,
     LedgerFencedError,
     NoSuchEntryError,
     NoSuchLedgerError,
 )
-from weir.model.ids import Buffer, EntryId, LedgerId
-from weir.model.loss import Loss
-from weir.model.reading import ReadResult
-from weir.runtime.accepted_losses import record_accepted
-from weir.runtime.end_file import EndFile, load_end_record
-from weir.runtime.interfaces import FileLock, Runtime
+from weir.model.ids import NO_ENTRY, Buffer, EntryId, LedgerId
+from weir.model.ledger import ReadResult
+from weir.runtime.interfaces import Disk, FileLock, Runtime
+from weir.runtime.loss_records import EndFile, load_end_record, record_accepted
 from weir.runtime.tasks import TaskScope
-from weir.wire.checkpoint import Checkpoint, Position
-from weir.wire.journal import RecordKind
+from weir.wire.bookie_files import Checkpoint, Position, RecordKind
+from weir.wire.checksum import crc32c
+from weir.wire.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES
 from weir.wire.metadata import Cookie
 
+#: The entry header (`weir.wire.entry`) up to the last-add-confirmed.
+_ENTRY = Struct("<IIQQq")
+
+
+def checked_batch(ledger_id: LedgerId, entries: Sequence[tuple[EntryId, Buffer]]) -> Batch:
+    """The entries as a batch that owns its bytes; EntryCorruptError if one is not what it is said to be. What is
+    journaled is whole: damage on the way here is found here, while the writer still has the entry."""
+    owned: list[tuple[EntryId, Buffer]] = []
+    total, highest, last = 0, NO_ENTRY, NO_ENTRY
+    unpack = _ENTRY.unpack_from
+    for entry_id, data in entries:
+        if type(data) is not bytes:
+            data = _owned(data)
+        size = len(data)
+        if size < HEADER_BYTES or size > HEADER_BYTES + MAX_PAYLOAD_BYTES:
+            raise EntryCorruptError(f"entry {entry_id} of ledger {ledger_id} has {size} bytes")
+        crc, length, owner, number, confirmed = unpack(data)
+        if owner != ledger_id or number != entry_id or length != size - HEADER_BYTES:
+            raise EntryCorruptError(f"entry {number} of ledger {owner} came as entry {entry_id} of {ledger_id}")
+        if crc32c(memoryview(data)[4:]) != crc:
+            raise EntryCorruptError(f"entry {entry_id} of ledger {ledger_id} came damaged")
+        if confirmed > highest:  # noqa: PLR1730 - a call per entry would cost more than all the rest
+            highest = confirmed
+        if entry_id > last:  # noqa: PLR1730
+            last = entry_id
+        total += size
+        owned.append((entry_id, data))
+    return Batch(ledger_id, owned, total, highest, last)
+
+
+def _owned(data: Buffer) -> Buffer:
+    """Bytes that are worth keeping in the write cache: a small slice must not keep a large buffer alive."""
+    if isinstance(data, memoryview) and 2 * data.nbytes >= memoryview(data.obj).nbytes:
+        return data
+    return bytes(data)
+
+
+@dataclass(frozen=True, slots=True)
+class BookieStats:
+    """Numbers for people and graphs."""
+
+    state: BookieState
+    ledgers: int
+    fenced_ledgers: int
+    queued_bytes: int
+    journal_writes: int
+    journal_bytes: int
+    write_cache_bytes: int
+    write_cache_entries: int
+    read_cache_bytes: int
+    read_cache_hits: int
+    read_cache_misses: int
+    flushes: int
+    logs: int
+    log_bytes: int
+    live_bytes: int
+    removed_logs: int
+    rewritten_bytes: int
+    damaged_logs: int
+    #: Entries known to be damaged now; entries that were and are whole again; indexes that were made anew.
+    damaged_entries: int
+    healed_entries: int
+    mended_indexes: int
+    free_bytes: int
+    polls: int
+
+
 log = logging.getLogger(__name__)
+
+
+async def settle_names(disk: Disk, layout: Layout) -> None:
+    """A process that was killed may have left names that only the page cache has: nothing may be built on them
+    before they would survive power loss, too."""
+    for folder in (layout.logs, layout.journal, layout.root):
+        await disk.sync_dir(folder)
+
+
+async def remove_leftovers(disk: Disk, layout: Layout, checkpoint: Checkpoint) -> None:
+    """Files that a crash left behind: logs that no checkpoint came to name, or names no more."""
+    named = dict.fromkeys(checkpoint.logs)
+    names = await disk.list(layout.logs)
+    paths = [layout.log_file(number) for number in log_ids(names) if number not in named]
+    paths += [layout.index_file(number) for number in index_ids(names) if number not in named]
+    paths += [f"{layout.logs}/{name}" for name in names if name.endswith(TEMPORARY_SUFFIX)]
+    paths += [f"{layout.root}/{name}" for name in await disk.list(layout.root) if name.endswith(TEMPORARY_SUFFIX)]
+    for path in paths:
+        log.info("removing %s, which a crash left behind", path)
+        await disk.remove(path)
+
+
+async def load_logs(disk: Disk, layout: Layout, checkpoint: Checkpoint, *, store: Store, files: LogFiles) -> None:
+    """Every log that the checkpoint names, oldest first; an EntryLogMissingError if one is not there."""
+    for number in checkpoint.logs:
+        try:
+            written = await load_log(disk, layout, number)
+        except FileMissingError as missing:
+            raise EntryLogMissingError(
+                f"the checkpoint names {layout.log_file(number)}, which is gone"
+            ) from missing
+        store.load_log(written)
+        files.add(number, written.pages_offset)
 
 
 class Bookie:

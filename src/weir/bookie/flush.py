@@ -4,17 +4,17 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from weir.bookie.cache import Generation
-from weir.bookie.journal_files import JournalFiles
-from weir.bookie.layout import Layout
-from weir.bookie.log_files import LogFiles
-from weir.bookie.log_writer import LogWriter, WrittenLog
+from weir.bookie.entry_log_writer import LogWriter, WrittenLog
+from weir.bookie.entry_logs import LogFiles
+from weir.bookie.folder import Layout
+from weir.bookie.journal import JournalFiles
 from weir.bookie.settings import FlushSettings
 from weir.bookie.store import Store
+from weir.bookie.write_cache import Generation
 from weir.model.errors import DiskError, FileMissingError
 from weir.model.ids import Buffer, EntryId
 from weir.runtime.interfaces import Clock, Disk, Runtime
-from weir.wire.checkpoint import Position
+from weir.wire.bookie_files import Position
 
 log = logging.getLogger(__name__)
 

@@ -4,18 +4,16 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from weir.bookie.layout import Layout, journal_sequences
-from weir.bookie.replay import Case, CheckpointSide, Ending, decide
-from weir.bookie.small_files import insist
+from weir.bookie.folder import Layout, insist, journal_sequences
+from weir.bookie.journal_endings import Case, CheckpointSide, Ending, decide
+from weir.model.diagnosis import Loss
 from weir.model.errors import FileMissingError, JournalCorruptError, WireError
-from weir.model.loss import Loss
 from weir.runtime.interfaces import Disk, File
-from weir.wire.checkpoint import Position
-from weir.wire.end_record import EndRecord
-from weir.wire.journal import (
+from weir.wire.bookie_files import (
     BLOCK_BYTES,
     HEADER_BYTES,
     MAGIC,
+    Position,
     RecordHeader,
     RecordKind,
     Start,
@@ -23,6 +21,7 @@ from weir.wire.journal import (
     decode_start,
     verify_body,
 )
+from weir.wire.end_record import EndRecord
 
 log = logging.getLogger(__name__)
 
@@ -209,7 +208,7 @@ async def first_record(disk: Disk, path: str, sequence: int) -> Start | None:
 
 
 class JournalReplay:
-    """All files from the checkpoint on, oldest first, each judged by the table of `weir.bookie.replay`."""
+    """All files from the checkpoint on, oldest first, each judged by the table of `weir.bookie.journal_endings`."""
 
     def __init__(
         self,

@@ -2,15 +2,37 @@
 
 The cookie ties a bookie id to one disk for good. Without it, a bookie that comes back with an empty disk would
 deny entries that it had acknowledged, and a recovery would believe it and cut the ledger short.
+
+Whether the metadata is as new as a bookie's disk: ids of ledgers come from a counter that never goes back.
+
+The counter is durable before an id of its block is used. So a disk that holds a higher id than the counter has
+given out proves that the metadata lost its end (or is another cluster's); to go on would give ids out a second
+time, and the bookie would take what it holds for deleted.
+
+Ledgers that a bookie still holds although the metadata no longer knows them.
+
+Deleting a ledger deletes its metadata first and then asks each bookie; one that was down then would keep it for
+ever. So each bookie compares what it holds with the metadata from time to time.
 """
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from weir.meta import keys
 from weir.meta.interfaces import ABSENT, Lease, MetaStore
-from weir.model.errors import BookieCookieError, MetaConflictError, MetaError
+from weir.model.diagnosis import Loss
+from weir.model.errors import (
+    BookieCookieError,
+    BookieError,
+    DiskError,
+    LedgersUnknownError,
+    MetaConflictError,
+    MetaError,
+)
+from weir.model.ids import LedgerId
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
 from weir.wire.metadata import BookieInfo, Cookie, decode_cookie, encode_bookie_info, encode_cookie
@@ -122,3 +144,81 @@ class Registration:
             key, other = other, key
         await self._meta.put(key, encode_bookie_info(self._info), lease=lease)
         await self._meta.delete(other)
+
+
+#: No counter gives out more ids at a time.
+_LARGEST_BLOCK = 1000
+
+
+async def counts_ledgers(meta: MetaStore) -> bool:
+    """Whether ids come from the counter here: not yet, or not where a client of bookies chooses its own."""
+    return await meta.get(keys.LEDGER_COUNTER) is not None
+
+
+async def check_ledger_ids(meta: MetaStore, highest: LedgerId) -> None:
+    """LedgersUnknownError if the disk holds a ledger (`highest`) that the metadata has not made yet."""
+    given_out = await _counter(meta, keys.LEDGER_COUNTER)
+    if highest > given_out:
+        raise LedgersUnknownError(
+            f"the disk holds ledger {highest}, but the metadata has given out ids up to {given_out} only: its end"
+            " is missing, with every topic, ledger and position that was made or changed since"
+        )
+
+
+async def pass_lost_ids(meta: MetaStore, highest: LedgerId, *, lost_changes: int | None) -> list[Loss]:
+    """Move the counters past everything that lost metadata may have given out; what that shows to be lost.
+    `lost_changes`: at least so many changes of the metadata are known to be gone; None if it is whole."""
+    losses = []
+    given_out = await _counter(meta, keys.LEDGER_COUNTER)
+    if highest > given_out:
+        what = (
+            f"ledgers {given_out + 1} to {highest} are on the disk, and unknown to the metadata; they are deleted"
+        )
+        losses.append(Loss(keys.LEDGER_COUNTER, what))
+    if losses or lost_changes is not None:
+        margin = (1 + (lost_changes or 0)) * _LARGEST_BLOCK
+        await _advance(meta, keys.LEDGER_COUNTER, max(given_out, highest) + margin)
+        await _advance(meta, keys.PRODUCER_COUNTER, await _counter(meta, keys.PRODUCER_COUNTER) + margin)
+    return losses
+
+
+async def _counter(meta: MetaStore, key: str) -> int:
+    found = await meta.get(key)
+    return 0 if found is None else int(found.value)
+
+
+async def _advance(meta: MetaStore, key: str, value: int) -> None:
+    while True:
+        found = await meta.get(key)
+        if found is not None and int(found.value) >= value:
+            return
+        try:
+            await meta.put(key, str(value).encode(), expect=ABSENT if found is None else found.version)
+            return
+        except MetaConflictError:
+            continue  # someone else moved it: see how far
+
+
+class Collects(Protocol):
+    """The part of a bookie that is asked here; it asks for the live ledgers after it listed its own."""
+
+    async def collect(self, live_ledgers: Callable[[], Awaitable[Collection[LedgerId]]]) -> int: ...
+
+
+async def live_ledgers(meta: MetaStore) -> list[LedgerId]:
+    """Every ledger that the metadata has."""
+    listing = await meta.list(keys.LEDGERS)
+    return [keys.ledger_id_of(item.key) for item in listing.items]
+
+
+async def watch_for_orphans(bookie: Collects, meta: MetaStore, clock: Clock, *, interval_s: float) -> None:
+    """Have the bookie delete its orphans from time to time; a failure waits for the next time."""
+    while True:
+        await clock.sleep(interval_s)
+        try:
+            deleted = await bookie.collect(lambda: live_ledgers(meta))
+        except (MetaError, BookieError, DiskError) as failure:
+            log.warning("could not look for deleted ledgers: %s", failure)
+            continue
+        if deleted:
+            log.info("%d ledgers that the metadata no longer has were deleted", deleted)

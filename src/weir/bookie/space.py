@@ -4,7 +4,7 @@ import asyncio
 import logging
 from enum import Enum
 
-from weir.bookie.journal_files import JournalFiles
+from weir.bookie.journal import JournalFiles
 from weir.bookie.settings import SpaceSettings
 from weir.model.errors import DiskError
 from weir.runtime.interfaces import Runtime

@@ -1,22 +1,182 @@
-"""The bookie's state, changed only by journal records, in their order: the same code commits and replays."""
+"""The bookie's state, changed only by journal records, in their order: the same code commits and replays.
+
+What a bookie knows of each ledger beside its entries: fenced or not, last-add-confirmed, who waits for it.
+
+Deleted ledgers that some log still holds: remembered until the last such log is gone.
+"""
 
 import asyncio
 
-from weir.bookie.cache import Batch, WriteCache
-from weir.bookie.checkpoints import save_checkpoint
+from pyroaring import BitMap64
+
 from weir.bookie.damage import Damages
-from weir.bookie.index import Index
+from weir.bookie.entry_index import Index
+from weir.bookie.entry_log_writer import WrittenLog
+from weir.bookie.folder import Layout, save_checkpoint
 from weir.bookie.journal import FormingRecord
-from weir.bookie.layout import Layout
-from weir.bookie.ledgers import LedgerTable
-from weir.bookie.log_writer import WrittenLog
-from weir.bookie.tombstones import Tombstones
-from weir.model.ids import EntryId, LedgerId
+from weir.bookie.write_cache import Batch, WriteCache
+from weir.model.check import check
+from weir.model.ids import NO_ENTRY, EntryId, LedgerId
 from weir.runtime.interfaces import Disk
-from weir.wire.checkpoint import Checkpoint, Position
+from weir.wire.bookie_files import (
+    Checkpoint,
+    Position,
+    RecordHeader,
+    RecordKind,
+    Run,
+    decode_ledgers,
+    split_entries,
+)
 from weir.wire.entry import last_confirmed_of
-from weir.wire.entrylog import Run
-from weir.wire.journal import RecordHeader, RecordKind, decode_ledgers, split_entries
+
+
+class LedgerTable:
+    """Plain state. A ledger is known once it has a last-add-confirmed; a fence may stand for an unknown one."""
+
+    def __init__(self, gone: bytes = b"") -> None:
+        #: Deleted ledgers. Their ids are never given out again, and a writer that has not heard of its ledger's
+        #: deletion must get no acknowledgement for what nobody will ever read: the fence outlives the ledger.
+        self._gone = BitMap64.deserialize(gone) if gone else BitMap64()
+        self._confirmed: dict[LedgerId, EntryId] = {}
+        self._fenced: dict[LedgerId, None] = {}
+        #: Fences on their way to the journal: in force already, and whatever is committed before them.
+        self._fencing: dict[LedgerId, int] = {}
+        self._waiting: dict[LedgerId, dict[asyncio.Future[bool], None]] = {}
+        self.waiters = 0
+
+    def is_known(self, ledger_id: LedgerId) -> bool:
+        return ledger_id in self._confirmed
+
+    def is_fenced(self, ledger_id: LedgerId) -> bool:
+        return ledger_id in self._fenced or ledger_id in self._fencing
+
+    def is_gone(self, ledger_id: LedgerId) -> bool:
+        return ledger_id in self._gone
+
+    def highest_gone(self) -> LedgerId:
+        """The highest id of a deleted ledger, or 0."""
+        return LedgerId(self._gone.max()) if self._gone else LedgerId(0)
+
+    def gone(self) -> bytes:
+        """The deleted ledgers as a checkpoint keeps them."""
+        self._gone.run_optimize()
+        return self._gone.serialize() if self._gone else b""
+
+    def is_fenced_durably(self, ledger_id: LedgerId) -> bool:
+        return ledger_id in self._fenced
+
+    def last_confirmed(self, ledger_id: LedgerId) -> EntryId:
+        return self._confirmed.get(ledger_id, NO_ENTRY)
+
+    def fenced(self) -> list[LedgerId]:
+        return sorted(self._fenced)
+
+    def raise_confirmed(self, ledger_id: LedgerId, last_confirmed: EntryId) -> None:
+        """An entry or a hint brought a last-add-confirmed: it never goes back."""
+        known = self._confirmed.get(ledger_id)
+        if known is None or last_confirmed > known:
+            self._confirmed[ledger_id] = last_confirmed
+            if ledger_id in self._waiting:
+                self._wake(ledger_id, for_good=False)
+
+    def hint_confirmed(self, ledger_id: LedgerId, last_confirmed: EntryId) -> None:
+        """The same, without making a ledger known that nobody here asks for."""
+        if ledger_id in self._confirmed or ledger_id in self._waiting:
+            self.raise_confirmed(ledger_id, last_confirmed)
+
+    def begin_fence(self, ledger_id: LedgerId) -> None:
+        """Refuse adds from now on, though the fence is not durable yet; ended by `end_fence`."""
+        self._fencing[ledger_id] = self._fencing.get(ledger_id, 0) + 1
+
+    def end_fence(self, ledger_id: LedgerId) -> None:
+        self._fencing[ledger_id] -= 1
+        if not self._fencing[ledger_id]:
+            del self._fencing[ledger_id]
+
+    def fence(self, ledger_id: LedgerId) -> None:
+        self._fenced[ledger_id] = None
+        self._wake(ledger_id, for_good=True)
+
+    def refuse(self, ledger_id: LedgerId) -> None:
+        """Take no more adds of a ledger that is about to be deleted: one that came later would outlive it."""
+        self._gone.add(ledger_id)
+
+    def forget(self, ledger_id: LedgerId) -> None:
+        """The ledger was deleted."""
+        self._confirmed.pop(ledger_id, None)
+        self._fenced.pop(ledger_id, None)
+        self._gone.add(ledger_id)
+        self._wake(ledger_id, for_good=True)
+
+    def wait(self, ledger_id: LedgerId) -> "asyncio.Future[bool]":
+        """False when the ledger's last-add-confirmed moved, True when it was fenced or deleted. To be given back
+        with `stop_waiting`."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(ledger_id, {})[future] = None
+        self.waiters += 1
+        return future
+
+    def stop_waiting(self, ledger_id: LedgerId, future: "asyncio.Future[bool]") -> None:
+        self.waiters -= 1
+        check(self.waiters >= 0, "who waits for a ledger stops once")
+        waiting = self._waiting.get(ledger_id)
+        if waiting is not None:
+            waiting.pop(future, None)
+            if not waiting:
+                del self._waiting[ledger_id]
+
+    def wake_all(self) -> None:
+        """The bookie closes: nobody waits on."""
+        for ledger_id in list(self._waiting):
+            self._wake(ledger_id, for_good=True)
+
+    def _wake(self, ledger_id: LedgerId, *, for_good: bool) -> None:
+        for future in self._waiting.pop(ledger_id, ()):
+            if not future.done():
+                future.set_result(for_good)
+
+
+class Tombstones:
+    """A tombstone says: entries of this ledger in logs up to that one are dead. A ledger that a recovery adds to
+    after its deletion is alive in later logs, until the next look for orphans."""
+
+    def __init__(self) -> None:
+        self._through: dict[LedgerId, int] = {}
+        self._held_by: dict[int, list[LedgerId]] = {}
+        self._logs: dict[LedgerId, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._through)
+
+    def bury(self, ledger_id: LedgerId, through_log: int) -> None:
+        self._through[ledger_id] = max(through_log, self._through.get(ledger_id, 0))
+
+    def is_dead(self, ledger_id: LedgerId, log: int) -> bool:
+        return log <= self._through.get(ledger_id, 0)
+
+    def found(self, ledger_id: LedgerId, log: int) -> None:
+        """The log holds entries of the dead ledger."""
+        self._held_by.setdefault(log, []).append(ledger_id)
+        self._logs[ledger_id] = self._logs.get(ledger_id, 0) + 1
+
+    def log_removed(self, log: int) -> None:
+        for ledger_id in self._held_by.pop(log, ()):
+            self._logs[ledger_id] -= 1
+            if not self._logs[ledger_id]:
+                del self._logs[ledger_id]
+
+    def all(self) -> list[tuple[LedgerId, int]]:
+        """Everything that is remembered, sorted."""
+        return sorted(self._through.items())
+
+    def needed(self, being_written: list[int]) -> list[tuple[LedgerId, int]]:
+        """What a checkpoint must name, sorted; the rest is forgotten. A log that is being written may turn out to
+        hold entries of any ledger that was deleted since it was begun."""
+        oldest = min(being_written, default=None)
+        for ledger_id, through in list(self._through.items()):
+            if ledger_id not in self._logs and (oldest is None or oldest > through):
+                del self._through[ledger_id]
+        return sorted(self._through.items())
 
 
 class Store:

@@ -8,14 +8,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from weir.bookie import log_scan
-from weir.bookie.checkpoints import load_checkpoint
-from weir.bookie.doubts import Doubts
-from weir.bookie.identity import read_cookie
+from weir.bookie import entry_log_scan
+from weir.bookie.damage import Doubts
+from weir.bookie.entry_log_scan import LogWindow, Stretch
+from weir.bookie.folder import (
+    Layout,
+    index_ids,
+    journal_sequences,
+    load_checkpoint,
+    log_ids,
+    read_cookie,
+    read_small,
+)
 from weir.bookie.journal_scan import JournalReplay
-from weir.bookie.layout import Layout, index_ids, journal_sequences, log_ids
-from weir.bookie.log_window import LogWindow, Stretch
-from weir.bookie.small_files import read_small
 from weir.model.errors import (
     BookieCookieError,
     DiskError,
@@ -25,12 +30,19 @@ from weir.model.errors import (
     WireError,
 )
 from weir.model.ids import Buffer, EntryId, LedgerId
-from weir.runtime.end_file import load_end_record
 from weir.runtime.interfaces import Disk, File, Runtime
-from weir.wire import journal
-from weir.wire.checkpoint import Checkpoint, Position, decode_checkpoint
+from weir.runtime.loss_records import load_end_record
+from weir.wire import bookie_files
+from weir.wire.bookie_files import (
+    PAGE_BYTES,
+    ROWS_PER_PAGE,
+    Checkpoint,
+    IndexHeader,
+    Position,
+    Row,
+    decode_checkpoint,
+)
 from weir.wire.entry import HEADER_BYTES, entry_key, entry_size, last_confirmed_of, verify_entry
-from weir.wire.entrylog import PAGE_BYTES, ROWS_PER_PAGE, IndexHeader, Row
 from weir.wire.metadata import Cookie
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -223,7 +235,7 @@ class _Surveyor:
         begin, end = stretch.offset, stretch.offset + stretch.size
         named = [(ledger_id, row.entry_id, row.offset) for ledger_id, row in rows if begin <= row.offset < end]
         if not named and not rows:
-            hidden = log_scan.hidden_entries(stretch, before, after)
+            hidden = entry_log_scan.hidden_entries(stretch, before, after)
             named = [(each.ledger_id, each.entry_id, each.offset) for each in hidden if each.entry_id >= 0]
         if not named:
             self._damage(path, begin, f"{stretch.size} bytes: {stretch.damage}")
@@ -244,7 +256,7 @@ class _Surveyor:
         """What the index says, page by page; nothing of what is damaged in it."""
         path = self._layout.index_file(number)
         try:
-            header, runs = await log_scan.read_own_index(self._disk, self._layout, number)
+            header, runs = await entry_log_scan.read_own_index(self._disk, self._layout, number)
         except UnknownVersionError:
             raise
         except (WireError, DiskError) as bad:
@@ -268,7 +280,7 @@ class _Surveyor:
 
     async def _page(self, file: File, header: IndexHeader, page: int, rows: dict[int, Row]) -> None:
         try:
-            found = await log_scan.read_page(file, header, page)
+            found = await entry_log_scan.read_page(file, header, page)
         except WireError as bad:
             what = f"{bad.what}; Weir makes the index anew from the log by itself"
             self._damage(file.path, header.pages_offset + page * PAGE_BYTES, what)
@@ -279,11 +291,11 @@ class _Surveyor:
     # --- the journal --------------------------------------------------------------------------------------------
 
     async def _journal(self) -> None:
-        records: list[tuple[journal.RecordKind, bytes]] = []
+        records: list[tuple[bookie_files.RecordKind, bytes]] = []
 
-        def keep(header: journal.RecordHeader, body: memoryview) -> None:
+        def keep(header: bookie_files.RecordHeader, body: memoryview) -> None:
             self._found.journal_records += 1
-            if header.kind is journal.RecordKind.ENTRIES:
+            if header.kind is bookie_files.RecordKind.ENTRIES:
                 records.append((header.kind, bytes(body)))
 
         position = await self._journal_begin()
@@ -297,7 +309,7 @@ class _Surveyor:
             self._damage(self._layout.journal, 0, failed.what)
         for _, body in records:
             self._found.bytes_read += len(body)
-            for _, _, data in journal.split_entries(body):
+            for _, _, data in bookie_files.split_entries(body):
                 await self._whole(data)
         for path, offset, what in replay.stops:
             self._damage(path, offset, what)
@@ -314,7 +326,7 @@ class _Surveyor:
         try:
             async with _opened(self._disk, path) as file:
                 end = await _record_end(file, offset)
-                async for stretch, data in _walk(file, offset + journal.HEADER_BYTES, end):
+                async for stretch, data in _walk(file, offset + bookie_files.HEADER_BYTES, end):
                     if stretch.damage is None:
                         await self._whole(data)
                     elif stretch.entry_id >= 0:
@@ -325,11 +337,11 @@ class _Surveyor:
 
 async def _record_end(file: File, offset: int) -> int:
     """Where a bad record's bytes end: at the next header, and before the zeros that fill it up."""
-    size, at = await file.size(), offset + journal.BLOCK_BYTES
+    size, at = await file.size(), offset + bookie_files.BLOCK_BYTES
     while at < size:
         window = await file.read_at(at, _CHUNK_BYTES)
-        marks = range(4, len(window), journal.BLOCK_BYTES)
-        found = next((mark for mark in marks if window[mark : mark + 4] == journal.MAGIC), None)
+        marks = range(4, len(window), bookie_files.BLOCK_BYTES)
+        found = next((mark for mark in marks if window[mark : mark + 4] == bookie_files.MAGIC), None)
         if found is not None:
             at += found - 4
             break

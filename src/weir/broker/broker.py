@@ -5,22 +5,21 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from weir.broker.access.revoking import Revoking
-from weir.broker.api import BrokerFlows, Bundles, HalfCheckers, Identity, Owner, TopicStats
-from weir.broker.bundles.sole import SoleBundles
+from weir.broker.api.broker import BrokerFlows, Owner
+from weir.broker.api.cluster import Bundles
+from weir.broker.api.security import Identity
+from weir.broker.api.stats import TopicStats
+from weir.broker.api.topics import HalfCheckers
 from weir.broker.context import BrokerContext
-from weir.broker.half.marks import HalfTopics, HasHalf
+from weir.broker.metadata.topic_lists import check_size
 from weir.broker.ports import Authenticator, Claim, Ownership, Registry
-from weir.broker.registry.listing import check_size
-from weir.broker.topic.deletions import Deletions
-from weir.broker.topic.opening import AnyTopic, open_topic
-from weir.broker.topic.overviews import Overviews
-from weir.broker.topic.passing import LeftLedgers, PassOn
-from weir.broker.topic.topic import BrokerTopic, stream_name
-from weir.broker.upkeep.idle_topics import IdleTopics
-from weir.broker.upkeep.leftovers import Leftovers
-from weir.broker.upkeep.maintenance import Maintenance
-from weir.broker.upkeep.unused_topics import UnusedTopics
+from weir.broker.prepared.marked_topics import HalfTopics, HasHalf
+from weir.broker.standalone import SoleBundles
+from weir.broker.topics.lifecycle import LeftLedgers, PassOn
+from weir.broker.topics.topic import AnyTopic, BrokerTopic, open_topic, stream_name
+from weir.broker.topics.topic_deletion import Deletions
+from weir.broker.topics.topic_overviews import Overviews
+from weir.broker.upkeep.background_tasks import IdleTopics, Leftovers, Maintenance, Revoking, UnusedTopics
 from weir.meta import keys
 from weir.model.errors import (
     NamespaceNotFoundError,
@@ -33,11 +32,9 @@ from weir.model.errors import (
 from weir.model.ids import LedgerId
 from weir.model.registry import SYSTEM_NAMESPACE, BrokerInfo, TopicRecord
 from weir.model.topics import NamespaceName, TopicName
-from weir.runtime.log_context import log_about
-from weir.runtime.tasks import TaskScope
-from weir.runtime.turns import Turns
-from weir.stream.left import Left
-from weir.stream.taking import take_ahead
+from weir.runtime.tasks import TaskScope, Turns, log_about
+from weir.stream.chain import take_ahead
+from weir.stream.handover import Left
 
 log = logging.getLogger(__name__)
 

@@ -1,37 +1,86 @@
-"""What all topics of a broker share."""
+"""What all topics of a broker share.
+
+Which members of consumer groups have which partitions: told by groups, asked by stats and by upkeep.
+
+Members of a group fetch by themselves, so a topic never sees them as consumers; it asks here.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weir.broker.api import BrokerFlows, Guard
-from weir.broker.dead_letters.routes import LetterGate
-from weir.broker.dispatch.consumer_limit import ConsumerLimit
-from weir.broker.groups.assigned import GroupMembers
-from weir.broker.half.checkers import LiveCheckers
-from weir.broker.ports import (
-    Holding,
-    NoQueueRules,
-    NoSchemas,
-    NoTiering,
-    OpenGuard,
-    QueueRulesSource,
-    Schemas,
-    TieringSource,
-    TransactionGate,
-)
+from weir.broker.api.broker import BrokerFlows
+from weir.broker.api.consumers import ConsumerLimit
+from weir.broker.api.security import Guard
+from weir.broker.api.stats import ConsumerStats
+from weir.broker.ports import Holding, LetterGate, QueueRulesSource, Schemas, TieringSource, TransactionGate
+from weir.broker.prepared.decision_checks import LiveCheckers
 from weir.broker.settings import BrokerSettings
-from weir.broker.trace.log import TraceLog
-from weir.broker.trace.spans import SpanMemory
-from weir.broker.tracing import Tracing
+from weir.broker.standalone import NoQueueRules, NoSchemas, NoTiering, OpenGuard
+from weir.broker.trace.spans import SpanMemory, Tracing
+from weir.broker.trace.trace_log import TraceLog
 from weir.model.batch import Batch, BatchFormat
-from weir.model.topics import TopicName
-from weir.runtime import Runtime
-from weir.runtime.byte_budget import ByteBudget
+from weir.model.topics import TopicName, plain_name
+from weir.runtime.budgets import ByteBudget
+from weir.runtime.interfaces import Runtime
 from weir.stream.context import StreamContext
 from weir.stream.log import Stream
-from weir.stream.state import StateLog
-from weir.wire.formats import FORMATS, Format, Keyed, Keys
+from weir.stream.state_log import StateLog
+from weir.wire.formats.format import Format, Keyed, Keys
+from weir.wire.formats.table import FORMATS
+
+#: A member as stats show it, and the partitions that it was given.
+Share = tuple[ConsumerStats, Sequence[TopicName]]
+
+
+class GroupMembers:
+    """One for all topics of a broker."""
+
+    def __init__(self) -> None:
+        #: Members by their ids, by the group, by the partition that they have.
+        self._by_part: dict[TopicName, dict[str, dict[str, ConsumerStats]]] = {}
+        self._parts: dict[str, dict[str, Sequence[TopicName]]] = {}
+
+    def of(self, part: TopicName, group: str) -> tuple[ConsumerStats, ...]:
+        """The members of the group that have this partition now; `group`: its plain name."""
+        return self.on(part).get(group, ())
+
+    def on(self, part: TopicName) -> Mapping[str, tuple[ConsumerStats, ...]]:
+        """Every group that has given this partition to somebody, by its plain name, and to whom: groups of several
+        tenants that have one name share its subscription."""
+        found: dict[str, tuple[ConsumerStats, ...]] = {}
+        for group, members in self._by_part.get(part, {}).items():
+            name = plain_name(group)
+            found[name] = (*found.get(name, ()), *members.values())
+        return found
+
+    def set(self, group: str, shares: Iterable[Share]) -> None:
+        """From now on the group's work is divided like this, and in no other way."""
+        self.change(group, list(self._parts.get(group, ())), shares)
+
+    def change(self, group: str, gone: Iterable[str], came: Iterable[Share]) -> None:
+        """Members of the group are gone (by their ids), and these have come; the others have what they had."""
+        for member_id in gone:
+            self._remove(group, member_id)
+        for member, parts in came:
+            if not parts:
+                continue
+            self._parts.setdefault(group, {})[member.name] = parts
+            for part in parts:
+                self._by_part.setdefault(part, {}).setdefault(group, {})[member.name] = member
+
+    def _remove(self, group: str, member_id: str) -> None:
+        members = self._parts.get(group, {})
+        for part in dict.fromkeys(members.pop(member_id, ())):
+            groups = self._by_part[part]
+            del groups[group][member_id]
+            if not groups[group]:
+                del groups[group]
+            if not groups:
+                del self._by_part[part]
+        if not members:
+            self._parts.pop(group, None)
+
 
 _COMPACTIONS = 2
 _COPIES = 2

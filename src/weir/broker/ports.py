@@ -1,20 +1,23 @@
-"""What topics and the broker ask of the registry, the guards, the schemas and ownership, as small interfaces.
+"""Where dead letters can go: exchanges and queues of a namespace, and topics of any, whichever broker has them.
+
+What topics and the broker ask of the registry, the guards, the schemas and ownership, as small interfaces.
 
 Each has a form that allows everything and remembers nothing but names, for a broker on its own and for tests.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol
 
-from weir.broker.api import Identity, Owner, SchemaData
+from weir.broker.api.broker import Owner
+from weir.broker.api.queues import NamespaceExchanges, Queue
+from weir.broker.api.schemas import SchemaData
+from weir.broker.api.security import Identity
 from weir.model.batch import Batch, HeldId, Origin, Stamp
-from weir.model.errors import NotOwnerError, TopicNotFoundError, WeirError
-from weir.model.policies import DEFAULT_POLICIES, Policies
+from weir.model.errors import WeirError
+from weir.model.policies import Policies, TieringRules
 from weir.model.queues import QueueRules
-from weir.model.registry import SYSTEM_NAMESPACE, Action, BrokerInfo, TopicRecord, system_record
-from weir.model.tiering import TieringRules
+from weir.model.registry import BrokerInfo, TopicRecord
 from weir.model.topics import NamespaceName, TopicName
 from weir.model.transactions import Fate
 
@@ -63,7 +66,7 @@ class Holding(Protocol):
 
 
 class Registry(Protocol):
-    """What `weir.broker.registry.registry.Registry` offers, as far as topics need it."""
+    """What `weir.broker.metadata.registry.Registry` offers, as far as topics need it."""
 
     @property
     def policies_revision(self) -> tuple[int, int]:
@@ -151,7 +154,7 @@ class Ownership(Protocol):
 
 
 class GateKeeper(Protocol):
-    """What `weir.broker.transactions.shard_set.TransactionShards` offers, as far as topics need it."""
+    """What `weir.broker.transactions.transaction_shards.TransactionShards` offers, as far as topics need it."""
 
     def admit(self, stamp: Stamp, topic: TopicName) -> int | WeirError | None:
         """Whether a producer may begin to write to the topic in a transaction, as far as it can be told at once:
@@ -203,157 +206,57 @@ class PartsElsewhere(Protocol):
         """Have it closed and its messages deleted, by whoever has it; NotOwnerError if that is nobody else."""
 
 
-class NothingElsewhere:
-    """Fills `PartsElsewhere` for a broker on its own."""
+class LetterRoutes(Protocol):
+    """As a sender in one namespace sees them."""
 
-    async def check_unused(self, part: TopicName) -> None:
-        raise NotOwnerError(f"there is no other broker to ask about {part}")
+    async def exchanges(self) -> NamespaceExchanges: ...
 
-    async def erase(self, part: TopicName) -> None:
-        raise NotOwnerError(f"there is no other broker to delete {part}")
+    async def target(self, name: str) -> Queue:
+        """Whoever has it. QueueNotFoundError."""
 
-
-class OpenGuard:
-    """Everyone may do everything."""
-
-    revision = 0
-
-    async def change(self, seen: int) -> int:
-        never: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        return await never
-
-    def check(
-        self, role: str, topic: TopicName, action: Action | None, *, subscription: str | None = None
-    ) -> None:
-        pass
-
-    def check_configure(self, role: str, topic: TopicName) -> None:
-        pass
-
-    def check_policies(self, role: str, namespace: NamespaceName) -> None:
-        pass
-
-    def check_listing(self, role: str, namespace: NamespaceName) -> None:
-        pass
-
-    def check_admin(self, role: str, namespace: NamespaceName) -> None:
-        pass
-
-    def check_stored_target(self, source: TopicName, target: TopicName) -> None:
-        pass
+    async def topic(self, name: TopicName, *, create: bool) -> Queue:
+        """A topic, or a partition of one, as a queue: what is sent there waits for the queue's consumers, whoever
+        else reads it. QueueNotFoundError if it is not there and shall not be made."""
 
 
-class NoSchemas:
-    async def for_producer(self, topic: TopicName, schema: SchemaData | None, *, role: str = "") -> bytes:
-        return b""
+class RouteSource(Protocol):
+    """Knows the queues of every namespace."""
 
-    async def for_consumer(self, topic: TopicName, schema: SchemaData | None, *, role: str = "") -> None:
-        pass
-
-    async def purge(self, topic: TopicName) -> None:
-        pass
+    async def open(self, namespace: NamespaceName) -> LetterRoutes:
+        """NamespaceNotFoundError."""
 
 
-class NoTiering:
-    """Every ledger stays."""
+class LetterGate:
+    """Topics have it before the queues are there to which letters go; until then they wait."""
 
-    def of(self, topic: TopicName) -> TieringRules | None:
-        return None
+    def __init__(self) -> None:
+        self._source: RouteSource | None = None
 
-    async def look(self, topic: TopicName) -> TieringRules | None:
-        return None
+    def lead_to(self, source: RouteSource) -> None:
+        self._source = source
 
+    def routes(self, namespace: NamespaceName) -> LetterRoutes:
+        """As senders of the namespace see them."""
+        return _Routes(self, namespace)
 
-class NoQueueRules:
-    """Every topic is a plain queue."""
-
-    _plain = QueueRules()
-
-    def of(self, topic: TopicName) -> QueueRules:
-        return self._plain
-
-
-class _ForEver:
-    held = True
-    epoch = 0
+    async def open(self, namespace: NamespaceName) -> LetterRoutes:
+        if self._source is None:
+            raise WeirError("the broker has no queues yet", hint="try again")
+        return await self._source.open(namespace)
 
 
-class SoleOwner:
-    """This broker serves every topic."""
+class _Routes:
+    """Fills `LetterRoutes`: looked for each time, as namespaces come and go."""
 
-    def __init__(self, listeners: Mapping[str, str] | None = None) -> None:
-        self._owner = Owner(True, listeners or {}, "sole", 0)
+    def __init__(self, gate: LetterGate, namespace: NamespaceName) -> None:
+        self._gate = gate
+        self._namespace = namespace
 
-    async def own(self, topic: TopicName) -> Claim:
-        return _ForEver()
+    async def exchanges(self) -> NamespaceExchanges:
+        return await (await self._gate.open(self._namespace)).exchanges()
 
-    async def owner(self, topic: TopicName) -> Owner:
-        return self._owner
+    async def target(self, name: str) -> Queue:
+        return await (await self._gate.open(self._namespace)).target(name)
 
-    def owner_now(self, topic: TopicName) -> Owner:
-        return self._owner
-
-    def owners_now(self, topic: TopicName, partitions: Sequence[int]) -> list[Owner]:
-        return [self._owner] * len(partitions)
-
-    def brokers(self) -> list[BrokerInfo]:
-        return [BrokerInfo(self._owner.broker_id, "", self._owner.listeners)]
-
-    def former_brokers(self) -> list[BrokerInfo]:
-        return []
-
-
-class PlainRegistry:
-    """Topics come to be when they are asked for; one set of policies for all."""
-
-    def __init__(self, policies: Policies | None = None) -> None:
-        self._policies = (policies or Policies()).over(DEFAULT_POLICIES)
-        self._topics: dict[TopicName, TopicRecord] = {}
-        self.policies_revision = (0, 0)
-
-    def set(self, policies: Policies) -> None:
-        """Other policies from now on."""
-        self.policies_revision = (self.policies_revision[0] + 1, 0)
-        self._policies = policies.over(self._policies)
-
-    def policies(self, where: TopicName) -> Policies:
-        return self._policies
-
-    async def ensure_topic(self, name: TopicName, *, create: bool = True) -> TopicRecord:
-        if name.namespace == SYSTEM_NAMESPACE:
-            return system_record(name)
-        found = self._topics.get(name.base)
-        if found is None:
-            if not create:
-                raise TopicNotFoundError(f"there is no topic {name}")
-            found = self._topics[name.base] = TopicRecord(name.base)
-        return found
-
-    async def confirm_topic(self, name: TopicName) -> TopicRecord | None:
-        return system_record(name) if name.namespace == SYSTEM_NAMESPACE else self._topics.get(name.base)
-
-    async def doom_topic(self, name: TopicName) -> TopicRecord:
-        found = await self.ensure_topic(name, create=False)
-        doomed = self._topics[name.base] = replace(found, deleting=True)
-        return doomed
-
-    async def forget_topic(self, doomed: TopicRecord) -> None:
-        if self._topics.get(doomed.name) == doomed:
-            del self._topics[doomed.name]
-
-    async def doomed_topics(self) -> list[TopicName]:
-        return [record.name for record in self._topics.values() if record.deleting]
-
-    def hold_topic(self, name: TopicName) -> None:
-        """All are."""
-
-    def let_go_of_topic(self, name: TopicName) -> None:
-        """It stays."""
-
-    async def look_policies(self, topic: TopicName) -> Policies:
-        return self._policies
-
-    async def topic_names(
-        self, namespace: NamespaceName, *, pattern: str | None = None
-    ) -> AsyncIterator[list[TopicName]]:
-        yield [topic for topic in self._topics if topic.namespace == namespace]
+    async def topic(self, name: TopicName, *, create: bool) -> Queue:
+        return await (await self._gate.open(self._namespace)).topic(name, create=create)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weir.cli.examples import examples
+from weir.cli.command import examples
 from weir.cli.output import Column, Output, done
 from weir.cli.remote import Remote, remote_options
-from weir.cli.values import parse_span_ms
-from weir.model.connectors import ConnectorWanted
+from weir.model.definitions import ConnectorWanted
 from weir.model.errors import ConfigError, ConnectorNotFoundError, NetworkError, RunnerBusyError, TopicClosedError
+from weir.model.moments import parse_span_ms
 
 if TYPE_CHECKING:
-    from weir.client.blocking import Access
+    from weir.client.admin import Access
     from weir.client.connectors import DefinedConnector
     from weir.connect.definitions import Definition
     from weir.connect.runner import Runner
@@ -269,8 +269,8 @@ def run(
 ) -> None:
     """Run the connectors: one process does it for all of them, as a superuser where there are tokens."""
     from weir.client.connectors import runner as asked_runner
+    from weir.client.weir_cluster import Place
     from weir.connect import runner as runners
-    from weir.connect.place import Place
 
     logging.getLogger("weir").setLevel(logging.INFO)
     if debug:

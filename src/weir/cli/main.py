@@ -6,7 +6,7 @@ import sys
 import click
 
 from weir import __version__
-from weir.cli.lazy import Lazy, LazyGroup
+from weir.cli.command import Lazy, LazyGroup
 from weir.model.errors import ConfigError, SparkJvmError, WeirError
 
 #: Exit codes: what was asked could not be done; it could not be understood.
@@ -16,68 +16,58 @@ FAILED, MISUSED = 1, 2
 @click.group(
     cls=LazyGroup,
     lazy={
-        "backup": Lazy("weir.cli.operating.backup:backup", "Copy a data folder, while it runs or not."),
-        "bookie": Lazy("weir.cli.cluster.bookie:bookie", "Run a storage node, or look into its files."),
-        "broker": Lazy("weir.server.node_commands:broker", "Run a broker of a cluster."),
-        "cluster": Lazy(
-            "weir.cli.cluster.cluster:cluster", "Run a cluster on this machine, and look after any cluster."
-        ),
+        "backup": Lazy("weir.cli.data_folder:backup", "Copy a data folder, while it runs or not."),
+        "bookie": Lazy("weir.cli.bookie:bookie", "Run a storage node, or look into its files."),
+        "broker": Lazy("weir.server.commands.nodes:broker", "Run a broker of a cluster."),
+        "cluster": Lazy("weir.cli.cluster:cluster", "Run a cluster on this machine, and look after any cluster."),
         "completion": Lazy("weir.cli.completion:completion", "Complete commands and names in a shell."),
-        "config": Lazy("weir.server.config.command:config", "Show and explain the settings of weir up."),
+        "config": Lazy("weir.server.commands.config:config", "Show and explain the settings of weir up."),
         "connect": Lazy(
             "weir.cli.connect:connect",
             "Carry records between topics and PostgreSQL, files, S3, HTTP and other clusters.",
         ),
-        "consume": Lazy("weir.cli.messages.consume:consume", "Print the messages of a topic."),
+        "consume": Lazy("weir.cli.consume:consume", "Print the messages of a topic."),
         "demo": Lazy("weir.server.demo.tour:demo", "Show what Weir does, on this machine."),
-        "doctor": Lazy("weir.cli.operating.doctor:doctor", "Check what Weir and Spark need on this machine."),
-        "functions": Lazy("weir.cli.functions.command:functions", "Deploy and run Python functions of messages."),
-        "groups": Lazy(
-            "weir.cli.groups.command:groups", "List, describe and reset consumer groups and subscriptions."
-        ),
-        "half": Lazy("weir.cli.messages.half:half", "Commit and roll back messages that are prepared."),
-        "held": Lazy("weir.cli.messages.held:held", "List and cancel messages that wait for their moment."),
-        "replay": Lazy("weir.cli.spark.replay:replay", "Deliver messages again that a query picks, each once."),
-        "lake": Lazy(
-            "weir.cli.spark.lake:lake", "Keep topics as Iceberg tables in a folder or an S3-compatible store."
-        ),
-        "ledger": Lazy(
-            "weir.cli.cluster.ledger:ledger", "Look at replicated ledgers, read, check and repair them."
-        ),
-        "messages": Lazy("weir.cli.messages.find:messages", "Find stored messages by their key."),
+        "doctor": Lazy("weir.cli.doctor:doctor", "Check what Weir and Spark need on this machine."),
+        "functions": Lazy("weir.cli.functions:functions", "Deploy and run Python functions of messages."),
+        "groups": Lazy("weir.cli.groups:groups", "List, describe and reset consumer groups and subscriptions."),
+        "half": Lazy("weir.cli.prepared_messages:half", "Commit and roll back messages that are prepared."),
+        "held": Lazy("weir.cli.delayed_messages:held", "List and cancel messages that wait for their moment."),
+        "replay": Lazy("weir.cli.replay:replay", "Deliver messages again that a query picks, each once."),
+        "lake": Lazy("weir.cli.lake:lake", "Keep topics as Iceberg tables in a folder or an S3-compatible store."),
+        "ledger": Lazy("weir.cli.ledger:ledger", "Look at replicated ledgers, read, check and repair them."),
+        "messages": Lazy("weir.cli.stored_messages:messages", "Find stored messages by their key."),
         "namespaces": Lazy(
-            "weir.cli.topics.namespaces:namespaces", "List, create and delete namespaces, and set their policies."
+            "weir.cli.namespaces:namespaces", "List, create and delete namespaces, and set their policies."
         ),
-        "peek": Lazy("weir.cli.messages.peek:peek", "Show what waits for a subscription, and leave it there."),
+        "peek": Lazy("weir.cli.stored_messages:peek", "Show what waits for a subscription, and leave it there."),
         "pipeline": Lazy(
-            "weir.cli.spark.pipeline:pipeline",
+            "weir.cli.pipeline:pipeline",
             "Run Spark's declarative pipelines with topics as sources and sinks.",
         ),
-        "produce": Lazy("weir.cli.messages.produce:produce", "Send messages to a topic."),
-        "restore": Lazy("weir.cli.operating.backup:restore", "Put a copy of a data folder back."),
+        "produce": Lazy("weir.cli.produce:produce", "Send messages to a topic."),
+        "restore": Lazy("weir.cli.data_folder:restore", "Put a copy of a data folder back."),
         "salvage": Lazy(
-            "weir.cli.operating.verify:salvage_command",
+            "weir.cli.data_folder:salvage_command",
             "Save what can be read of a damaged data folder into a new one.",
         ),
-        "schemas": Lazy(
-            "weir.cli.topics.schemas:schemas", "Show, upload, check and delete the schemas of a topic."
-        ),
-        "sql": Lazy("weir.cli.spark.sql:sql", "Query topics and define streams with SQL on Spark."),
-        "storage": Lazy("weir.server.node_commands:storage", "Serve the storage of one folder to brokers."),
-        "streams": Lazy("weir.cli.spark.streams:streams", "Run and list the streams that SQL has defined."),
+        "schemas": Lazy("weir.cli.schemas:schemas", "Show, upload, check and delete the schemas of a topic."),
+        "sql": Lazy("weir.cli.sql:sql", "Query topics and define streams with SQL on Spark."),
+        "storage": Lazy("weir.server.commands.nodes:storage", "Serve the storage of one folder to brokers."),
+        "streams": Lazy("weir.cli.streams:streams", "Run and list the streams that SQL has defined."),
         "subscriptions": Lazy(
-            "weir.cli.topics.subscriptions:subscriptions",
+            "weir.cli.subscriptions:subscriptions",
             "List, create, move and delete the subscriptions of a topic.",
         ),
-        "tenants": Lazy("weir.cli.topics.tenants:tenants", "List, create, change and delete tenants."),
-        "tls": Lazy("weir.cli.operating.tls:tls", "Make certificates for TLS, and look after them."),
-        "token": Lazy("weir.cli.operating.token:token", "Make keys and tokens, and look into tokens."),
-        "top": Lazy("weir.cli.operating.top:top", "Watch a broker: rates, what waits, the busiest topics."),
-        "topics": Lazy("weir.cli.topics.topics:topics", "List, create, look into, and delete topics."),
-        "trace": Lazy("weir.cli.messages.trace:trace", "Show what became of a message."),
-        "up": Lazy("weir.server.up_command:up", "Run a whole Weir on this machine."),
+        "tenants": Lazy("weir.cli.namespaces:tenants", "List, create, change and delete tenants."),
+        "tls": Lazy("weir.cli.tls:tls", "Make certificates for TLS, and look after them."),
+        "token": Lazy("weir.cli.token:token", "Make keys and tokens, and look into tokens."),
+        "top": Lazy("weir.cli.top:top", "Watch a broker: rates, what waits, the busiest topics."),
+        "topics": Lazy("weir.cli.topics:topics", "List, create, look into, and delete topics."),
+        "trace": Lazy("weir.cli.trace:trace", "Show what became of a message."),
+        "up": Lazy("weir.server.commands.up:up", "Run a whole Weir on this machine."),
         "verify": Lazy(
-            "weir.cli.operating.verify:verify", "Check every checksum in a data folder, and say what is lost."
+            "weir.cli.data_folder:verify", "Check every checksum in a data folder, and say what is lost."
         ),
     },
     epilog="""

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weir.client.admin import join
-from weir.client.blocking import Access, ask
-from weir.client.runners import RunnerLease
-from weir.model.connectors import Connector, ConnectorProgress, ConnectorWanted
+from weir.client.admin import Access, ask, join
+from weir.client.definition_runner import RunnerLease
+from weir.model.definitions import Connector, ConnectorProgress, ConnectorWanted
 from weir.model.errors import (
     ConnectorExistsError,
     ConnectorNotFoundError,

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from weir.client.admin import join
-from weir.client.blocking import Access, ask
-from weir.client.runners import RunnerLease
+from weir.client.admin import Access, ask, join
+from weir.client.definition_runner import RunnerLease
+from weir.model.definitions import Function, FunctionStats, FunctionWanted
 from weir.model.errors import WireError
-from weir.model.functions import Function, FunctionStats, FunctionWanted
 from weir.model.topics import NamespaceName, TopicName
 
 _RUNNER = RunnerLease("function-runner")

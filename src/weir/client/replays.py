@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from weir.client.admin import join
-from weir.client.blocking import Access, ask
+from weir.client.admin import Access, ask, join
+from weir.model.definitions import Replay, ReplayState
 from weir.model.errors import ReplayNotFoundError, WireError
-from weir.model.replays import Replay, ReplayState
 from weir.model.topics import TopicName
 
 

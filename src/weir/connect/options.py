@@ -1,12 +1,73 @@
-"""Which types of sources and sinks there are, and the options of each: files are checked against this table."""
+"""Which types of sources and sinks there are, and the options of each: files are checked against this table.
 
+Secrets by reference: a variable or a file of the machine that runs the connector; never shown, never kept.
+
+Spans of time and sizes as files write them: `500ms`, `5s`, `1min`, `2h`, `64MB`.
+"""
+
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from weir.connect.secrets import Secret
-from weir.connect.spans import parse_bytes, parse_ms
 from weir.model.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """`{ env = "NAME" }` or `{ file = "/path" }`."""
+
+    kind: str
+    name: str
+
+    @classmethod
+    def read(cls, where: str, value: Any) -> "Secret":
+        if isinstance(value, dict) and len(value) == 1:
+            kind, name = next(iter(value.items()))
+            if kind in ("env", "file") and isinstance(name, str) and name:
+                return cls(kind, name)
+        raise ConfigError(
+            f"{where} is a secret, which is not written into a definition",
+            hint='name where it is: { env = "NAME" } or { file = "/path" }, on the machine that runs it',
+        )
+
+    def reveal(self) -> str:
+        """ConfigError if it is not there."""
+        if self.kind == "env":
+            found = os.environ.get(self.name)
+            if found is None:
+                raise ConfigError(
+                    f"the variable {self.name} is not set", hint="set it where weir connect run runs"
+                )
+            return found
+        try:
+            return Path(self.name).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as failure:
+            raise ConfigError(f"the secret's file cannot be read: {failure}") from None
+
+
+def reveal(secret: "Secret | None") -> str | None:
+    return None if secret is None else secret.reveal()
+
+
+_SPANS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZES = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+
+
+def parse_ms(text: str) -> int | None:
+    """None if it is no span."""
+    found = re.fullmatch(r"(\d+)\s*(ms|s|min|h|d)", text.strip())
+    return None if found is None else int(found[1]) * _SPANS[found[2]]
+
+
+def parse_bytes(text: str) -> int | None:
+    """None if it is no size above zero."""
+    found = re.fullmatch(r"(\d+)\s*([kmg]i?)?b?", text.strip().lower())
+    size = 0 if found is None else int(found[1]) * _SIZES[found[2] or ""]
+    return size or None
+
 
 #: Of each kind, how it is written.
 _KINDS = {

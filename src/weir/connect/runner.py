@@ -1,4 +1,7 @@
-"""The one process that runs connectors, each in a thread: it does what definitions say, and tells how it goes."""
+"""The one process that runs connectors, each in a thread: it does what definitions say, and tells how it goes.
+
+From a definition to the task that does it; a type's module is imported when it is needed.
+"""
 
 import logging
 import os
@@ -6,17 +9,61 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from uuid import uuid4
 
 from weir.client import connectors as rest
 from weir.client.connectors import DefinedConnector
+from weir.client.kafka.cluster import Cluster
+from weir.client.schemas import kafka_name
+from weir.client.sink_epochs import forget
+from weir.client.weir_cluster import Place
 from weir.connect.definitions import Definition, check_update, parse, short_name
-from weir.connect.place import Place
+from weir.connect.reader import forget_group
 from weir.connect.task import Job, Status, Task
-from weir.connect.tasks import clean_up, make_task
-from weir.model.connectors import Connector, ConnectorProgress, ConnectorWanted
+from weir.connect.writer import delete_topic, positions_topic
+from weir.model.definitions import Connector, ConnectorProgress, ConnectorWanted
 from weir.model.errors import BrokerError, NetworkError, NotAuthorisedError, TopicClosedError, WeirError
+
+_CLASSES = {"postgresql": "Postgresql", "files": "Files", "http": "Http", "kafka": "Kafka", "pulsar": "Pulsar"}
+
+
+def make_task(job: Job) -> Task:
+    """ConfigError if it cannot be done as it is defined."""
+    definition = job.definition
+    spark = definition.options.get("engine") == "spark"
+    module = import_module(f"weir.connect.{definition.side}s.{'spark_' if spark else ''}{definition.type}")
+    name = f"{'Spark' if spark else ''}{_CLASSES[definition.type]}{definition.side.capitalize()}"
+    kind: Callable[[Job], Task] = getattr(module, name)
+    return kind(job)
+
+
+def clean_up(job: Job) -> None:
+    """Leave nothing of a connector that was removed but what it carried: no positions, no subscription."""
+    if job.definition.side == "sink":
+        forget_group(job)
+        if job.definition.type == "kafka":
+            _forget_there(job)
+        if job.option("start") != "latest":
+            return
+    with Cluster(job.place.kafka) as cluster:
+        delete_topic(cluster, kafka_name(positions_topic(job)))
+    if job.definition.side == "source" and job.definition.options.get("engine") == "spark":
+        from weir.connect.connectors.spark_files import sink_id
+
+        with suppress(WeirError):
+            forget(job.place.access, sink_id(job))
+
+
+def _forget_there(job: Job) -> None:
+    """Positions in another cluster; one that is away keeps them, by a name that nobody else has."""
+    from weir.connect.connectors.kafka import other_kafka, positions_there
+
+    with suppress(WeirError), Cluster(other_kafka(job)) as cluster:
+        delete_topic(cluster, positions_there(job))
+
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from weir.connect.secrets import reveal
+from weir.connect.options import reveal
 from weir.connect.task import Job
+from weir.model.diagnosis import install_command
 from weir.model.errors import ConfigError, ConnectorError
-from weir.model.installation import install_command
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Store:
         if self.local:
             return [f"{self.root}/{one.path}" for one in files]
         try:
-            from weir.spark.lake.gateway import gateway
+            from weir.spark.lake.webhdfs import gateway
         except ImportError as missing:
             raise ConfigError(
                 f'engine = "spark" reads S3 by a part of the lake: {missing}',
@@ -222,7 +222,7 @@ def _sync(path: str) -> None:
 def path_of_spark(address: str, root: str) -> str:
     """Below `root`, by the address that Spark has for a file: of an object, that of the gateway."""
     if address.startswith("webhdfs:"):
-        from weir.spark.lake.gateway import file_behind
+        from weir.spark.lake.webhdfs import file_behind
 
         path = file_behind(address).partition("://")[2]
     else:

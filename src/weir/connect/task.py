@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from weir.client.weir_cluster import Place
 from weir.connect.definitions import Definition
-from weir.connect.place import Place
 from weir.model.ids import Buffer
 
 

@@ -1,4 +1,7 @@
-"""The console as routes: who comes in, what a page answers, and its files."""
+"""The console as routes: who comes in, what a page answers, and its files.
+
+What the console needs of the process that it runs in, and no admin call tells.
+"""
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,18 +11,54 @@ from importlib.resources import files
 from urllib.parse import quote
 
 from weir.admin.context import AdminContext
-from weir.admin.http import Request, Response
-from weir.admin.refusals import status_of
-from weir.admin.routing import Call, RefusedError, Route
-from weir.admin.server import Authenticate
 from weir.console.calls import AdminCalls
-from weir.console.parts import ConsoleParts
+from weir.console.rendering import Templates
 from weir.console.sampler import Sampler
-from weir.console.session import COOKIE, SESSION_S, Session, Sessions, cookie, from_our_page
-from weir.console.templating import Templates
-from weir.console.view import HTML, SECURITY_HEADERS, View, form_of, with_cookies
+from weir.console.view import (
+    COOKIE,
+    HTML,
+    SECURITY_HEADERS,
+    SESSION_S,
+    Session,
+    Sessions,
+    View,
+    cookie,
+    form_of,
+    from_our_page,
+    with_cookies,
+)
 from weir.model.errors import NotAuthenticatedError, WeirError
 from weir.model.topics import TopicName
+from weir.rest.http import Request, Response
+from weir.rest.responses import status_of
+from weir.rest.routes import Call, RefusedError, Route
+from weir.rest.server import Authenticate
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """Bytes of the disk that the data folder is on. `low_water`: with less free, nothing new is taken."""
+
+    free: int
+    total: int
+    low_water: int = 0
+
+
+async def _no_disk() -> DiskSpace | None:
+    """The data is elsewhere."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleParts:
+    #: Shared by all brokers of the cluster: 32 bytes that seal sessions.
+    session_key: bytes
+    disk: Callable[[], Awaitable[DiskSpace | None]] = _no_disk
+    #: Makes a token for a role, good for so many seconds (None: for ever); None where no key to sign is here.
+    make_token: Callable[[str, int | None], str] | None = None
+    #: How many connections each protocol has now.
+    connections: Callable[[], Sequence[tuple[str, int]]] = tuple
+
 
 SIGN_IN = "/console/signin"
 _STATIC = {
@@ -80,7 +119,7 @@ class Console:
 
     def tabs(self, role: str) -> list[tuple[str, str, str]]:
         """(key, URL, label) of the pages that this role may have something to see on."""
-        from weir.console.pages.all import tabs
+        from weir.console.pages.menu import tabs
 
         return tabs(self, role)
 
@@ -91,7 +130,7 @@ class Console:
 
     def routes(self) -> list[Route]:
         """For the server: pages and files."""
-        from weir.console.pages.all import page_routes
+        from weir.console.pages.menu import page_routes
 
         found = [self._route(page) for page in page_routes(self)]
         found.append(Route("GET", "/console/static/{file}", "A file.", self._static, open=True, tag="console"))

@@ -11,12 +11,12 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from weir.admin.answers import answered, response
 from weir.admin.context import AdminContext
-from weir.admin.http import Request, Response
-from weir.admin.routing import RefusedError, Route, Router
 from weir.model.errors import NotOwnerError, PeerError, WeirError
-from weir.wire.peer.administration import AdminCall
+from weir.rest.http import Request, Response
+from weir.rest.responses import answered, response
+from weir.rest.routes import RefusedError, Route, Router
+from weir.wire.peer.calls import AdminCall
 
 _HERE = "the console"
 

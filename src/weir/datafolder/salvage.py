@@ -1,6 +1,11 @@
 """Saves what can be read of a damaged data folder into a new one, which is whole: offsets, subscriptions,
 schemas and policies as they were, and where something is lost an entry that says so, as readers of a damaged
-disk would see it."""
+disk would see it.
+
+What a damaged metadata store no longer knows and the ledgers themselves tell: topics without a record get
+one, and ledgers with messages that belong to no topic any more become topics of their own, in the namespace
+`public/salvaged`.
+"""
 
 import asyncio
 import json
@@ -8,25 +13,111 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from weir.bookie.bookie import Bookie
+from weir.bookie.folder import write_small
 from weir.bookie.settings import BookieSettings, JournalSettings, SpaceSettings
-from weir.bookie.small_files import write_small
 from weir.bookie.survey import Batch, Progress
-from weir.datafolder.adopting import adopt, closed_ledger
-from weir.datafolder.chart import Role
 from weir.datafolder.folder import DataFolder, is_empty, stopped
-from weir.datafolder.report import report_fields
-from weir.datafolder.survey import FolderSurvey, LostRange, survey_folder
+from weir.datafolder.ledger_owners import FoundLedger, LedgerUse, Role, topic_of_stream
+from weir.datafolder.survey import FolderSurvey, LostRange, report_fields, survey_folder
 from weir.ledger.losses import LostRun, decode_runs, encode_runs, merged
 from weir.meta import keys
+from weir.meta.embedded_log import write_store
 from weir.meta.interfaces import Versioned
-from weir.meta.new_store import write_store
 from weir.meta.survey import MetaSurvey, survey_meta
+from weir.model.diagnosis import SALVAGED as LOSS_SALVAGED
 from weir.model.errors import ConfigError, WireError
 from weir.model.ids import BookieId, EntryId, LedgerId
-from weir.model.loss import SALVAGED
+from weir.model.ledger import Fragment, LedgerMetadata, LedgerState, Quorum
+from weir.model.registry import SYSTEM_NAMESPACE, Namespace, Tenant, TopicRecord
+from weir.model.stream import Chain, Span
+from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.interfaces import Runtime
 from weir.wire.entry import encode_entry, encode_lost_entry
 from weir.wire.metadata import Cookie, decode_ledger, encode_cookie, encode_ledger
+from weir.wire.registry import encode_namespace, encode_tenant, encode_topic
+from weir.wire.stream import encode_chain
+
+SALVAGED = NamespaceName("public", "salvaged")
+#: Messages from before 2001 or after 2100 are none: what looks like them is something else.
+_PLAUSIBLE_MS = range(978_307_200_000, 4_102_444_800_000)
+
+
+def adopt(report: FolderSurvey, items: dict[str, Versioned], bookie_id: BookieId) -> None:
+    """Complete the metadata, and name in the report what was adopted."""
+    version = report.meta.revision + 1
+
+    def put(key: str, value: bytes) -> None:
+        items[key] = Versioned(key, value, version)
+
+    gone = _deleted(report)
+    for ledger_id, found in sorted(report.found.ledgers.items()):
+        if ledger_id in report.chart.uses or ledger_id in gone:
+            continue
+        if ledger_id in report.chart.ledgers or not _holds_messages(found):
+            continue
+        stream = f"{SALVAGED}/ledger-{ledger_id}"
+        chain = _chain(ledger_id, found)
+        put(keys.stream(stream), encode_chain(chain))
+        put(keys.ledger(ledger_id), encode_ledger(closed_ledger(ledger_id, found.runs[-1].last, bookie_id)))
+        report.chart.chains[stream] = chain
+        report.chart.uses[ledger_id] = LedgerUse(ledger_id, stream, Role.MESSAGES, chain.spans[0])
+        report.adopted.append(f"persistent://{stream}: messages whose topic is not known any more")
+    for topic, partitions in _without_record(report, items).items():
+        put(keys.topic(topic), encode_topic(TopicRecord(topic, partitions)))
+        if topic.namespace != SALVAGED:
+            report.adopted.append(f"{topic}: its policies and properties are lost")
+        if keys.namespace(topic.namespace) not in items:
+            put(keys.namespace(topic.namespace), encode_namespace(Namespace(topic.namespace)))
+        if keys.tenant(topic.namespace.tenant) not in items:
+            put(keys.tenant(topic.namespace.tenant), encode_tenant(Tenant(topic.namespace.tenant)))
+
+
+def closed_ledger(ledger_id: LedgerId, last: int, bookie_id: BookieId) -> LedgerMetadata:
+    """A ledger with one copy that ends here."""
+    return LedgerMetadata(
+        ledger_id,
+        Quorum(),
+        (Fragment(EntryId(0), (bookie_id,)),),
+        LedgerState.CLOSED,
+        EntryId(last),
+    )
+
+
+def _deleted(report: FolderSurvey) -> set[int]:
+    """Ledgers that were deleted, and whose bytes are not collected yet."""
+    checkpoint = report.bookie.checkpoint
+    if checkpoint is None:
+        return set()
+    return {ledger_id for ledger_id, _ in checkpoint.deleted}
+
+
+def _holds_messages(found: FoundLedger) -> bool:
+    """Whether its entries are batches, all of them, and follow one another."""
+    runs = found.runs
+    plausible = found.first_ms in _PLAUSIBLE_MS and found.last_ms in _PLAUSIBLE_MS
+    return bool(runs) and plausible and all(run.base >= 0 and run.end > run.base for run in runs)
+
+
+def _chain(ledger_id: LedgerId, found: FoundLedger) -> Chain:
+    first = found.runs[0]
+    begin = max(0, first.base - first.first)
+    span = Span(ledger_id, begin, found.runs[-1].end, found.bytes, found.first_ms, found.last_ms)
+    return Chain(spans=(span,), start_offset=first.base)
+
+
+def _without_record(report: FolderSurvey, items: dict[str, Versioned]) -> dict[TopicName, int]:
+    """Topics that have messages and no record, with their partitions as far as these are known."""
+    found: dict[TopicName, int] = {}
+    for stream, chain in report.chart.chains.items():
+        topic = topic_of_stream(stream)
+        if topic is None or chain.doomed is not None or topic.namespace == SYSTEM_NAMESPACE:
+            continue
+        if keys.topic(topic) in items:
+            continue
+        partitions = 0 if topic.partition is None else topic.partition + 1
+        found[topic.base] = max(found.get(topic.base, 0), partitions)
+    return found
+
 
 REPORT_NAME = "salvage.json"
 _USUAL_BOOKIE = BookieId("local")
@@ -100,7 +191,7 @@ class _Salvage:
     async def _fill(self, report: FolderSurvey) -> None:
         """Something in the place of each entry that is lost: its twin, or that it is lost."""
         for lost in report.losses:
-            ledger_id, why = LedgerId(lost.ledger_id), SALVAGED + lost.cause
+            ledger_id, why = LedgerId(lost.ledger_id), LOSS_SALVAGED + lost.cause
             for first in range(lost.first_entry, lost.last_entry + 1, _MARKERS_AT_ONCE):
                 last = min(lost.last_entry, first + _MARKERS_AT_ONCE - 1)
                 entries = range(first, last + 1)
@@ -150,7 +241,7 @@ class _Salvage:
         for lost in losses:
             offsets = (lost.first_offset, lost.end_offset)
             base, end = offsets if min(offsets) >= 0 else (-1, -1)
-            now, why = self._runtime.clock.wall_ms(), SALVAGED + lost.cause
+            now, why = self._runtime.clock.wall_ms(), LOSS_SALVAGED + lost.cause
             runs = merged(runs, LostRun(lost.first_entry, lost.last_entry, base, end, now, why))
         return runs
 

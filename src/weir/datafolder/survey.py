@@ -1,19 +1,23 @@
 """One pass over a stopped data folder: what can be read is handed on, what cannot is listed by topic and
-offsets."""
+offsets.
+
+What a survey found, as JSON and in a sentence.
+
+Checks every checksum of a stopped data folder, and says by topic and offsets what is lost.
+"""
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from shlex import quote
+from typing import Any
 
-from weir.bookie.layout import Layout
+from weir.bookie.folder import Layout
 from weir.bookie.survey import Batch, BookieSurvey, FileDamage, Progress, survey
-from weir.datafolder.chart import Chart, LedgerUse, Role, topic_of_stream
-from weir.datafolder.folder import DataFolder
-from weir.datafolder.format import format_path, read_format
-from weir.datafolder.found import UNKNOWN, Found, Hole
+from weir.datafolder.folder import DataFolder, format_path, read_format, stopped
+from weir.datafolder.ledger_owners import UNKNOWN, Chart, Found, Hole, LedgerUse, Role, topic_of_stream
 from weir.ledger.losses import decode_runs
 from weir.meta import keys
-from weir.meta.survey import MetaSurvey
+from weir.meta.survey import MetaSurvey, survey_meta
 from weir.model.errors import FileMissingError, WireError
 from weir.model.ids import LedgerId
 from weir.model.ledger import LedgerState
@@ -267,3 +271,67 @@ def _lost(use: LedgerUse, hole: Hole, cause: str) -> LostRange:
         end,
         cause,
     )
+
+
+def report_fields(report: FolderSurvey) -> dict[str, Any]:
+    """For programs: what was read, what is damaged where, and what is lost of which topic."""
+    return {
+        "folder": report.folder,
+        "whole": report.is_whole,
+        "read": {
+            "topics": len(report.chart.chains),
+            "keys": len(report.meta.items),
+            "ledgers": len(report.chart.ledgers),
+            "entries": report.bookie.entries,
+            "entryLogs": report.bookie.logs,
+            "journalRecords": report.bookie.journal_records,
+            "bytes": report.bookie.bytes_read,
+        },
+        "damages": [{"file": each.path, "offset": each.offset, "what": each.what} for each in report.damages],
+        "remedies": list(report.remedies),
+        "lost": [_lost_fields(lost) for lost in report.losses],
+        "knownLost": [_lost_fields(lost) for lost in report.known],
+        "lostMessages": lost_messages(report),
+        "lostMetadataChanges": report.meta.lost_changes,
+        "positionsBeyondEnd": [
+            {
+                "topic": one.topic,
+                "subscription": one.subscription,
+                "offset": one.offset,
+                "endOffset": one.end_offset,
+            }
+            for one in report.positions
+        ],
+        "adopted": list(report.adopted),
+    }
+
+
+def lost_messages(report: FolderSurvey) -> int:
+    """How many messages at the most, as far as it can be counted."""
+    return sum(lost.messages or 0 for lost in report.losses)
+
+
+def _lost_fields(lost: LostRange) -> dict[str, Any]:
+    fields = asdict(lost)
+    return {
+        "topic": fields["topic"],
+        "partition": fields["partition"],
+        "what": fields["what"],
+        "firstOffset": fields["first_offset"],
+        "endOffset": fields["end_offset"],
+        "messages": lost.messages,
+        "ledger": fields["ledger_id"],
+        "firstEntry": fields["first_entry"],
+        "lastEntry": fields["last_entry"],
+        "cause": fields["cause"],
+    }
+
+
+async def verify_folder(
+    runtime: Runtime, path: str, progress: Progress = lambda _done, _all: None, *, entry_logs: bool = True
+) -> FolderSurvey:
+    """FileLockedError while a Weir runs on it; ConfigError if it is no data folder. Nothing is written. Without
+    `entry_logs` only what a start reads too, and no losses are listed."""
+    async with stopped(runtime, path) as folder:
+        meta = await survey_meta(runtime.disk, folder.meta)
+        return await survey_folder(runtime, folder, meta, progress=progress, entry_logs=entry_logs)

@@ -20,11 +20,11 @@ from typing import IO
 from uuid import uuid4
 
 from weir.client import functions as rest
-from weir.client.blocking import Access
+from weir.client.admin import Access
 from weir.client.functions import Deployed
 from weir.functions.options import from_text
+from weir.model.definitions import Function, FunctionStats, FunctionWanted
 from weir.model.errors import NetworkError, RunnerBusyError, TopicClosedError, WeirError
-from weir.model.functions import Function, FunctionStats, FunctionWanted
 
 log = logging.getLogger(__name__)
 

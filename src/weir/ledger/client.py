@@ -3,22 +3,21 @@
 import asyncio
 import logging
 
-from weir.ledger.bookies import BookieDirectory, Quarantine
-from weir.ledger.context import LedgerContext
-from weir.ledger.hold import WriteHold
-from weir.ledger.idblocks import IdBlocks
+from weir.ledger.bookie_directory import BookieDirectory, Quarantine
+from weir.ledger.context import LedgerContext, Rounds
 from weir.ledger.interfaces import BookiePool
 from weir.ledger.losses import Losses
 from weir.ledger.marks import Marks
-from weir.ledger.placement import choose_ensemble
+from weir.ledger.quorum import choose_ensemble
 from weir.ledger.reader import LedgerReader
 from weir.ledger.records import LedgerRecords
 from weir.ledger.recovery import recover as recover_ledger
 from weir.ledger.replicas import ReplicaReads
-from weir.ledger.rounds import Rounds
 from weir.ledger.settings import LedgerSettings
+from weir.ledger.write_freeze import WriteHold
 from weir.ledger.writer import LedgerWriter
 from weir.meta.interfaces import MetaStore
+from weir.meta.update import IdBlocks
 from weir.model.errors import BookieError, LedgerNotFoundError, MetaError, StorageFullError
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata, Quorum

@@ -1,15 +1,66 @@
-"""Copying what one place of an ensemble should hold of a fragment to a bookie, from the other replicas."""
+"""Copying what one place of an ensemble should hold of a fragment to a bookie, from the other replicas.
 
+Adding entries to one bookie on behalf of a recovery or a repair, with patience for a busy one.
+
+A limit on bytes per second.
+"""
+
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from weir.ledger.adds import recovery_add
 from weir.ledger.context import LedgerContext
-from weir.ledger.throttle import Throttle
-from weir.model.errors import EntryLostError
+from weir.ledger.interfaces import BookiePool
+from weir.model.errors import BookieBusyError, BookieError, BookieUnavailableError, EntryLostError
 from weir.model.ids import BookieId, Buffer, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata, LedgerState, Quorum
+from weir.runtime.interfaces import Clock
 from weir.wire.entry import Entry, encode_entry
+
+
+class Throttle:
+    """Lets bytes through at a rate, by making whoever is ahead of it wait."""
+
+    def __init__(self, clock: Clock, *, bytes_per_s: float) -> None:
+        self._clock = clock
+        self._bytes_per_s = bytes_per_s
+        self._free_at = clock.monotonic()
+
+    async def take(self, size: int) -> None:
+        """Wait until what was let through before is paid for; then let `size` bytes through."""
+        now = self._clock.monotonic()
+        wait_s = self._free_at - now
+        self._free_at = max(self._free_at, now) + size / self._bytes_per_s
+        if wait_s > 0:
+            await self._clock.sleep(wait_s)
+
+
+_BUSY_PAUSE_S = 0.05
+
+
+async def recovery_add(
+    clock: Clock,
+    pool: BookiePool,
+    bookie_id: BookieId,
+    ledger_id: LedgerId,
+    entries: Sequence[tuple[EntryId, Buffer]],
+    *,
+    timeout_s: float,
+) -> BookieError | None:
+    """Store the entries past any fence; answers why not, if not."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    await pool.get(bookie_id).add(ledger_id, entries, recovery=True)
+                    return None
+                except BookieBusyError:
+                    await clock.sleep(_BUSY_PAUSE_S)
+    except TimeoutError:
+        return BookieUnavailableError(f"{bookie_id} did not store entries within {timeout_s} s")
+    except BookieError as failure:
+        return failure
+
 
 #: Called with how many entries and bytes were just copied or checked.
 Progress = Callable[[int, int], None]

@@ -1,6 +1,6 @@
 """What a ledger asks of a bookie, wherever the bookie runs.
 
-`weir.bookie.Bookie` fills this in process by direct call, `weir.ledger.remote.RemoteBookie` over the network;
+`weir.bookie.Bookie` fills this in process by direct call, `weir.ledger.remote_bookie.RemoteBookie` over the network;
 neither imports the other. Every refusal is a `BookieError`; one whose outcome is unknown (lost connection,
 time-out) is a `BookieUnavailableError`.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from weir.model.ids import BookieId, Buffer, EntryId, LedgerId
-from weir.model.reading import ReadResult
+from weir.model.ledger import ReadResult
 
 
 class Bookie(Protocol):

@@ -54,7 +54,7 @@ class LedgerRecords:
             return Record(found.value, found.version)
 
     async def change(self, ledger_id: LedgerId, transform: Transform, known: Record | None = None) -> Record:
-        """Apply a transform (`weir.ledger.transforms`) to the record as it is; returns what it is then. What the
+        """Apply a transform (`weir.ledger.transitions`) to the record as it is; returns what it is then. What the
         transform raises is raised. `known` saves the first read, and may be out of date."""
         key = keys.ledger(ledger_id)
         try:

@@ -11,20 +11,25 @@ Whoever closes first decides, and everyone's decision would be right:
    entry right after denying it, and make it acknowledged (found in BookKeeper with TLA+, its issue 2614).
    One that all who hold it have damaged (LOST, and so twice) may have been acknowledged: it keeps its place.
 4. What was found is written back to whole write sets, then the end is written down.
+
+Writing a recovered tail back to a full write quorum before the ledger is closed over it.
+
+Fencing the last ensemble of a ledger: every bookie is asked until it has answered once.
 """
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 
 from weir.ledger.context import LedgerContext
-from weir.ledger.fencing import Fencing
+from weir.ledger.copying import recovery_add
+from weir.ledger.ensemble import replacements
 from weir.ledger.marks import mark_if_suspect
+from weir.ledger.quorum import Stripes
 from weir.ledger.records import Record
 from weir.ledger.replicas import whole
-from weir.ledger.tail import Answer, Verdict, decide
-from weir.ledger.transforms import begin_recovery, close_recovered
-from weir.ledger.writeback import WriteBack
+from weir.ledger.transitions import Answer, Verdict, begin_recovery, close_recovered, decide
 from weir.model.check import check
 from weir.model.errors import (
     BookieError,
@@ -38,10 +43,141 @@ from weir.model.errors import (
     RecoveryFailedError,
 )
 from weir.model.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
-from weir.model.ledger import LedgerMetadata, LedgerState
+from weir.model.ledger import Fragment, LedgerMetadata, LedgerState
+from weir.runtime.tasks import TaskScope
 from weir.wire.entry import Entry, encode_entry
 
+
+class Fencing:
+    """Who is fenced so far. Bookies that do not answer are asked again until `close()`."""
+
+    def __init__(self, context: LedgerContext, ledger: LedgerMetadata) -> None:
+        self._context = context
+        self._settings = context.settings.recovery
+        self._ledger_id = ledger.ledger_id
+        self._stripes = Stripes(ledger.quorum)
+        self._tasks = TaskScope(f"fence-{ledger.ledger_id}")
+        self._fenced = 0
+        self._confirmed = NO_ENTRY
+        self._moved = asyncio.Event()
+        self._answers: dict[BookieId, asyncio.Task[None]] = {
+            bookie_id: self._tasks.spawn(self._fence(slot, bookie_id), bookie_id)
+            for slot, bookie_id in enumerate(ledger.fragments[-1].bookies)
+        }
+
+    async def covered(self) -> EntryId:
+        """Wait until no write set has an ack quorum of bookies left that would take an add of the writer; answers
+        the highest last-add-confirmed that any of them knew."""
+        while not self._stripes.covered(self._fenced):
+            self._moved.clear()
+            await self._moved.wait()
+        return self._confirmed
+
+    async def fenced(self, bookie_id: BookieId) -> None:
+        """Wait until this bookie is fenced."""
+        await asyncio.shield(self._answers[bookie_id])
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    async def _fence(self, slot: int, bookie_id: BookieId) -> None:
+        confirmed = await self._ask(bookie_id)
+        while confirmed is None:
+            await self._context.runtime.clock.sleep(self._settings.retry_pause_s)
+            confirmed = await self._ask(bookie_id)
+        self._fenced |= 1 << slot
+        self._confirmed = max(self._confirmed, confirmed)
+        self._moved.set()
+
+    async def _ask(self, bookie_id: BookieId) -> EntryId | None:
+        """The last-add-confirmed of the bookie, which is fenced now; None if it did not say so."""
+        try:
+            async with asyncio.timeout(self._settings.request_timeout_s):
+                return await self._context.pool.get(bookie_id).fence(self._ledger_id)
+        except (BookieError, TimeoutError):
+            return None
+
+
 log = logging.getLogger(__name__)
+
+
+class WriteBack:
+    """Adds chunks of the tail to the last ensemble, replacing bookies that fail.
+
+    The replaced ensembles are this recovery's own affair until its closing compare-and-set: another recovery
+    may close first, with its own. The bytes are those of the writer, so that copies of a deposed recoverer can
+    never differ from those of the one that won.
+    """
+
+    def __init__(self, context: LedgerContext, ledger: LedgerMetadata) -> None:
+        self._context = context
+        self._ledger = ledger
+        self._stripes = Stripes(ledger.quorum)
+        self._ensemble = list(ledger.fragments[-1].bookies)
+        #: Places whose bookie failed and could not be replaced; tried again only by replacing.
+        self._failed: dict[int, BookieError] = {}
+        #: Bookies that failed at some time.
+        self.suspects: dict[BookieId, None] = {}
+        #: Where entries live from some recovered entry on, if not where the metadata says.
+        self.fragments: list[Fragment] = []
+
+    async def write(self, chunk: Sequence[tuple[EntryId, Buffer]]) -> None:
+        """Store the chunk on every bookie of its write sets. If some failed and nobody can take their place, an
+        ack quorum of each write set is enough, as it is for the writer."""
+        first = chunk[0][0]
+        held = 0
+        todo = [slot for slot in range(len(self._ensemble)) if slot not in self._failed]
+        while True:
+            for slot, failure in zip(todo, await self._add(todo, chunk), strict=True):
+                if failure is None:
+                    held |= 1 << slot
+                else:
+                    self._fail(slot, failure)
+            if not self._failed:
+                return
+            plan = replacements(self._ensemble, list(self._failed), self._ledger.quorum, self._context)
+            if not plan:
+                break
+            self._change(first, plan)
+            todo = list(plan)
+        if not self._stripes.held(held, first, len(chunk)):
+            said = "; ".join(f"{self._ensemble[slot]}: {failure}" for slot, failure in self._failed.items())
+            raise RecoveryFailedError(
+                f"entry {first} of ledger {self._ledger.ledger_id} and following cannot be written back ({said})"
+            )
+
+    async def _add(
+        self, slots: Sequence[int], chunk: Sequence[tuple[EntryId, Buffer]]
+    ) -> list[BookieError | None]:
+        return await asyncio.gather(*(self._add_to(slot, chunk) for slot in slots))
+
+    async def _add_to(self, slot: int, chunk: Sequence[tuple[EntryId, Buffer]]) -> BookieError | None:
+        share = self._stripes.share(slot, chunk)
+        if not share:
+            return None
+        return await recovery_add(
+            self._context.runtime.clock,
+            self._context.pool,
+            self._ensemble[slot],
+            self._ledger.ledger_id,
+            share,
+            timeout_s=self._context.settings.recovery.request_timeout_s,
+        )
+
+    def _fail(self, slot: int, failure: BookieError) -> None:
+        log.warning(
+            "write-back of ledger %s: %s failed: %s", self._ledger.ledger_id, self._ensemble[slot], failure
+        )
+        self._failed[slot] = failure
+        self.suspects[self._ensemble[slot]] = None
+        self._context.quarantine.put(self._ensemble[slot])
+
+    def _change(self, first: EntryId, plan: dict[int, BookieId]) -> None:
+        for slot, bookie_id in plan.items():
+            self._ensemble[slot] = bookie_id
+            del self._failed[slot]
+        fragment = Fragment(first, tuple(self._ensemble))
+        self.fragments = [*(f for f in self.fragments if f.first_entry < first), fragment]
 
 
 async def recover(context: LedgerContext, ledger_id: LedgerId) -> Record:

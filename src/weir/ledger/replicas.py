@@ -18,7 +18,7 @@ from weir.model.errors import (
     WireError,
 )
 from weir.model.ids import BookieId, EntryId, LedgerId
-from weir.model.reading import ReadResult
+from weir.model.ledger import ReadResult
 from weir.runtime.interfaces import Clock
 from weir.wire.entry import Entry, decode_entry
 

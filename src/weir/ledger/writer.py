@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from weir.ledger.context import LedgerContext
+from weir.ledger.ensemble import Batch, OpenEnsemble, Slot, Window
 from weir.ledger.marks import mark_if_suspect
-from weir.ledger.open_ensemble import OpenEnsemble
 from weir.ledger.quorum import Stripes
 from weir.ledger.records import Record
-from weir.ledger.transforms import close_at
-from weir.ledger.window import Batch, Slot, Window
+from weir.ledger.transitions import close_at
 from weir.model.check import check
 from weir.model.errors import (
     BookieBusyError,
@@ -33,9 +32,8 @@ from weir.model.errors import (
 )
 from weir.model.ids import Buffer, EntryId, LedgerId
 from weir.model.ledger import LedgerMetadata
-from weir.runtime.prompt import PromptFuture
 from weir.runtime.tasks import TaskScope
-from weir.runtime.waiters import Waiters
+from weir.runtime.waiters import PromptFuture, Waiters
 from weir.wire.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_entry
 
 log = logging.getLogger(__name__)

@@ -6,11 +6,11 @@ from urllib.parse import unquote, urlsplit
 from weir.meta.embedded import open_embedded
 from weir.meta.etcd import EtcdMeta, EtcdSettings
 from weir.meta.interfaces import MetaStore
-from weir.meta.memory import MemoryCore, MemoryMeta
-from weir.meta.remote.store import RemoteMeta, RemoteSettings
+from weir.meta.local import MemoryCore, MemoryMeta
+from weir.meta.remote_store import RemoteMeta, RemoteSettings
 from weir.model.errors import ConfigError
-from weir.runtime import Runtime
-from weir.wire.proof import ClusterSecret
+from weir.runtime.interfaces import Runtime
+from weir.wire.node.proof import ClusterSecret
 
 _HINT = "use memory:, file:/path/to/folder, etcd://host:port[,host:port] or weir://host:port"
 _ETCD_PORT = 2379

@@ -3,24 +3,63 @@
 All keys live in memory. A change is acknowledged when it is in the log and the log is synced; many share one
 sync. A leased key's holder lives in this same process, so every leased key found at open belongs to the dead
 and is deleted before anyone can look.
+
+Goes on after an accepted loss: what is left of the metadata becomes a new snapshot, past everything lost.
 """
 
 import math
+from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
-from weir.meta.embedded_files import LOCK_NAME, contents, end_path, remove_quietly
-from weir.meta.embedded_log import EmbeddedLog, EmbeddedSettings, create_log
-from weir.meta.giving_up import go_on_without
+from weir.meta.embedded_log import EmbeddedLog, EmbeddedSettings, create_log, snapshot_parts
+from weir.meta.embedded_recovery import (
+    LOCK_NAME,
+    Losses,
+    Recovered,
+    contents,
+    end_path,
+    given_up_path,
+    log_path,
+    recover,
+    remove_quietly,
+    snapshot_path,
+    write_whole,
+)
 from weir.meta.interfaces import Lease
+from weir.meta.key_space import KeySpace
 from weir.meta.leases import HeldLease
 from weir.meta.local import LocalCore, LocalMeta
-from weir.meta.recovery import Losses, Recovered, recover
-from weir.meta.state import KeySpace
 from weir.model.check import check
 from weir.model.errors import MetaFullError
-from weir.runtime import FileLock, Runtime
-from weir.runtime.end_file import EndFile, load_end_record
+from weir.runtime.interfaces import FileLock, Runtime
+from weir.runtime.loss_records import EndFile, load_end_record, record_accepted
 from weir.wire.end_record import EndRecord
+
+_SLICE = 16
+
+
+async def go_on_without(runtime: Runtime, folder: str, state: KeySpace, losses: Losses) -> None:
+    """Write down what is given up, then the state as of the last revision that anyone was told of: no version is
+    given twice. Until the snapshot has its name, the folder is as short as it was, and refused again."""
+    await record_accepted(runtime, folder, losses.found)
+    revision = max(losses.through, state.revision)
+    blocks, leased = state.view()
+    old = await contents(runtime.disk, folder)
+
+    async def parts() -> AsyncIterator[Sequence[bytes]]:
+        for part in snapshot_parts(runtime.rng.getrandbits(64), revision, blocks, leased, _SLICE):
+            yield part
+
+    for path in [log_path(folder, first) for first in old.logs if first > revision]:
+        await runtime.disk.rename(path, given_up_path(path))
+    await create_log(runtime, folder, revision + 1)
+    await write_whole(runtime.disk, snapshot_path(folder, revision), parts())
+    paths = [log_path(folder, first) for first in old.logs if first <= revision]
+    paths += [snapshot_path(folder, number) for number in old.snapshots if number != revision]
+    for path in paths:
+        await runtime.disk.rename(path, given_up_path(path))
+    await runtime.disk.sync_dir(folder)
+
 
 __all__ = ["EmbeddedMeta", "EmbeddedSettings", "open_embedded"]
 

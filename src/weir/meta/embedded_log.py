@@ -1,23 +1,32 @@
-"""The embedded store's log: many changes share one sync, and a snapshot replaces it when it has grown long."""
+"""The embedded store's log: many changes share one sync, and a snapshot replaces it when it has grown long.
+
+Writes the folder of an embedded metadata store anew: a snapshot of everything, and an empty log behind it.
+"""
 
 import asyncio
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from weir.meta.blocks import BlockView
-from weir.meta.embedded_files import contents, log_path, remove_quietly, snapshot_path, write_whole
-from weir.meta.interfaces import Change
+from weir.meta.embedded_recovery import Recovered, contents, log_path, remove_quietly, snapshot_path, write_whole
+from weir.meta.interfaces import Change, Versioned
+from weir.meta.key_space import BlockView, KeySpace
 from weir.meta.local import LocalCore
-from weir.meta.recovery import Recovered
 from weir.model.errors import DiskError, DiskFullError, MetaFullError, MetaUnavailableError
-from weir.runtime import File, Runtime
-from weir.runtime.end_file import EndFile
+from weir.runtime.interfaces import File, Runtime
+from weir.runtime.loss_records import EndFile
 from weir.runtime.tasks import TaskScope
-from weir.wire.metablock import pack_block
-from weir.wire.metalog import HEADER_BYTES, LOG_MAGIC, SNAPSHOT_MAGIC, FileHeader, encode_header, encode_record
+from weir.wire.metadata_log import (
+    HEADER_BYTES,
+    LOG_MAGIC,
+    SNAPSHOT_MAGIC,
+    FileHeader,
+    encode_header,
+    encode_record,
+    pack_block,
+)
 
 log = logging.getLogger(__name__)
 
@@ -239,7 +248,7 @@ class EmbeddedLog:
             file_id = self._runtime.rng.getrandbits(64)
             for part in snapshot_parts(file_id, revision, blocks, leased, self._settings.snapshot_slice):
                 yield part
-            # A snapshot must not know more than the log: see the table in `weir.meta.recovery`.
+            # A snapshot must not know more than the log: see the table in `weir.meta.embedded_recovery`.
             await self.settled(revision)
 
         try:
@@ -334,3 +343,32 @@ async def create_log(runtime: Runtime, folder: str, first_revision: int) -> int:
 
     await write_whole(runtime.disk, log_path(folder, first_revision), parts())
     return file_id
+
+
+_SLICE = 16
+
+
+async def write_store(runtime: Runtime, folder: str, items: Iterable[Versioned], revision: int) -> list[str]:
+    """A store with these keys, as of a revision that no change of them is above; its files."""
+    state = KeySpace(revision=revision)
+    for item in sorted(items):
+        state.load(item)
+    blocks, leased = state.view()
+    return await write_view(runtime, folder, blocks, leased, revision)
+
+
+async def write_view(
+    runtime: Runtime, folder: str, blocks: Sequence[BlockView], leased: Mapping[str, None], revision: int
+) -> list[str]:
+    """A store with what another's `KeySpace.view` showed at a revision; its files. Without the snapshot, which
+    comes last, the folder is no store."""
+
+    async def parts() -> AsyncIterator[Sequence[bytes]]:
+        for part in snapshot_parts(runtime.rng.getrandbits(64), revision, blocks, leased, _SLICE):
+            yield part
+            await runtime.clock.sleep(0)
+
+    await runtime.disk.make_dirs(folder)
+    await create_log(runtime, folder, revision + 1)
+    await write_whole(runtime.disk, snapshot_path(folder, revision), parts())
+    return [snapshot_path(folder, revision), log_path(folder, revision + 1)]

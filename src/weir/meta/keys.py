@@ -2,7 +2,7 @@
 
 from urllib.parse import quote
 
-from weir.model.bundles import BundleName
+from weir.model.cluster import BundleName
 from weir.model.ids import BookieId, LedgerId
 from weir.model.topics import Domain, NamespaceName, TopicName
 
@@ -138,7 +138,7 @@ BROKERS = "/weir/brokers/"
 #: The number that a broker was given for good, as decimal text; and the next that nobody has.
 BROKER_NUMBERS = "/weir/broker-numbers/"
 NEXT_BROKER_NUMBER = "/weir/next-broker-number"
-#: Where a namespace's bundles begin and end; none: as many as `weir.model.bundles` says, of the same size.
+#: Where a namespace's bundles begin and end; none: as many as `weir.model.cluster` says, of the same size.
 BOUNDARIES = "/weir/bundles/"
 #: Which broker has a bundle. They stay, since their epochs do.
 CLAIMS = "/weir/claims/"

@@ -5,9 +5,9 @@ import math
 from collections.abc import Awaitable, Callable
 
 from weir.meta.interfaces import Lease
-from weir.meta.state import NO_LEASE
+from weir.meta.key_space import NO_LEASE
 from weir.model.errors import LeaseExpiredError, MetaUnavailableError
-from weir.runtime import Clock, Timer
+from weir.runtime.interfaces import Clock, Timer
 
 #: The holder trusts a lease for this part of its TTL since the last renewal was sent: clocks that run apart by
 #: up to a tenth still agree that it ended here before it ended there.

@@ -3,6 +3,8 @@
 The core decides every change at once, in a plain function, and hands it to a change log; the client's verbs
 then wait until the log has made it durable. Nothing that is not durable is ever shown: reads, conflicts and
 watches wait for it too.
+
+The metadata store in memory: one core, and a client of it for each node. Nothing survives the process.
 """
 
 import asyncio
@@ -12,11 +14,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from weir.meta.interfaces import ABSENT, Change, Creation, Lease, Listing, Versioned
+from weir.meta.key_space import NO_LEASE, KeySpace, check_entry
 from weir.meta.leases import HeldLease, usable_lease
-from weir.meta.state import NO_LEASE, KeySpace, check_entry
-from weir.meta.watching import RecentListings, WatchTracker
+from weir.meta.watch import RecentListings, WatchTracker
 from weir.model.errors import MetaConflictError, MetaError, MetaHistoryLostError
-from weir.runtime import Clock, Runtime, Timer
+from weir.runtime.interfaces import Clock, Runtime, Timer
 from weir.runtime.tasks import TaskScope
 
 
@@ -389,3 +391,9 @@ class LocalMeta:
     def _check_open(self) -> None:
         if self._closed:
             raise MetaError("this metadata client is closed")
+
+
+#: The shared state; it outlives the nodes whose clients use it, and its clock ends their leases.
+MemoryCore = LocalCore
+#: One node's client: its leases are renewed by its own tasks, so they end when the node dies.
+MemoryMeta = LocalMeta

@@ -4,14 +4,21 @@ A put whose reply was lost may have been made, even after a later read did not s
 way. So the loop remembers what it tried to write; finding exactly that, it has won. Two consequences for
 transforms: one may be applied to a value that already holds its own effect (return the same object then), and
 where it matters who won, the value must name its author.
+
+Creations that come at the same time go to the metadata store together: one request, one sync.
+
+Ids of ledgers, and of producers: taken from one counter in the metadata, a block at a time.
 """
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from weir.meta.interfaces import ABSENT, MetaStore, Versioned
+from weir.meta import keys
+from weir.meta.interfaces import ABSENT, Creation, MetaStore, Versioned
+from weir.model.check import check
 from weir.model.errors import (
     MetaConflictError,
     MetaError,
@@ -20,8 +27,10 @@ from weir.model.errors import (
     MetaUnavailableError,
     WeirError,
 )
+from weir.model.ids import LedgerId
 from weir.model.ledger import LedgerMetadata
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Clock, Runtime
+from weir.runtime.tasks import TaskScope
 from weir.wire.metadata import decode_ledger, encode_ledger
 
 T = TypeVar("T")
@@ -216,3 +225,124 @@ class _Loop(Generic[T]):
 
 def _decoded(item: Versioned | None, codec: Codec[T]) -> VersionedValue[T] | None:
     return None if item is None else VersionedValue(item.key, codec.decode(item.value), item.version)
+
+
+#: Creations of one request, and requests at once.
+_AT_ONCE = 512
+_REQUESTS = 4
+
+
+class GroupedCreations:
+    """While requests are under way, those who come form the next."""
+
+    def __init__(self, meta: MetaStore, clock: Clock) -> None:
+        self._meta = meta
+        self._clock = clock
+        self._tasks = TaskScope("creations")
+        self._waiting: dict[str, tuple[Creation, asyncio.Future[int]]] = {}
+        self._busy = 0
+        #: One waits for the end of the turn to take all that came in it.
+        self._gathering = False
+
+    async def create(self, creation: Creation) -> int:
+        """The version of the key that was made; ABSENT if it was there. MetaUnavailableError: it may have been
+        made."""
+        while (same := self._waiting.get(creation.key)) is not None:
+            await asyncio.wait([same[1]])  # one request names a key once
+        made: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting[creation.key] = (creation, made)
+        if self._busy < _REQUESTS and not self._gathering:
+            self._gathering = True
+            self._busy += 1
+            self._tasks.spawn(self._run(), "creations")
+        return await made
+
+    async def _run(self) -> None:
+        """What came in the same turn goes with the first of it."""
+        try:
+            await self._clock.sleep(0)
+            self._gathering = False
+            while self._waiting:
+                keys = list(self._waiting)[:_AT_ONCE]
+                await self._make([self._waiting.pop(key) for key in keys])
+        finally:
+            self._gathering = False
+            self._busy -= 1
+
+    async def _make(self, some: list[tuple[Creation, asyncio.Future[int]]]) -> None:
+        try:
+            versions = await self._meta.create_many([creation for creation, _ in some])
+        except MetaError as failure:
+            for _, made in some:
+                if not made.done():
+                    made.set_exception(type(failure)(failure.what, hint=failure.hint))
+        except asyncio.CancelledError:
+            for _, made in some:
+                if not made.done():
+                    made.set_exception(MetaUnavailableError("the broker is going down"))
+            raise
+        else:
+            for (_, made), version in zip(some, versions, strict=True):
+                if not made.done():
+                    made.set_result(version)
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        for _, made in self._waiting.values():
+            made.cancel()
+
+
+_RETRY_PAUSE_S = 0.1
+_ATTEMPTS = 100
+
+
+class IdBlocks:
+    """Gives out ids that nobody else gets. What is left of a block when its holder dies is never used."""
+
+    def __init__(self, clock: Clock, meta: MetaStore, *, size: int, counter: str = keys.LEDGER_COUNTER) -> None:
+        self._clock = clock
+        self._meta = meta
+        self._size = size
+        self._counter = counter
+        self._next = self._end = 0
+        self._refill: asyncio.Task[None] | None = None
+
+    async def take(self) -> LedgerId:
+        """The next id."""
+        while self._next >= self._end:
+            # A finished one may not have been told so yet, and waiting for it would not let that happen.
+            if self._refill is None or self._refill.done():
+                self._refill = asyncio.get_running_loop().create_task(self._take_block())
+                self._refill.add_done_callback(self._refilled)
+            await asyncio.shield(self._refill)
+        taken = self._next
+        self._next += 1
+        return LedgerId(taken)
+
+    def _refilled(self, task: "asyncio.Task[None]") -> None:
+        if self._refill is task:
+            self._refill = None
+        if not task.cancelled():
+            task.exception()  # whoever waits gets it; perhaps nobody does any more
+
+    async def _take_block(self) -> None:
+        """Move the counter by compare-and-set. Not the usual loop: when the outcome is unknown, finding the wanted
+        number would not tell whose it is, so that block is left alone and the next one taken."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                found = await self._meta.get(self._counter)
+                last = 0 if found is None else int(found.value)
+                wanted = last + self._size
+                expect = ABSENT if found is None else found.version
+                await self._meta.put(self._counter, str(wanted).encode(), expect=expect)
+            except MetaConflictError:
+                continue
+            except MetaUnavailableError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                await self._clock.sleep(_RETRY_PAUSE_S)
+                continue
+            check(last + 1 >= self._end, f"ids are given out once: the counter {self._counter} never goes back")
+            self._next, self._end = last + 1, wanted + 1
+            return
+        raise MetaConflictError(f"the counter {self._counter} changes faster than {_ATTEMPTS} attempts")

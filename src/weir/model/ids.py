@@ -1,6 +1,13 @@
-"""The identifiers that every layer speaks."""
+"""Values made once per message: frozen for the type checker, which costs nothing when one is made.
 
-from typing import NewType
+A frozen dataclass sets each field through `object.__setattr__`; making the four values that a message passes
+through took an eighth of a broker's time. All other values are frozen by the interpreter too.
+
+The identifiers that every layer speaks.
+"""
+
+from dataclasses import dataclass
+from typing import NewType, TypeVar, dataclass_transform
 
 LedgerId = NewType("LedgerId", int)
 EntryId = NewType("EntryId", int)
@@ -10,3 +17,11 @@ BookieId = NewType("BookieId", str)
 NO_ENTRY = EntryId(-1)
 
 Buffer = bytes | bytearray | memoryview
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True)
+def value(cls: type[T]) -> type[T]:
+    """A slotted dataclass with equality and hash by its fields; to assign to one of them is a type error."""
+    return dataclass(slots=True, unsafe_hash=True)(cls)

@@ -1,10 +1,14 @@
-"""What the metadata says of a ledger: its quorums, its ensembles and where it ends."""
+"""What the metadata says of a ledger: its quorums, its ensembles and where it ends.
+
+What a bookie answers to a read.
+"""
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 from weir.model.check import check
-from weir.model.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from weir.model.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
 
 
 class LedgerState(Enum):
@@ -77,3 +81,10 @@ class LedgerMetadata:
         """The same ledger with a new last fragment; one that starts at the same entry is replaced."""
         kept = tuple(f for f in self.fragments if f.first_entry < fragment.first_entry)
         return replace(self, fragments=(*kept, fragment))
+
+
+class ReadResult(NamedTuple):
+    """Entries as stored (header and payload), in order, and the highest last-add-confirmed the bookie knows."""
+
+    entries: list[tuple[EntryId, Buffer]]
+    last_confirmed: EntryId

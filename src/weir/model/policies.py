@@ -1,15 +1,46 @@
 """What an operator can say about a namespace or a topic. A field that is None says nothing: the next level does.
 
 A topic's own value wins over its namespace's, which wins over the broker's default.
+
+Levels of priority of a topic, and how long the lower ones may be kept waiting.
+
+What holds for a topic whose ledgers go to the lake.
 """
 
 import re
 from dataclasses import dataclass, fields
 from enum import Enum
 
-from weir.model.errors import InvalidNameError
-from weir.model.priority import NO_LEVELS, Priority
+from weir.model.errors import InvalidNameError, NotAllowedError
 from weir.model.retry import RetryPolicy
+from weir.model.stream import SegmentStore
+
+#: The header, or property, that says a message's level.
+PRIORITY = "weir-priority"
+MOST_LEVELS = 255
+#: As many higher ones may be delivered before the oldest of a lower level that is ready.
+DEFAULT_PASSED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """`levels` above 0; 0: none. What is ready is delivered highest first, but whenever `passed` messages of
+    higher levels were delivered while a lower level had one ready, that level has its turn, for one; so it has
+    after `longest_ms` without one. 0: no such bound, and lower levels may wait for ever."""
+
+    levels: int = 0
+    passed: int = DEFAULT_PASSED
+    longest_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.levels <= MOST_LEVELS:
+            raise NotAllowedError(f"a topic has 0 to {MOST_LEVELS} levels of priority, and not {self.levels}")
+        if self.passed < 0 or self.longest_ms < 0:
+            raise NotAllowedError("how long lower levels wait is 0 (no bound) or more")
+
+
+#: Of a topic of which nobody has said anything: where a queue's declaration gives it levels, they are strict.
+NO_LEVELS = Priority(0, 0, 0)
 
 
 class BacklogAction(Enum):
@@ -275,3 +306,19 @@ DEFAULT_POLICIES = Policies(
     key_index=False,
     trace_ppm=0,
 )
+
+#: The subscription whose position says what the lake's table has.
+LAKE_SUBSCRIPTION = "lake"
+
+
+@dataclass(frozen=True, slots=True)
+class TieringRules:
+    """`weir lake on --tiered-after`, for one topic."""
+
+    #: A ledger goes to the lake when its last message is so old.
+    after_ms: int
+    #: Where copies of its ledgers lie. None: no more ledgers go, since the namespace selects no catalog that it
+    #: may; what was kept stays kept.
+    folder: SegmentStore | None
+    #: What somebody has said for the topic, its namespace or the lake; without end if nobody has.
+    retention: Retention

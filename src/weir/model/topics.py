@@ -1,9 +1,24 @@
-"""Names of topics and namespaces, as every protocol and the metadata spell them."""
+"""Names of topics and namespaces, as every protocol and the metadata spell them.
+
+Names that belong to a tenant: of consumer groups, transactional ids and sinks (`docs/adr/0023-whose-names.md`).
+
+A client says `billing`. Kept is `billing` for whoever is of no tenant or of `public`, so that what was kept before
+is found; for others the tenant is part of what is kept, behind a mark that no name from outside has. Those who are
+not of the tenant, but may know of it, see `acme/billing`.
+
+Overviews of topics: what a list shows of a topic that no broker has loaded.
+
+Topics that Weir and its clients keep for themselves: state, positions, retries. The lake of a namespace leaves
+them out unless they are named.
+"""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
+from weir.model.definitions import PREFIX as _FUNCTION
+from weir.model.definitions import is_selection
 from weir.model.errors import InvalidNameError
 
 _ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
@@ -113,3 +128,73 @@ def _check_local(local: str) -> str:
     if local in (".", "..") or any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in local):
         raise InvalidNameError(f"{local[:80]!r} is not a topic name", hint="leave control characters out")
     return local
+
+
+#: Begins what is kept for a tenant. Tenants' names hold no slash.
+_MARK = "\x1f"
+#: Transactional ids of a sink's writers are `weir-sink/<the sink's name>/<anything>`: so their coordinator is the
+#: sink's, and one write of it decides all of them.
+SINK_PREFIX = "weir-sink"
+
+
+def check_unmarked(name: str) -> None:
+    """InvalidNameError for a name from outside that looks like one that is kept for a tenant."""
+    if _MARK in name:
+        raise InvalidNameError(f"{name[:80]!r} has a control character in it", hint="use printable characters")
+
+
+def kept_name(tenant: str, name: str) -> str:
+    """What a coordinator calls a tenant's name; without a tenant, the name itself."""
+    return f"{_MARK}{tenant}/{name}" if tenant else name
+
+
+def tenant_of_name(kept: str) -> str:
+    """The tenant that a kept name belongs to; nothing if it is nobody's in particular, or of `public`."""
+    return kept[1:].partition("/")[0] if kept.startswith(_MARK) else ""
+
+
+def plain_name(kept: str) -> str:
+    """The name as its tenant's clients say it."""
+    return kept.partition("/")[2] if kept.startswith(_MARK) else kept
+
+
+def full_name(kept: str) -> str:
+    """The name as others may see it."""
+    return kept.removeprefix(_MARK)
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionOverview:
+    """A durable subscription when its topic was unloaded. `holes`: messages acknowledged one by one."""
+
+    name: str
+    mark_delete: int
+    backlog: int
+    backlog_bytes: int = 0
+    holes: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOverview:
+    """A topic when it was unloaded. `version`: of its chain of ledgers in the metadata; whoever loads the topic
+    writes the chain, so an overview with another version is out of date."""
+
+    version: int
+    start_offset: int
+    end_offset: int
+    storage_bytes: int
+    ledgers: int
+    terminated: bool
+    subscriptions: tuple[SubscriptionOverview, ...] = ()
+
+
+#: Begin the names of topics of functions and connectors, and of the retries of RocketMQ's groups.
+_PREFIXES = (_FUNCTION, "connect-", "%RETRY%")
+#: Ends the names of topics in which Pulsar's clients retry.
+_RETRY = "-RETRY"
+
+
+def is_internal(topic: TopicName) -> bool:
+    """Whether the topic is no user's, by its name. Log topics of functions have any name, and are others."""
+    return topic.local.startswith(_PREFIXES) or topic.local.endswith(_RETRY) or is_selection(topic)

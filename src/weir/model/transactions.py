@@ -1,7 +1,14 @@
-"""Where a transaction stands, and how it ends for those who take part."""
+"""Where a transaction stands, and how it ends for those who take part.
+
+Positions of consumer groups.
+
+What is remembered of idempotent producers.
+"""
 
 from dataclasses import dataclass
 from enum import Enum
+
+from weir.model.ids import value
 
 
 class TransactionState(Enum):
@@ -36,3 +43,25 @@ class TransactionEnd:
     epoch: int
     commit: bool
     round: int
+
+
+@value
+class Stored:
+    """A batch in the log: its first and last sequence number, where it begins, and its checksum if it is known."""
+
+    epoch: int
+    first: int
+    last: int
+    offset: int
+    checksum: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A position: the offset of the next message to process, and what the group wants kept with it."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    #: When it was committed, in milliseconds since 1970; 0 if it was placed by other means.
+    commit_ms: int = 0

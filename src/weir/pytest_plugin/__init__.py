@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weir.pytest_plugin.broker import WeirBroker
-    from weir.pytest_plugin.errors import BrokerFailedError, NotYetError
-    from weir.pytest_plugin.messages import Message
+    from weir.pytest_plugin.messages import BrokerFailedError, Message, NotYetError
 
 __all__ = ["BrokerFailedError", "Message", "NotYetError", "WeirBroker"]
 

@@ -1,19 +1,182 @@
-"""A broker as its test sees it: where it is, its clock, what is in it, and its ends and beginnings."""
+"""A broker as its test sees it: where it is, its clock, what is in it, and its ends and beginnings.
 
+The same helpers for tests that are coroutines: none of them holds up the test's event loop.
+
+The clock of a test's broker.
+
+Durations as people write them.
+
+The next test's broker: started while this test runs, so that the next one need not wait for it.
+"""
+
+import asyncio
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from weir.pytest_plugin.aio import AsyncHelpers
-from weir.pytest_plugin.clock import BrokerClock
-from weir.pytest_plugin.durations import Duration, seconds_of
-from weir.pytest_plugin.errors import BrokerFailedError, NotYetError
-from weir.pytest_plugin.messages import Message, message_from, message_to
+from weir.pytest_plugin.messages import (
+    BrokerFailedError,
+    Message,
+    NotYetError,
+    message_from,
+    message_to,
+    moment_of,
+)
 from weir.pytest_plugin.processes import BrokerProcesses
+
+_UNITS_S = {
+    "ms": 0.001,
+    "millisecond": 0.001,
+    "s": 1.0,
+    "sec": 1.0,
+    "second": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "minute": 60.0,
+    "h": 3600.0,
+    "hour": 3600.0,
+    "d": 86_400.0,
+    "day": 86_400.0,
+    "w": 604_800.0,
+    "week": 604_800.0,
+}
+_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*,?(?:\s*and\s)?", re.IGNORECASE)
+
+Duration = str | int | float | timedelta
+
+
+def seconds_of(duration: Duration) -> float:
+    """Of "3 days", "1h 30min", a timedelta, or seconds; ValueError for anything else, and for what is negative."""
+    if isinstance(duration, timedelta):
+        seconds = duration.total_seconds()
+    elif isinstance(duration, str):
+        seconds = _parsed(duration)
+    else:
+        seconds = float(duration)
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"{duration!r} is no duration: a clock goes forward only")
+    return seconds
+
+
+def _parsed(text: str) -> float:
+    at, seconds = 0, 0.0
+    while at < len(text):
+        found = _PART.match(text, at)
+        unit = (
+            None if found is None else _UNITS_S.get(found[2].lower(), _UNITS_S.get(found[2].lower().rstrip("s")))
+        )
+        if found is None or unit is None:
+            raise ValueError(f"{text!r} is no duration: write it as '3 days', '1h 30min' or '250 ms'")
+        seconds += float(found[1]) * unit
+        at = found.end()
+    if not text.strip():
+        raise ValueError("an empty text is no duration")
+    return seconds
+
+
+class AsyncHelpers:
+    """Each does what `WeirBroker` does under the same name, on a thread."""
+
+    def __init__(self, broker: "WeirBroker") -> None:
+        self._broker = broker
+
+    async def advance(self, duration: Duration, *, silent_clients: bool = False) -> datetime:
+        """`clock.advance`."""
+        return await asyncio.to_thread(self._broker.clock.advance, duration, silent_clients=silent_clients)
+
+    async def produce(
+        self,
+        topic: str,
+        *values: object,
+        key: bytes | str | None = None,
+        headers: Mapping[str, object] | None = None,
+        partition: int | None = None,
+        delay: Duration = 0,
+    ) -> None:
+        await asyncio.to_thread(
+            self._broker.produce, topic, *values, key=key, headers=headers, partition=partition, delay=delay
+        )
+
+    async def messages(self, topic: str) -> list[Message]:
+        return await asyncio.to_thread(self._broker.messages, topic)
+
+    async def wait_for(
+        self,
+        topic: str,
+        count: int = 1,
+        timeout: Duration = 10,
+        *,
+        where: Callable[[Message], bool] | None = None,
+    ) -> list[Message]:
+        return await asyncio.to_thread(self._broker.wait_for, topic, count, timeout, where=where)
+
+    async def wait_until_empty(self, topic: str, subscription: str | None = None, timeout: Duration = 10) -> None:
+        await asyncio.to_thread(self._broker.wait_until_empty, topic, subscription, timeout)
+
+    async def backlogs(self, topic: str, subscription: str | None = None) -> dict[str, int]:
+        return await asyncio.to_thread(self._broker.backlogs, topic, subscription)
+
+    async def topics(self) -> list[str]:
+        return await asyncio.to_thread(self._broker.topics)
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._broker.start)
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._broker.stop)
+
+    async def kill(self) -> None:
+        await asyncio.to_thread(self._broker.kill)
+
+    async def restart(self) -> None:
+        await asyncio.to_thread(self._broker.restart)
+
+
+Ask = Callable[..., Any]
+
+
+class BrokerClock:
+    """It runs as all clocks do, and can be moved forward. Message delays, times to live, retention, transactions,
+    expiry of queues, subscriptions and tokens go by it; whether clients are alive does not, unless you say so."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        #: What it was moved by, in seconds, of which clients' silence so much: a restarted broker goes on so.
+        self.ahead_s = self.silent_s = 0.0
+
+    def now(self) -> datetime:
+        """What the broker's clock says, in UTC."""
+        return self._note(self._ask("now"))
+
+    @property
+    def ahead(self) -> timedelta:
+        """How far it is before the clock of this process."""
+        return timedelta(seconds=self.ahead_s + self.silent_s)
+
+    def advance(self, duration: Duration, *, silent_clients: bool = False) -> datetime:
+        """Be later: by "3 days", "1h 30min", a timedelta, or seconds. When this returns, all that became due has
+        been done, in its order, each thing at its time; what is for clients is on its way to them.
+        `silent_clients`: as if every client had been silent for so long: sessions of groups end, connections that
+        missed heartbeats are closed. Answers what the clock says now."""
+        return self._note(self._ask("advance", seconds=seconds_of(duration), silent_clients=silent_clients))
+
+    def set(self, moment: datetime) -> datetime:
+        """Be at this moment (local time, if it has no time zone); ValueError if that is past."""
+        behind = moment.astimezone(UTC) - self.now()
+        if behind < timedelta(0):
+            raise ValueError(f"{moment} is past for the broker: a clock goes forward only")
+        return self.advance(behind)
+
+    def _note(self, told: Mapping[str, float]) -> datetime:
+        self.ahead_s, self.silent_s = told["ahead_s"], told["silent_s"]
+        return moment_of(told["wall_ms"])
+
 
 _LOOPBACK = "127.0.0.1"
 #: What it listens on, unless the settings say something else.
@@ -289,3 +452,32 @@ def _missing(topic: str, count: int, chosen: list[Message], found: list[Message]
     of = f" of {len(found)}" if len(found) != len(chosen) else ""
     last = f"; the last are {shown}" if shown else ""
     return f"{topic!r} has {len(chosen)}{of} messages of the {count} that were waited for {seconds:g} s{last}"
+
+
+class SpareBrokers:
+    """At most one, with the settings of the last: tests beside each other usually have the same."""
+
+    def __init__(self, processes: BrokerProcesses) -> None:
+        self._processes = processes
+        self._spare: WeirBroker | None = None
+
+    def take(self, config: Mapping[str, Any]) -> WeirBroker:
+        """One that nobody has used, with these settings; it may be starting already."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            if spare.config == flat_settings(config):
+                return spare
+            spare.close()
+        return WeirBroker(self._processes, config)
+
+    def prepare(self, config: Mapping[str, Any]) -> None:
+        """Have one with these settings ready."""
+        if self._spare is None:
+            with suppress(BrokerFailedError):  # whoever asks for it next is told
+                self._spare = WeirBroker(self._processes, config)
+                self._spare.prepare()
+
+    def close(self) -> None:
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None

@@ -1,4 +1,7 @@
-"""Messages as tests see them, whatever protocol they came by."""
+"""Messages as tests see them, whatever protocol they came by.
+
+What can go wrong between a test and its broker.
+"""
 
 import base64
 import json
@@ -75,3 +78,11 @@ def _text(value: object) -> str | None:
     if not isinstance(value, bytes | bytearray | memoryview):
         value = json.dumps(value).encode()
     return base64.b64encode(value).decode()
+
+
+class BrokerFailedError(RuntimeError):
+    """The broker could not be started, is not there, or refused what it was asked."""
+
+
+class NotYetError(AssertionError):
+    """What a test waited for did not come; the text says what there is instead."""

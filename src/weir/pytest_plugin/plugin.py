@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from weir.pytest_plugin.broker import WeirBroker
+    from weir.pytest_plugin.broker import SpareBrokers, WeirBroker
     from weir.pytest_plugin.processes import BrokerProcesses
-    from weir.pytest_plugin.spares import SpareBrokers
 
     #: Makes one more broker: `weir_factory(config={...})`.
     WeirFactory = Callable[..., WeirBroker]
@@ -50,7 +49,7 @@ def _weir_processes() -> Iterator[BrokerProcesses]:
 
 @pytest.fixture(scope="session")
 def _weir_spares(_weir_processes: BrokerProcesses) -> Iterator[SpareBrokers]:
-    from weir.pytest_plugin.spares import SpareBrokers
+    from weir.pytest_plugin.broker import SpareBrokers
 
     spares = SpareBrokers(_weir_processes)
     yield spares
@@ -81,7 +80,7 @@ def weir(request: pytest.FixtureRequest, weir_factory: WeirFactory) -> WeirBroke
     config: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers("weir"))):
         config |= _config_of(marker)
-    from weir.pytest_plugin.errors import BrokerFailedError
+    from weir.pytest_plugin.messages import BrokerFailedError
 
     try:
         return weir_factory(config=config)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from weir.pytest_plugin.errors import BrokerFailedError
+from weir.pytest_plugin.messages import BrokerFailedError
 
 #: A folder in memory, where there is one with room; a broker that is told to be idle needs a few MiB.
 _IN_MEMORY = "/dev/shm"

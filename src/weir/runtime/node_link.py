@@ -1,6 +1,8 @@
 """One connection to another node of the cluster, from its making to its end; it never comes back.
 
 What is sent while it is being made waits; everything sent in one turn of the loop goes out in one write.
+
+The side of a proof (`wire.proof`) that connects: nothing of the other side's is read before it is known.
 """
 
 import asyncio
@@ -9,12 +11,33 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from weir.model.errors import NetworkError, WeirError
+from weir.model.errors import NetworkError, WeirError, WireError
 from weir.model.ids import Buffer
 from weir.runtime.interfaces import Connection, Runtime
-from weir.runtime.proving import prove
-from weir.wire.frames import FrameSplitter
-from weir.wire.proof import NONCE_BYTES, ClusterSecret, ProvingClient
+from weir.wire.node.frames import FrameSplitter
+from weir.wire.node.proof import NONCE_BYTES, ClusterSecret, ProvingClient
+
+_HINT = "have both the same cluster.secret?"
+
+
+async def prove(connection: Connection, splitter: FrameSplitter, proving: ProvingClient) -> None:
+    """Prove that this side knows the secret, and have the other prove it; whoever calls sets the time limit.
+    NotAuthenticatedError, WireError or NetworkError, after which the connection is of no use."""
+    connection.write([proving.begin()])
+    while not proving.known:
+        try:
+            data = await connection.receive()
+        except NetworkError as lost:
+            raise NetworkError(f"it let go of us: {lost.what}", hint=_HINT) from lost
+        if not data:
+            raise NetworkError("it let go of us", hint=_HINT)
+        for body in splitter.feed(data):
+            if proving.known:
+                raise WireError("more came than the proof")
+            reply = proving.receive(body)
+            if reply is not None:
+                connection.write([reply])
+
 
 ResponseT = TypeVar("ResponseT")
 

@@ -1,18 +1,175 @@
-"""The real world: asyncio (on uvloop where it is available), I/O threads, the operating system."""
+"""A watch over the event loop: how long it was held by one thing, and by what.
+
+A timer of the loop that comes late says that something ran for so long without a pause. The delay counts as far as
+the loop's own thread was computing meanwhile: on a machine that is busy with other programs, or that was asleep, a
+timer is late and nothing was held. A thread looks at where the loop is while it is held, so that the log names it.
+
+The real world: asyncio (on uvloop where it is available), I/O threads, the operating system.
+
+What this process uses of its machine, by the operating system's own count.
+
+Ends or halts this process at a step that the environment names: how tests learn what a crash there leaves.
+"""
 
 import asyncio
 import ctypes
 import gc
+import logging
+import os
 import random
+import resource
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
-from weir.runtime.interfaces import Runtime, Timer
+from weir.runtime.interfaces import LoopHolds, Runtime, Timer
 from weir.runtime.real_disk import RealDisk
 from weir.runtime.real_net import RealNetwork
-from weir.runtime.real_resources import RealResources
+
+_STATM = Path("/proc/self/statm")
+_FILES = Path("/proc/self/fd")
+#: Where a container's memory limit is written, in its versions; a missing file or "max" is no limit.
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+class RealResources:
+    """Fills `Resources`; ask from the thread whose loop is meant."""
+
+    def loop_cpu_s(self) -> float:
+        return time.thread_time()
+
+    def cpu_s(self) -> float:
+        return time.process_time()
+
+    def cores(self) -> int:
+        if hasattr(os, "sched_getaffinity"):
+            return len(os.sched_getaffinity(0))
+        return os.cpu_count() or 1
+
+    def memory_bytes(self) -> int:
+        try:
+            return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError, IndexError):  # no Linux: nothing is known without another library
+            return 0
+
+    def open_files(self) -> tuple[int, int]:
+        try:
+            count = len(os.listdir(_FILES))
+        except OSError:  # no Linux
+            count = 0
+        return count, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+    def memory_limit_bytes(self) -> int:
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        for path in _LIMITS:
+            with suppress(OSError, ValueError):
+                return min(machine, int(path.read_text(encoding="ascii")))
+        return machine
+
+
+_PAUSE = "pause:"
+
+
+def stop_at(wanted: str | None) -> Callable[[str], None]:
+    """To be told each step. At `STEP` the process ends as by `kill -9`; at `pause:STEP` it stands still, the first
+    time that it comes there, until somebody has it go on (SIGCONT)."""
+    left = [wanted or ""]
+
+    def reached(step: str) -> None:
+        if step == left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif f"{_PAUSE}{step}" == left[0]:
+            left[0] = ""
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    return reached
+
+
+log = logging.getLogger(__name__)
+
+_INTERVAL_S = 0.1
+#: From here on a hold is counted, and its place is in the log.
+LONG_S = 0.25
+#: Places that are named; whoever has more has another problem.
+_MOST_PLACES = 100
+
+
+class LoopWatch:
+    """Watches the loop that runs within `with`, and writes down what it sees."""
+
+    def __init__(self, holds: LoopHolds, *, interval_s: float = _INTERVAL_S, long_s: float = LONG_S) -> None:
+        self._holds = holds
+        self._interval_s = interval_s
+        self._long_s = long_s
+        self._named: dict[str, None] = {}
+        self._place = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = threading.Event()
+
+    def __enter__(self) -> "LoopWatch":
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._arm()
+        self._looker = threading.Thread(target=self._look, name="loop-watch", daemon=True)
+        self._looker.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self._beat()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._stopped.set()
+        self._looker.join()
+
+    def _arm(self) -> None:
+        self._due = time.monotonic() + self._interval_s
+        self._computed_s = time.thread_time()
+        self._place = ""
+        self._timer = self._loop.call_later(self._interval_s, self._beat)
+
+    def _beat(self) -> None:
+        held_s = min(time.monotonic() - self._due, time.thread_time() - self._computed_s)
+        holds = self._holds
+        if held_s > holds.longest_s:
+            holds.longest_s, holds.longest_at = held_s, self._place
+        if held_s >= self._long_s:
+            holds.count += 1
+            self._tell(held_s, self._place)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._arm()
+
+    def _tell(self, held_s: float, place: str) -> None:
+        """Once for each place: a client that found a slow one would fill the log with it."""
+        if place not in self._named and len(self._named) < _MOST_PLACES:
+            self._named[place] = None
+            where = place or "a place that nobody saw"
+            log.warning("the event loop was held for %.2f s at %s; everyone waited for it", held_s, where)
+
+    def _look(self) -> None:
+        """In a thread of its own: where the loop is, if it is late."""
+        while not self._stopped.wait(self._interval_s):
+            if not self._place and time.monotonic() - self._due > self._long_s / 2:
+                self._place = _place_of(sys._current_frames().get(self._thread_id))
+
+
+def _place_of(frame: FrameType | None) -> str:
+    """The innermost function of Weir's own in a stack."""
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name.partition(".")[0] == "weir" and name != __name__:
+            return f"{name}.{frame.f_code.co_name}"
+        frame = frame.f_back
+    return ""
+
 
 T = TypeVar("T")
 

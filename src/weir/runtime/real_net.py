@@ -1,17 +1,438 @@
-"""Connections over TCP, with TLS if asked, on the asyncio event loop."""
+"""Listening sockets that outlast the limit of file descriptors: it is said once, and one descriptor is kept.
+
+asyncio's own servers complain once per attempt, and have no descriptor left for anyone. Here a listener that
+cannot accept pauses while its clients wait in the kernel's queue; one whose clients must be answered all the same
+(health) has one descriptor in reserve, for one connection at a time.
+
+Connections over TCP, with TLS if asked, on the asyncio event loop.
+
+What a connection was told to send and its transport has not: bounded in the transport, counted here.
+
+Transports take whatever they are given and differ in what they say of it. asyncio's `writelines` never says
+`pause_writing` in Python 3.12.0 to 3.12.8 and 3.13.0 to 3.13.1, and turns for ever around an empty buffer; TLS
+does not count what it has encrypted and handed on. So a transport is given one piece after the other, none of
+them empty, and asked how much it holds after each; above the mark the rest waits here, as references and not as
+copies.
+"""
 
 import asyncio
+import errno
+import logging
+import os
+import resource
 import socket
 import struct
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from ssl import SSLContext, SSLEOFError, SSLError, SSLSyscallError, SSLZeroReturnError
-from typing import cast
+from typing import Any, cast
 
-from weir.model.errors import ConnectFailedError, ConnectionLostError, TlsFailedError
+from weir.model.errors import AddressInUseError, ConnectFailedError, ConnectionLostError, TlsFailedError
 from weir.model.ids import Buffer
 from weir.runtime.real_buffers import BufferPool, Inbox
-from weir.runtime.real_listening import NOT_TLS, DescriptorLimit, RealListener, bind
-from weir.runtime.real_sending import Sender
+
+#: A transport holds at most its high-water mark and one such piece.
+PIECE_BYTES = 256 * 1024
+
+
+class Sender:
+    """The way out of one connection. The protocol passes `pause_writing` and `resume_writing` on to it."""
+
+    def __init__(self, transport: asyncio.Transport, high_bytes: int) -> None:
+        self._transport = transport
+        self._high_bytes = high_bytes
+        self._waiting: deque[Buffer] = deque()
+        #: Bytes that the transport has not been given.
+        self.waiting_bytes = 0
+        self._full = False  # the transport has more than the mark, and has not come down yet
+        self._room = asyncio.Event()
+        self._room.set()
+        transport.set_write_buffer_limits(high=high_bytes)
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Send these after what was written before."""
+        if not all(map(len, buffers)):
+            buffers = [each for each in buffers if len(each)]
+        if not buffers:
+            return
+        size = sum(map(len, buffers))
+        if size <= PIECE_BYTES and not self._full and not self._waiting:
+            self._give(buffers)
+            return
+        self._waiting.extend(buffers)
+        self.waiting_bytes += size
+        self._give_more()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits here, and what the transport has (of TLS, all but a few encrypted records)."""
+        return self.waiting_bytes + self._transport.get_write_buffer_size()
+
+    async def drain(self) -> None:
+        """Wait until the transport has room for more."""
+        await self._room.wait()
+
+    def pause(self) -> None:
+        """The transport has more than the mark."""
+        self._full = True
+        self._room.clear()
+
+    def resume(self) -> None:
+        """The transport has sent most of what it had."""
+        self._full = False
+        self._give_more()
+
+    def finish(self) -> None:
+        """Give the transport all that waits: it is told to close next, and sends what it has before it does."""
+        if self._waiting:
+            self._transport.writelines(list(self._waiting))
+        self.drop()
+
+    def drop(self) -> None:
+        """Nothing that waits will be sent."""
+        self._waiting.clear()
+        self.waiting_bytes = 0
+
+    def end(self) -> None:
+        """The transport is gone, and nobody need wait for it."""
+        self.drop()
+        self._room.set()
+
+    def _give_more(self) -> None:
+        while self._waiting and not self._full:
+            self._give(self._next_piece())
+        if self._waiting or self._full:
+            self._room.clear()
+        else:
+            self._room.set()
+
+    def _next_piece(self) -> list[Buffer]:
+        piece: list[Buffer] = []
+        room = PIECE_BYTES
+        while self._waiting and room:
+            buffer = self._waiting.popleft()
+            if len(buffer) > room:
+                view = memoryview(buffer)
+                buffer = view[:room]
+                self._waiting.appendleft(view[room:])
+            piece.append(buffer)
+            room -= len(buffer)
+        self.waiting_bytes -= PIECE_BYTES - room
+        return piece
+
+    def _give(self, piece: Sequence[Buffer]) -> None:
+        if len(piece) == 1:
+            self._transport.write(piece[0])
+        else:
+            self._transport.writelines(piece)
+        if not self._full and self._transport.get_write_buffer_size() > self._high_bytes:
+            # It did not say so. Told its limits, every transport looks again; then it also says when it has room.
+            self._transport.set_write_buffer_limits(high=self._high_bytes)
+
+
+log = logging.getLogger(__name__)
+
+#: Connections accepted by the kernel that no session has taken yet.
+BACKLOG = 1024
+#: How long a client may take for the TLS handshake.
+_HANDSHAKE_S = 10.0
+#: Where TLS and clear text share a port: how long a client may take for its first byte, how many clients may be
+#: silent at a time (the one that is silent longest goes first), and the byte that begins a TLS handshake.
+_FIRST_BYTE_S = 10.0
+_MAX_SILENT = 512
+_TLS_HANDSHAKE_RECORD = 0x16
+_PER_TURN = 64
+_PAUSE_S = 0.1
+#: So long without trouble, and the limit is said again when it is reached.
+_CALM_S = 60.0
+#: Reasons of OpenSSL for a peer that does not use TLS.
+NOT_TLS = frozenset({"HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG"})
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class DescriptorLimit:
+    """Of one process: how often a connection could not be accepted for it, and the descriptor in reserve."""
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._reserve: int | None = None
+        self._reached_at: float | None = None
+        #: Times that a connection had to wait for a descriptor.
+        self.reached = 0
+
+    def keep_one(self) -> None:
+        """One more listener has the descriptor in reserve."""
+        self._users += 1
+        self._fill()
+
+    def forget_one(self) -> None:
+        self._users -= 1
+        if not self._users and self._reserve is not None:
+            os.close(self._reserve)
+            self._reserve = None
+
+    def accept_on_reserve(self, listening: socket.socket) -> socket.socket | None:
+        """A connection in place of the descriptor in reserve; None if that is in use."""
+        if self._reserve is None:
+            return None
+        os.close(self._reserve)
+        self._reserve = None
+        try:
+            return listening.accept()[0]
+        except OSError:
+            self.refill()
+            return None
+
+    def refill(self) -> bool:
+        """Whether there is one in reserve, if there should be; the first descriptor that is free goes there."""
+        return not self._users or self._fill()
+
+    def note_reached(self, failure: OSError) -> None:
+        """A connection waits for a descriptor."""
+        self.reached += 1
+        now = asyncio.get_running_loop().time()
+        if self._reached_at is None or now - self._reached_at > _CALM_S:
+            log.warning(
+                "no file descriptor is left for new connections (%s; the limit is %d): they wait until others "
+                "end; raise the limit (ulimit -n), or lower limits.*connections",
+                failure.strerror,
+                resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            )
+        self._reached_at = now
+
+    def _fill(self) -> bool:
+        if self._reserve is None:
+            try:
+                self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return False
+        return True
+
+
+async def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen on all addresses of a name (port 0: on the first), or AddressInUseError."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        addresses = list(dict.fromkeys((each[0], each[4]) for each in found))
+        return _bound(addresses[:1] if port == 0 else addresses)
+    except OSError as refused:
+        if refused.errno == errno.EADDRINUSE:
+            raise AddressInUseError(f"{host}:{port} is in use") from refused
+        raise _refusal(host, port, refused) from refused
+
+
+def _refusal(host: str, port: int, refused: OSError) -> ConnectFailedError:
+    what, hint = f"cannot listen on {host}:{port}: {refused.strerror or refused}", "check host and port"
+    if refused.errno in (errno.EACCES, errno.EPERM):
+        hint = (
+            "ports below 1024 need a right: take a higher one, or let systemd give it (AmbientCapabilities="
+            "CAP_NET_BIND_SERVICE)"
+        )
+    elif refused.errno == errno.EADDRNOTAVAIL:
+        hint = (
+            "this machine has no such address: listen on 0.0.0.0 or 127.0.0.1, or on one that `ip address` shows"
+        )
+    elif isinstance(refused, socket.gaierror):
+        hint = "no address is known for that name: write 0.0.0.0, 127.0.0.1, or a name of this machine"
+    return ConnectFailedError(what, hint=hint)
+
+
+def _bound(addresses: Sequence[tuple[int, Any]]) -> list[socket.socket]:
+    sockets: list[socket.socket] = []
+    try:
+        for family, address in addresses:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sockets.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+            sock.listen(BACKLOG)
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
+class RealListener:
+    """A bound address and the connections that nobody has accepted yet."""
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        connection: "Callable[[RealListener, bool, bool], RealConnection]",
+        limit: DescriptorLimit,
+        *,
+        tls: SSLContext | None,
+        reserve: bool,
+        clear_too: bool = False,
+    ) -> None:
+        """`connection` makes one; its arguments say whether it has the descriptor in reserve, and whether it is
+        one over TLS. `reserve`: whether one may have the descriptor in reserve. `clear_too`: with `tls`, the
+        client's first byte decides whether its connection is one over TLS."""
+        self._sockets = sockets
+        self._connection = connection
+        self._limit = limit
+        self._tls = tls
+        self._reserve = reserve
+        self._clear_too = clear_too and tls is not None
+        #: Clients whose first byte has not come, in the order in which they connected.
+        self._silent: dict[socket.socket, asyncio.Future[bool]] = {}
+        self._address = sockets[0].getsockname()[:2]
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._waiting: deque[RealConnection] = deque()
+        self._arrived = asyncio.Event()
+        self._closed = False
+        if reserve:
+            limit.keep_one()
+        for sock in sockets:
+            self._loop.add_reader(sock, self._accept_some, sock)
+
+    @property
+    def host(self) -> str:
+        return str(self._address[0])
+
+    @property
+    def port(self) -> int:
+        return int(self._address[1])
+
+    async def accept(self) -> "RealConnection":
+        while not self._waiting:
+            if self._closed:
+                raise ConnectionLostError("the listener is closed")
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._waiting.popleft()
+
+    def take(self, connection: "RealConnection") -> None:
+        """A connection is made, with TLS if there is any."""
+        if self._closed or len(self._waiting) >= BACKLOG:
+            connection.abort()
+            return
+        self._waiting.append(connection)
+        self._arrived.set()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for sock in self._sockets:
+            self._loop.remove_reader(sock)
+            sock.close()
+        if self._reserve:
+            self._limit.forget_one()
+        for silent in self._silent.values():
+            _resolve(silent, said=False)
+        while self._waiting:
+            self._waiting.popleft().abort()
+        self._arrived.set()
+
+    def gone(self) -> None:
+        """A connection that had the descriptor in reserve is gone."""
+        self._loop.call_soon(self._limit.refill)  # its socket is closed after this call
+
+    def _accept_some(self, listening: socket.socket) -> None:
+        if not self._limit.refill():  # the one in reserve is in use
+            self._pause(listening)
+            return
+        for _ in range(_PER_TURN):
+            on_reserve = False
+            try:
+                sock: socket.socket | None = listening.accept()[0]
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as failure:
+                if failure.errno not in _EXHAUSTED:
+                    log.warning("cannot accept a connection: %s", failure)
+                    self._pause(listening)
+                    return
+                self._limit.note_reached(failure)
+                sock = self._limit.accept_on_reserve(listening) if self._reserve else None
+                on_reserve = True
+            if sock is None:
+                self._pause(listening)
+                return
+            sock.setblocking(False)
+            opening = self._loop.create_task(self._open(sock, on_reserve), name="accept")
+            self._opening.add(opening)
+            opening.add_done_callback(self._opening.discard)
+
+    def _pause(self, listening: socket.socket) -> None:
+        self._loop.remove_reader(listening)
+        self._loop.call_later(_PAUSE_S, self._resume, listening)
+
+    def _resume(self, listening: socket.socket) -> None:
+        if not self._closed:
+            self._loop.add_reader(listening, self._accept_some, listening)
+
+    async def _open(self, sock: socket.socket, on_reserve: bool) -> None:
+        try:
+            tls = await self._tls_of(sock) if self._clear_too else self._tls
+            await self._loop.connect_accepted_socket(
+                lambda: self._connection(self, on_reserve, tls is not None),
+                sock,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else _HANDSHAKE_S,
+            )
+        except OSError as failed:  # TLS errors are such, too
+            if isinstance(failed, SSLError) and failed.reason in NOT_TLS:
+                used = "HTTP" if failed.reason == "HTTP_REQUEST" else "a protocol"
+                log.warning("a client uses %s without TLS on port %d, which serves TLS only", used, self.port)
+            log.debug("a connection is not made: %r", failed)
+            sock.close()
+            if on_reserve:
+                self.gone()
+
+    async def _tls_of(self, sock: socket.socket) -> SSLContext | None:
+        """The context for TLS if the client begins with TLS; ConnectionAbortedError if it says nothing in time."""
+        try:
+            first = sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            if not await self._says_something(sock):
+                raise ConnectionAbortedError("the client sent nothing") from None
+            first = sock.recv(1, socket.MSG_PEEK)
+        if not first:
+            raise ConnectionAbortedError("the client closed the connection before it sent anything")
+        return self._tls if first[0] == _TLS_HANDSHAKE_RECORD else None
+
+    async def _says_something(self, sock: socket.socket) -> bool:
+        """Wait for a client's first byte, or its end; False if it came too late, or too many are silent."""
+        if self._closed:
+            return False
+        if len(self._silent) >= _MAX_SILENT:
+            for longest in self._silent.values():
+                if not longest.done():
+                    longest.set_result(False)
+                    break
+        came: asyncio.Future[bool] = self._loop.create_future()
+        self._silent[sock] = came
+        timer = self._loop.call_later(_FIRST_BYTE_S, _resolve_silent, came)
+        self._loop.add_reader(sock, _resolve_said, came)
+        try:
+            return await came
+        finally:
+            self._loop.remove_reader(sock)
+            timer.cancel()
+            del self._silent[sock]
+
+
+def _resolve(came: "asyncio.Future[bool]", *, said: bool) -> None:
+    if not came.done():
+        came.set_result(said)
+
+
+def _resolve_said(came: "asyncio.Future[bool]") -> None:
+    _resolve(came, said=True)
+
+
+def _resolve_silent(came: "asyncio.Future[bool]") -> None:
+    _resolve(came, said=False)
+
 
 #: Reading stops while this much waits to be received, writing pushes back above the other.
 _INBOX_HIGH_BYTES = 1024 * 1024

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
+from weir.model.diagnosis import install_command
 from weir.model.errors import ObjectMissingError, ObjectStoreError
 from weir.model.ids import Buffer
-from weir.model.installation import install_command
 
 T = TypeVar("T")
 

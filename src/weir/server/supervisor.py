@@ -1,17 +1,32 @@
-"""Processes under one supervisor: started in order, started again when they die, ended in the opposite order."""
+"""Processes under one supervisor: started in order, started again when they die, ended in the opposite order.
+
+A broker whose process has ended is unregistered by the supervisor that waited for it: the others need not wait
+for the end of its lease.
+
+Ports for processes that a supervisor starts, known before they run and kept for them while they do not.
+"""
 
 import asyncio
 import ctypes
 import logging
 import os
 import signal
+import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from weir.broker.cluster.registration import BROKER
+from weir.broker.peers.peer_calls import LISTENER
+from weir.broker.security.cluster_credentials import ClusterCredentialSettings, load_credentials
+from weir.meta import keys
+from weir.meta.connect import connect
+from weir.meta.interfaces import MetaStore
+from weir.meta.update import read
 from weir.model.errors import WeirError
-from weir.runtime.interfaces import Clock
+from weir.runtime.interfaces import Clock, Runtime
+from weir.wire.registry import encode_broker
 
 log = logging.getLogger(__name__)
 
@@ -264,3 +279,97 @@ def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
 def _end_with_parent() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+_LOOPBACK = "127.0.0.1"
+
+
+class HeldPorts:
+    """Ports that are bound here, without listening: who looks for a free one, or connects from any, gets none of
+    them, also while the process that listens there is being started again. Whoever asks for the port itself and
+    allows its address to be reused, as servers do, gets it."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, int], socket.socket] = {}
+
+    def choose(self, wanted: Iterable[int], host: str = _LOOPBACK) -> list[int]:
+        """For each port the same, if nobody has it or holds it, else any free one (0: any). All are different."""
+        return [self._bound(host, port) or self._bound(host, 0) for port in wanted]
+
+    def hold(self, ports: Iterable[int], host: str = _LOOPBACK) -> list[int]:
+        """Ports that were chosen before; the answer is those that somebody has now."""
+        wanted = [port for port in ports if (host, port) not in self._held]
+        return [port for port in wanted if not self._bound(host, port, reuse=True)]
+
+    def close(self) -> None:
+        for each in self._held.values():
+            each.close()
+        self._held.clear()
+
+    def _bound(self, host: str, port: int, *, reuse: bool = False) -> int:
+        """The port, or the one that was found for 0; 0 if somebody has it."""
+        made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        try:
+            if reuse:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind((host, port))
+        except OSError:
+            made.close()
+            if port == 0:
+                raise
+            return 0
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # from now on, for who is to listen there
+        found: int = made.getsockname()[1]
+        self._held[host, found] = made
+        return found
+
+
+#: If the store does not answer in time, the lease ends by itself.
+_LIMIT_S = 2.0
+_LEASE_S = 2.0
+
+
+async def unregister(meta: MetaStore, broker_id: str, peer_port: int) -> bool:
+    """Whether the broker was registered with this port for other brokers, as the process that is known to have
+    ended was, and is not any more. What another process has written meanwhile stays."""
+    found = await read(meta, keys.broker(broker_id), BROKER)
+    if found is None or found.value.listeners.get(LISTENER, "").rpartition(":")[2] != str(peer_port):
+        return False
+    # The last that is told of it is that it takes nothing any more, as of a broker that goes in order. It goes
+    # with a lease, so that nothing of it stays if this process ends, too.
+    lease = await meta.lease(_LEASE_S)
+    last_word = encode_broker(replace(found.value, draining=True))
+    await meta.put(found.key, last_word, expect=found.version, lease=lease)
+    await lease.revoke()
+    return True
+
+
+class Unregistering:
+    """For the brokers of one supervisor."""
+
+    def __init__(self, runtime: Runtime, meta_url: str, secret: str, peer_ports: dict[str, int]) -> None:
+        """`secret`: where it is, as `cluster.secret` says it."""
+        self._runtime = runtime
+        self._meta_url = meta_url
+        self._secret = secret
+        self._peer_ports = peer_ports
+
+    async def ended(self, name: str) -> None:
+        """The process of this name has ended, and none is there in its place yet."""
+        port = self._peer_ports.get(name)
+        if port is None:
+            return
+        try:
+            async with asyncio.timeout(_LIMIT_S):
+                await self._unregister(name, port)
+        except (WeirError, TimeoutError, OSError) as failed:
+            log.info("%s stays registered until its lease ends: %s", name, failed)
+
+    async def _unregister(self, name: str, port: int) -> None:
+        shown = await load_credentials(self._runtime.disk, ClusterCredentialSettings(secret=self._secret))
+        meta = await connect(self._meta_url, self._runtime, secret=shown.secret)
+        try:
+            if await unregister(meta, name, port):
+                log.info("%s is unregistered: its process has ended", name)
+        finally:
+            await meta.close()

@@ -12,16 +12,16 @@ from contextlib import suppress
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
-from weir.broker.api import Delivery
-from weir.broker.tracing import Fate, SpanParent, Tracing
+from weir.broker.api.consumers import Delivery
+from weir.broker.trace.spans import Fate, SpanParent, Tracing
 from weir.model.batch import Batch
+from weir.model.diagnosis import install_command
 from weir.model.errors import ConfigError
-from weir.model.installation import install_command
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 from weir.server.config.tree import TelemetryConfig
-from weir.wire.formats import messages_of
+from weir.wire.formats.table import messages_of
 
 _HEADERS = ("traceparent", "tracestate")
 _OF_THE_EXPORTER = ("opentelemetry", "urllib3", "requests")

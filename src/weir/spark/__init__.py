@@ -5,8 +5,8 @@ it is found through the top-level module `pyspark_weir`, by the interpreter that
 this import sees to it that a session that is built after it asks this interpreter, and tells one that is there.
 """
 
-from weir.spark.sessions import make_known as _make_known
-from weir.spark.sessions import session as session
-from weir.spark.sessions import settings as settings
+from weir.spark.spark_session import make_known as _make_known
+from weir.spark.spark_session import session as session
+from weir.spark.spark_session import settings as settings
 
 _make_known()

@@ -3,38 +3,249 @@
 Appends wait in the queue until a ledger is open and get their offsets when they are sent to it, so nothing has to
 be renumbered when a ledger rolls or fails. They are acknowledged in order. What is to stay in memory takes its
 place among them and needs no ledger: it is acknowledged when all that stands before it is.
+
+Opening, rolling or recovering the ledger of a stream: when it is due, and one at a time, in the background.
+
+Offsets for batches that are sent together, and what of them a ledger gets.
+
+Some stay in memory. The ledger has a gap for these as soon as something behind them is written.
+
+Where a ledger that was left open ends, and the change of the chain that says so.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from weir.ledger.writer import LedgerWriter
 from weir.model.batch import Batch
 from weir.model.check import check
 from weir.model.errors import (
+    InvariantError,
+    LedgerNotFoundError,
     StreamBusyError,
     StreamFencedError,
     StreamTerminatedError,
     WeirError,
     WriterFencedError,
 )
-from weir.model.ids import LedgerId
-from weir.runtime.prompt import PromptFuture, tell_promptly
-from weir.runtime.waiters import Waiters
+from weir.model.ids import Buffer, LedgerId
+from weir.model.stream import Chain, Span
+from weir.runtime.interfaces import Clock
+from weir.runtime.tasks import TaskScope
+from weir.runtime.waiters import PromptFuture, Waiters, tell_promptly
+from weir.stream.chain import HeldChain
 from weir.stream.context import StreamContext
-from weir.stream.gaps import End
-from weir.stream.held_chain import HeldChain
-from weir.stream.left import LedgerEnd
-from weir.stream.placing import Append, Placed, pieces_of, place
-from weir.stream.recovery import closed, recover
+from weir.stream.handover import LedgerEnd
+from weir.stream.history import End, last_whole, stand_in
+from weir.stream.settings import StreamSettings
 from weir.stream.tail import StreamTail
-from weir.stream.turnover import RollLimits, Turnover
-from weir.stream.unwritten import without
+from weir.stream.unwritten import gaps, without
+from weir.wire.batch import MAX_COUNT, encode_head
 
 log = logging.getLogger(__name__)
+
+_LEAST_ROLL_S = 1.0
+
+
+class RollLimits:
+    """When a ledger is full."""
+
+    def __init__(self, settings: StreamSettings) -> None:
+        self._settings = settings
+        self.bytes, self.s = settings.roll_bytes, settings.roll_s
+
+    def set(self, size_bytes: int, age_s: float) -> None:
+        """A ledger is full at this size or age; what the settings say is the most. 0: what they say. More than one
+        a second would be more work for the metadata than for the disk."""
+        settings = self._settings
+        self.bytes = min(size_bytes or settings.roll_bytes, settings.roll_bytes)
+        self.s = min(max(age_s, _LEAST_ROLL_S) if age_s else settings.roll_s, settings.roll_s)
+
+    def is_full(self, writer: LedgerWriter, age_s: float) -> bool:
+        return (
+            writer.length >= self.bytes
+            or writer.last_confirmed + 1 >= self._settings.roll_entries
+            or age_s >= self.s
+        )
+
+
+class TurnoverOwner(Protocol):
+    """Whose ledger it is."""
+
+    def die(self, failure: WeirError) -> None:
+        """Nothing can be appended any more."""
+
+    def turnover_failed(self, failure: WeirError) -> None:
+        """There is no ledger for now."""
+
+    def turned_over(self) -> None:
+        """It is over, whatever came of it."""
+
+
+class Turnover:
+    def __init__(self, name: str, owner: TurnoverOwner, clock: Clock, pause_s: float) -> None:
+        self._name = name
+        self._owner = owner
+        self._clock = clock
+        self._pause_s = pause_s
+        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskScope(f"stream {name}", on_failure=self._broken)
+
+    def __bool__(self) -> bool:
+        """Whether one is under way."""
+        return self._task is not None
+
+    def start(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._task = self._tasks.spawn(self._run(work), "turnover")
+
+    async def quiet(self) -> None:
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except (StreamFencedError, WriterFencedError) as fenced:
+            self._owner.die(StreamFencedError(f"stream {self._name} was taken over: {fenced.what}"))
+        except InvariantError:
+            raise
+        except WeirError as failed:
+            log.warning("stream %s has no ledger to write to: %s", self._name, failed)
+            self._owner.turnover_failed(failed)
+            await self._clock.sleep(self._pause_s)
+        finally:
+            self._task = None
+            self._owner.turned_over()
+
+    def _broken(self, failure: BaseException) -> None:
+        wrapped = InvariantError(f"{self._name}: {failure!r}")
+        self._owner.die(failure if isinstance(failure, WeirError) else wrapped)
+
+
+#: A head, and the payload behind it.
+Piece = tuple[bytes, Buffer]
+
+
+@dataclass(slots=True)
+class Append:
+    """Batches on their way that were appended as one; when they are sent, those with offsets take their place.
+    Without any: what is in memory so far gets its gap."""
+
+    batches: Sequence[Batch]
+    size: int
+    done: "asyncio.Future[int]"
+    #: They are not written.
+    in_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What was sent at once, in its places."""
+
+    appends: Sequence[Append]
+    batches: list[Batch]
+    #: Of them, those that are in memory only.
+    unwritten: list[Batch]
+    #: The offset after all, and after those that are written.
+    end: int
+    written_to: int
+    #: How many entries the ledger got.
+    entries: int
+
+
+def pieces_of(
+    appends: Sequence[Append], offset: int, written_to: int, *, before_ms: int, now_ms: int
+) -> list[Piece]:
+    """What is to be written of appends that begin at the offset, behind what is written; `before_ms`: when the one
+    before them was appended."""
+    pieces: list[Piece] = []
+    for append in appends:
+        if append.in_memory:
+            offset += sum([draft.count for draft in append.batches])
+            continue
+        if written_to < offset:
+            missing = gaps(written_to, offset, before_ms)
+            pieces += [(encode_head(gap, gap.base_offset, before_ms), b"") for gap in missing]
+        for draft in append.batches:
+            pieces.append((encode_head(draft, offset, now_ms), draft.payload))
+            offset += draft.count
+        written_to = offset
+    return pieces
+
+
+def place(
+    appends: Sequence[Append], offset: int, written_to: int, *, now_ms: int, payloads: Sequence[Buffer] = ()
+) -> Placed:
+    """Give them their offsets. `payloads`: as the ledger keeps them, of all pieces: one copy of each in memory."""
+    batches: list[Batch] = []
+    unwritten: list[Batch] = []
+    at = 0
+    for append in appends:
+        first = len(batches)
+        if not append.in_memory and written_to < offset:
+            at += len(gaps(written_to, offset, 0))
+        for draft in append.batches:
+            if append.in_memory:
+                payload = draft.payload
+            else:
+                payload = payloads[at]
+                at += 1
+            batches.append(
+                Batch(
+                    offset,
+                    draft.count,
+                    draft.format,
+                    now_ms,
+                    payload,
+                    draft.flags,
+                    draft.origin,
+                    draft.held,
+                    draft.stamp,
+                )
+            )
+            offset += draft.count
+        append.batches = batches[first:]
+        if append.in_memory:
+            unwritten += append.batches
+        else:
+            written_to = offset
+    return Placed(appends, batches, unwritten, offset, written_to, at)
+
+
+async def recover(context: StreamContext, name: str, span: Span) -> tuple[Batch | None, int]:
+    """Fence the ledger and find its end: its last batch and its length. Where the last entries are lost nobody
+    knows how many messages they had: the end is as far as it can be, so that no offset is given out twice."""
+    try:
+        reader = await context.ledgers.open(span.ledger_id, recover=True)
+    except LedgerNotFoundError as gone:
+        raise StreamFencedError(f"stream {name} was taken over by another broker") from gone
+    try:
+        end = reader.metadata.last_entry
+        if end < 0:
+            return None, 0
+        entry, last = await last_whole(reader, end)
+        if entry < end:
+            base = span.first_offset if last is None else last.end_offset
+            append_ms = span.first_ms if last is None else last.append_ms
+            last = stand_in(base, (end - entry) * MAX_COUNT, append_ms)
+        return last, reader.metadata.length
+    finally:
+        await reader.close()
+
+
+def closed(chain: Chain, span: Span, end: int, length: int, last_ms: int) -> Chain:
+    """The transform of a close: only if the open last span is still the one that was meant."""
+    if not chain.spans or chain.spans[-1].ledger_id != span.ledger_id or chain.spans[-1].closed:
+        raise StreamFencedError(f"ledger {span.ledger_id} is no longer the open end of its stream")
+    return chain.with_closed(end, length, last_ms)
+
 
 #: `append` refuses above this many times the window that `wait_capacity()` keeps.
 _HARD_FACTOR = 2

@@ -16,7 +16,7 @@ from weir.model.ids import EntryId, LedgerId
 from weir.stream.context import StreamContext
 from weir.stream.cursor import Cursor
 from weir.stream.log import Stream
-from weir.stream.state import StateLog
+from weir.stream.state_log import StateLog
 from weir.wire.batch import decode_batch, encode_batch
 
 log = logging.getLogger(__name__)

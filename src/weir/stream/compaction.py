@@ -19,16 +19,14 @@ from weir.ledger.reader import LedgerReader
 from weir.model.batch import Batch, BatchFlags
 from weir.model.check import check
 from weir.model.errors import EntryLostError, LedgerNotFoundError
-from weir.model.ids import EntryId, LedgerId
-from weir.model.value import value
-from weir.stream.compacted import Compacted, next_generations
+from weir.model.ids import EntryId, LedgerId, value
+from weir.stream.compaction_record import Compacted, next_generations
 from weir.stream.context import StreamContext
-from weir.stream.gaps import last_whole, stand_in
+from weir.stream.history import Places, find_entry, find_time, last_whole, stand_in
 from weir.stream.log import Stream
-from weir.stream.positions import Places, find_entry, find_time
-from weir.stream.state import StateLog
+from weir.stream.state_log import StateLog
 from weir.wire.batch import decode_batch, encode_batch
-from weir.wire.formats import Keyed
+from weir.wire.formats.format import Keyed
 
 #: What a message of a batch is to a compaction: its key, and whether it has a value. No key: not kept.
 KeyedOf = Callable[[Batch], Sequence[Keyed]]

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 
 from weir.ledger.client import LedgerClient
 from weir.meta.interfaces import MetaStore
-from weir.model.features import EveryFeature, FeaturesInUse
-from weir.runtime import Runtime
-from weir.runtime.byte_budget import ByteBudget
+from weir.model.cluster import EveryFeature, FeaturesInUse
+from weir.runtime.budgets import ByteBudget
+from weir.runtime.interfaces import Runtime
 from weir.runtime.object_store import ObjectStores, RuntimeStores
-from weir.stream.ahead import AheadBudget
-from weir.stream.coming import ComingStreams
+from weir.stream.handover import ComingStreams
+from weir.stream.read_ahead import AheadBudget
+from weir.stream.segments import SegmentReads
 from weir.stream.settings import StreamSettings
 from weir.stream.tail import TailCache
-from weir.stream.tiered.reading import SegmentReads
 
 _MEMORY_BYTES = 256 * 1024 * 1024
 

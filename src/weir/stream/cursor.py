@@ -7,7 +7,7 @@ A plain value with plain functions; who persists it, and when, is the state log'
 
 from pyroaring import BitMap64
 
-from weir.model.bits import bits_at
+from weir.model.batch import bits_at
 from weir.model.check import check
 from weir.wire.snapshots.subscriptions import decode_cursor, encode_cursor
 

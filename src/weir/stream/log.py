@@ -2,12 +2,16 @@
 
 Whoever opens a stream counts its epoch on and recovers (fences) its last ledger first, so a former holder can
 acknowledge nothing more; it learns so from its own failing appends and is dead from then on.
+
+Reads of one stream that fail: the error that names stream and offset, and whether trying again has lasted long
+enough for users to hear of it.
 """
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from weir.ledger.losses import LostRun
 from weir.ledger.writer import LedgerWriter
@@ -21,6 +25,9 @@ from weir.model.errors import (
     ObjectMissingError,
     ObjectStoreError,
     OffsetTrimmedError,
+    ReadFailedError,
+    ReadStuckError,
+    SegmentDamagedError,
     StreamClosedError,
     StreamFencedError,
     StreamTerminatedError,
@@ -28,18 +35,74 @@ from weir.model.errors import (
 )
 from weir.model.ids import LedgerId
 from weir.model.stream import Chain
-from weir.stream.ahead import ReadAhead
+from weir.runtime.interfaces import Clock
 from weir.stream.appender import Appender
-from weir.stream.coming import Taken
+from weir.stream.chain import HeldChain
 from weir.stream.context import StreamContext
-from weir.stream.held_chain import HeldChain
-from weir.stream.history import History
-from weir.stream.left import Left
-from weir.stream.read_failures import ReadFailures
-from weir.stream.state import StateLog
-from weir.stream.tiered.spans import SpanReads
-from weir.stream.tiered.tiering import StreamTiering
+from weir.stream.handover import Left, Taken
+from weir.stream.history import History, SpanReads
+from weir.stream.read_ahead import ReadAhead
+from weir.stream.state_log import StateLog
+from weir.stream.tiering import StreamTiering
 from weir.stream.unwritten import Unwritten, gaps
+
+#: A bookie that starts again, or a stream that changes hands, is back sooner than this.
+PATIENCE_S = 10.0
+#: A failure tells something about now for so long after it.
+_RECENT_S = 60.0
+#: Places that are remembered; readers are seldom stuck at more.
+_MOST = 64
+
+
+@dataclass(slots=True)
+class _Place:
+    since: float
+    last: float
+    what: str = ""
+
+
+class ReadFailures:
+    """Where reads of a stream failed, each place from its first failure to the next success."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self._name = name
+        self._clock = clock
+        self._places: OrderedDict[int, _Place] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def now(self) -> list[str]:
+        """What cannot be read, and why, of what somebody tried of late: for those whose protocol has no word for
+        it."""
+        recent = self._clock.monotonic() - _RECENT_S
+        return [place.what for place in self._places.values() if place.last >= recent]
+
+    def succeeded(self, offset: int) -> None:
+        self._places.pop(offset, None)
+
+    def failed(self, offset: int, end: int, failure: WeirError) -> ReadFailedError:
+        """What to raise: ReadFailedError at first, ReadStuckError once the place has failed for `PATIENCE_S`; at
+        once where an object of the lake is missing or damaged."""
+        now = self._clock.monotonic()
+        place = self._places.get(offset)
+        if place is None or now - place.last > PATIENCE_S:  # nobody tried meanwhile: it may have been well
+            place = _Place(now, now)
+        place.last = now
+        self._places[offset] = place
+        self._places.move_to_end(offset)
+        if len(self._places) > _MOST:
+            self._places.popitem(last=False)
+        lasted_s = now - place.since
+        hint = failure.hint if isinstance(failure, ObjectStoreError) else None
+        what = f"{self._name} cannot be read from offset {offset} on (it ends at {end}): {failure.what}"
+        place.what = what
+        if isinstance(failure, (ObjectMissingError, SegmentDamagedError)):  # trying again brings nothing by itself
+            return ReadStuckError(what, hint=hint)
+        if lasted_s < PATIENCE_S:
+            return ReadFailedError(what, hint=hint)
+        return ReadStuckError(f"{what}, for {lasted_s:.0f} s now", hint=hint)
+
 
 log = logging.getLogger(__name__)
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
-from weir.model.bundles import BundleName
+from weir.meta.local import MemoryCore, MemoryMeta
+from weir.model.cluster import BundleName
 from weir.runtime.interfaces import Runtime
 from weir.testing.checking import Violation
-from weir.wire.bundles import decode_claim
+from weir.wire.registry import decode_claim
 
 
 @dataclass(frozen=True, slots=True)

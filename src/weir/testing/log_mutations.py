@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
-from weir.broker.api import Receipt
-from weir.broker.publish.publishing import Publisher
+from weir.broker.api.producers import Receipt
+from weir.broker.publish.publisher import Publisher
 from weir.model.batch import Batch
 from weir.stream.appender import Appender
 from weir.stream.log import Stream

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from weir.runtime.interfaces import LoopHolds
-from weir.runtime.real_watch import LoopWatch
+from weir.runtime.real import LoopWatch
 from weir.testing.world.errors import LoopHeldError
 from weir.testing.world.loop import HELD_LIMIT_S
 

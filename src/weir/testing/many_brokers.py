@@ -21,47 +21,47 @@ from http.client import HTTPConnection
 from socket import socket
 from typing import Any
 
-from weir.admin.http import HttpSettings, Request
-from weir.admin.peer_calls import AdminPeerHandler
-from weir.admin.routes import AdminContext, ServiceUrls, admin_routes
-from weir.admin.server import AdminServer
-from weir.broker.api import Owner
+from weir.admin.api import admin_routes
+from weir.admin.context import AdminContext, ServiceUrls
+from weir.broker.api.broker import Owner
 from weir.broker.balance.balancer import BalanceSettings
 from weir.broker.broker import Broker
-from weir.broker.bundles.settings import OwnershipSettings
-from weir.broker.groups.model import GroupSettings
-from weir.broker.peers.server import PeerServer
-from weir.broker.peers.settings import PeerLinks, PeerServerSettings
-from weir.broker.registry.connectors import Connectors
-from weir.broker.registry.functions import Functions
-from weir.broker.registry.replays import Replays
-from weir.broker.registry.sql_streams import SqlStreams
-from weir.console.parts import ConsoleParts
-from weir.gateway.amqp.connection.server import AmqpServer
-from weir.gateway.amqp.connection.settings import AmqpSettings
-from weir.gateway.kafka.connection.server import KafkaServer
-from weir.gateway.kafka.connection.settings import KafkaSettings
-from weir.gateway.pulsar.server import PulsarServer
+from weir.broker.cluster.registration import OwnershipSettings
+from weir.broker.groups.group import GroupSettings
+from weir.broker.metadata.definitions import Connectors, Functions, Replays, SqlStreams
+from weir.broker.peers.peer_calls import PeerLinks, PeerServerSettings
+from weir.broker.peers.peer_server import PeerServer
+from weir.console.app import ConsoleParts
+from weir.gateway.amqp.gateway import AmqpServer
+from weir.gateway.amqp.management.api import management_routes
+from weir.gateway.amqp.settings import AmqpSettings
+from weir.gateway.kafka.gateway import KafkaServer
+from weir.gateway.kafka.settings import KafkaSettings
+from weir.gateway.pulsar.gateway import PulsarServer
 from weir.gateway.pulsar.settings import PulsarSettings
-from weir.gateway.rocketmq.connection.server import RocketmqServer
-from weir.gateway.rocketmq.connection.settings import RocketmqSettings
+from weir.gateway.rocketmq.gateway import RocketmqServer
+from weir.gateway.rocketmq.settings import RocketmqSettings
 from weir.ledger.client import LedgerClient
 from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.ids import BookieId
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
+from weir.rest.forwarding import AdminPeerHandler
+from weir.rest.http import HttpSettings, Request
+from weir.rest.server import AdminServer
 from weir.runtime.real import real_runtime
 from weir.server.addresses import Address
-from weir.server.compose import ComposedBroker, Composition, compose_broker
-from weir.server.console import ConsoleService
-from weir.server.listening import BoundNetwork
+from weir.server.admin_service import ConsoleService
+from weir.server.compose.broker import compose_broker
+from weir.server.compose.composed import ComposedBroker, Composition
+from weir.server.listeners import BoundNetwork
 from weir.testing.kafka.stage import Peer
 from weir.testing.loop_thread import Call, LoopThread
 from weir.testing.ports import reserved
 from weir.testing.storage.fakes import FakeBookiePool
 from weir.testing.world.meta import FaultyMeta, MetaFaults
 from weir.wire.metadata import BookieInfo, encode_bookie_info
-from weir.wire.peer.administration import AdminCall
+from weir.wire.peer.calls import AdminCall
 
 _HOST = "127.0.0.1"
 _TIMEOUT_S = 60.0
@@ -249,7 +249,7 @@ class ManyBrokers:
             connections=composed.connections,
         )
         console = ConsoleService(context, ConsoleParts(b"one key for all brokers, 32 byte"))
-        routes = [*admin_routes(context), *console.api()]
+        routes = [*admin_routes(context), *management_routes(context), *console.api()]
         composed.peer_handlers.on(AdminCall, AdminPeerHandler(routes).perform)
         peers = await composed.serve_peers(PeerServerSettings(_HOST, bound["peer"].port, close_grace_s=0.1))
         kafka = KafkaSettings(host=_HOST, port=bound["kafka"].port, http_url=listeners["http"], close_grace_s=0.5)

@@ -3,7 +3,7 @@
 import asyncio
 
 from weir.model.errors import ConnectionLostError
-from weir.runtime import Connection, Runtime
+from weir.runtime.interfaces import Connection, Runtime
 from weir.runtime.tasks import TaskScope
 
 

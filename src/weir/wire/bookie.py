@@ -8,6 +8,13 @@ After the hello (`wire.bookie_hello`), requests flow one way and responses the o
 The checksum covers kind and fields: a flipped bit in a request id or ledger id must not acknowledge or fence
 the wrong thing (docs/adr/0007). Decoding is strict: whatever is left over, missing, out of range or unknown is
 a WireError.
+
+How a connection to a bookie begins: magic, version and features, and who is meant.
+
+The layout of these two frames holds for every version of the protocol. The client names the bookie that it
+means, since addresses are reused: a bookie must never store what was meant for another.
+
+Errors on the bookie protocol: one table of codes, used both ways.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,10 +22,31 @@ from enum import IntEnum
 from struct import Struct, pack, unpack
 from typing import NamedTuple, TypeAlias
 
-from weir.model.errors import WireError
-from weir.model.ids import Buffer, EntryId, LedgerId
-from weir.wire import error_codes
-from weir.wire.bookie_layout import (
+from weir.model.errors import (
+    BookieBusyError,
+    BookieCookieError,
+    BookieError,
+    BookieReadOnlyError,
+    BookieUnavailableError,
+    ChecksumError,
+    EntryCorruptError,
+    EntryInDoubtError,
+    EntryLogMissingError,
+    FrameTooLargeError,
+    JournalCorruptError,
+    LedgerFencedError,
+    LedgersUnknownError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    UnknownVersionError,
+    WeirError,
+    WireError,
+)
+from weir.model.ids import BookieId, Buffer, EntryId, LedgerId
+from weir.wire.entry import MAX_PAYLOAD_BYTES
+from weir.wire.node import frames as error_codes
+from weir.wire.node.frames import (
+    ErrorCodes,
     as_confirmed,
     as_ledger,
     as_text,
@@ -30,7 +58,6 @@ from weir.wire.bookie_layout import (
     kind_of,
     split_entries,
 )
-from weir.wire.entry import MAX_PAYLOAD_BYTES
 
 #: Enough for the largest entry, alone in its frame.
 MAX_FRAME_BYTES = MAX_PAYLOAD_BYTES + 1024 * 1024
@@ -340,3 +367,108 @@ _RESPONSES: dict[int, Callable[[Buffer], Response]] = {
     FrameType.CONFIRMED: _decode_confirmed,
     FrameType.FAILED: decode_failed,
 }
+
+#: What the bookie itself got wrong, or a code of a later version.
+INTERNAL = 1
+
+#: Code to error. Codes are for ever: add, never change.
+ERRORS: dict[int, type[WeirError]] = {
+    INTERNAL: BookieError,
+    2: NoSuchLedgerError,
+    3: NoSuchEntryError,
+    4: LedgerFencedError,
+    5: EntryCorruptError,
+    6: BookieReadOnlyError,
+    7: BookieBusyError,
+    8: BookieUnavailableError,
+    9: BookieCookieError,
+    10: JournalCorruptError,
+    11: EntryLogMissingError,
+    12: EntryInDoubtError,
+    13: LedgersUnknownError,
+    32: WireError,
+    33: FrameTooLargeError,
+    34: ChecksumError,
+    35: UnknownVersionError,
+}
+_CODES = ErrorCodes(ERRORS, other=INTERNAL, who="bookie")
+
+failed_from = _CODES.failed
+error_from = _CODES.error
+
+#: The one version that this build speaks.
+VERSION = 1
+#: Optional abilities, as bits; both sides use what both have. None so far.
+FEATURES = 0
+#: Until the hello is through, nobody may make this side buffer more.
+MAX_HELLO_BYTES = 4096
+
+#: The kind of link, in proofs (`wire.proof`), which come before the hello where the cluster has a secret.
+PURPOSE = "bookie"
+
+_MAGIC = b"WBKE"
+_HELLO = Struct("<4sHHIB")  # magic, oldest, newest, features, bytes of the bookie id; then the id
+_WELCOME = Struct("<4sHIIB")  # magic, version, features, max frame bytes, bytes of the bookie id; then the id
+
+
+class Hello(NamedTuple):
+    """The client speaks versions `oldest` to `newest` and means this bookie (empty: whoever answers)."""
+
+    bookie_id: BookieId
+    oldest: int = VERSION
+    newest: int = VERSION
+    features: int = FEATURES
+
+
+class Welcome(NamedTuple):
+    """The server says who it is, which version it chose, and the longest frame that it takes."""
+
+    bookie_id: BookieId
+    version: int
+    features: int
+    max_frame_bytes: int
+
+
+def encode_hello(hello: Hello) -> bytes:
+    name = hello.bookie_id.encode()
+    return frame(_HELLO.pack(_MAGIC, hello.oldest, hello.newest, hello.features, len(name)) + name)
+
+
+def decode_hello(body: Buffer) -> Hello:
+    (magic, oldest, newest, features, length), rest = fields_before_rest(body, _HELLO)
+    name = _bookie_id(magic, rest, length)
+    if not 1 <= oldest <= newest:
+        raise WireError(f"a hello offers versions {oldest} to {newest}")
+    return Hello(name, oldest, newest, features)
+
+
+def encode_welcome(welcome: Welcome) -> bytes:
+    name = welcome.bookie_id.encode()
+    head = _WELCOME.pack(_MAGIC, welcome.version, welcome.features, welcome.max_frame_bytes, len(name))
+    return frame(head + name)
+
+
+def decode_welcome(body: Buffer) -> Welcome | Failed:
+    """The server's answer to a hello."""
+    if kind_of(body) == FrameType.FAILED:
+        return decode_failed(body)
+    (magic, version, features, max_frame_bytes, length), rest = fields_before_rest(body, _WELCOME)
+    return Welcome(_bookie_id(magic, rest, length), version, features, max_frame_bytes)
+
+
+def choose_version(hello: Hello) -> int:
+    """The version to speak with this client, or UnknownVersionError."""
+    if not hello.oldest <= VERSION <= hello.newest:
+        raise UnknownVersionError(
+            f"this bookie speaks protocol version {VERSION}, the client {hello.oldest} to {hello.newest}",
+            hint="upgrade the older of the two",
+        )
+    return VERSION
+
+
+def _bookie_id(magic: bytes, rest: memoryview, length: int) -> BookieId:
+    if magic != _MAGIC:
+        raise WireError(f"a connection begins with {magic!r} instead of {_MAGIC!r}: not the bookie protocol")
+    if len(rest) != length:
+        raise WireError(f"a bookie id of {length} bytes lies in {len(rest)} bytes")
+    return BookieId(as_text(rest))

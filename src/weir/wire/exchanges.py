@@ -1,14 +1,17 @@
-"""Exchanges and bindings as values in the metadata store, and the key of a binding."""
+"""Exchanges and bindings as values in the metadata store, and the key of a binding.
+
+A queue's declaration as the text of a topic's property, and one argument: JSON that keeps the types.
+"""
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from hashlib import blake2b
-from json import dumps
+from json import JSONDecodeError, dumps, loads
 from typing import Any
 
-from weir.model.errors import ExchangeArgumentError, WireError
+from weir.model.errors import ExchangeArgumentError, QueueArgumentError, WireError
 from weir.model.exchanges import (
     Binding,
     Destination,
@@ -19,8 +22,8 @@ from weir.model.exchanges import (
     StoredRecord,
     check_arguments,
 )
-from weir.wire.metadata import dump_fields, load_fields
-from weir.wire.stored_values import text
+from weir.model.queues import QueueDeclaration
+from weir.wire.metadata import dump_fields, load_fields, text
 
 _DIGEST_BYTES = 16
 
@@ -164,3 +167,52 @@ def _mapping(item: Any) -> dict[str, Any]:
     if not isinstance(item, dict):
         raise TypeError(f"{type(item).__name__} instead of a table")
     return item
+
+
+def encode_declaration(declaration: QueueDeclaration) -> str:
+    """QueueArgumentError for what cannot be an argument. The name is the topic's."""
+    try:
+        arguments = dump_table(declaration.arguments)
+        return dumps(
+            {
+                "durable": declaration.durable,
+                "exclusive": declaration.exclusive,
+                "auto_delete": declaration.auto_delete,
+                "arguments": arguments,
+            },
+            separators=(",", ":"),
+            sort_keys=True,
+        )
+    except (ExchangeArgumentError, ValueError, RecursionError) as bad:
+        raise QueueArgumentError(f"an argument of queue {declaration.name!r} cannot be kept: {bad}") from bad
+
+
+def decode_declaration(name: str, text: str) -> QueueDeclaration:
+    """WireError if it is none."""
+    try:
+        fields = loads(text)
+        said = {key: fields[key] for key in ("durable", "exclusive", "auto_delete")}
+        if not all(isinstance(value, bool) for value in said.values()):
+            raise TypeError("something else instead of true or false")
+        return QueueDeclaration(name, **said, arguments=load_table(fields["arguments"]))
+    except (JSONDecodeError, KeyError, ValueError, TypeError, ArithmeticError, RecursionError) as bad:
+        raise WireError(f"the declaration of queue {name!r} is malformed: {bad!r}") from bad
+
+
+def encode_argument(value: Any) -> str:
+    """QueueArgumentError for what cannot be one."""
+    try:
+        return dumps(dump_table({_ARGUMENT: value}))
+    except (ExchangeArgumentError, ValueError, RecursionError) as bad:
+        raise QueueArgumentError(f"this cannot be an argument: {bad}") from bad
+
+
+def decode_argument(text: str) -> Any:
+    """WireError if it is none."""
+    try:
+        return load_table(loads(text))[_ARGUMENT]
+    except (JSONDecodeError, KeyError, ValueError, TypeError, ArithmeticError, RecursionError) as bad:
+        raise WireError(f"an argument is malformed: {bad!r}") from bad
+
+
+_ARGUMENT = "argument"

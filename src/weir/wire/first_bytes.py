@@ -168,9 +168,8 @@ def answer_to(first: Buffer, refusal: WrongPortError) -> bytes:
             return head.encode() + body
         case "Pulsar":
             # Imported here: only this answer needs Pulsar's messages.
-            from weir.wire.pulsar.frames import encode_command
-            from weir.wire.pulsar.proto import api
-            from weir.wire.pulsar.refusals import NO_REQUEST
+            from weir.wire.pulsar import pulsar_api_pb2 as api
+            from weir.wire.pulsar.frames import NO_REQUEST, encode_command
 
             error = api.ServerError.UnsupportedVersionError
             return encode_command(api.CommandError(request_id=NO_REQUEST, error=error, message=str(refusal)))

@@ -16,8 +16,7 @@ from hashlib import blake2b
 from struct import Struct, error
 
 from weir.model.errors import UnknownVersionError, WireError
-from weir.model.ids import Buffer
-from weir.model.value import value
+from weir.model.ids import Buffer, value
 
 VERSION = 1
 _MAGIC = b"WKIX"

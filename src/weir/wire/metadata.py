@@ -1,10 +1,21 @@
-"""Metadata values as bytes: JSON with a version, readable by people and by later releases."""
+"""Metadata values as bytes: JSON with a version, readable by people and by later releases.
+
+Fields of values in the metadata store, looked at before they are taken; TypeError for anything else.
+"""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from weir.model.errors import ChecksumError, InvariantError, UnknownVersionError, WireError
+from weir.model.errors import (
+    ChecksumError,
+    InvalidNameError,
+    InvariantError,
+    NotAllowedError,
+    UnknownVersionError,
+    WireError,
+)
 from weir.model.ids import BookieId, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata, LedgerState, Quorum
 from weir.wire.checksum import crc32c
@@ -126,3 +137,49 @@ def load_fields(data: bytes, what: str) -> dict[str, Any]:
             f"{what} has version {fields.get('v')!r}", hint="written by a newer Weir? upgrade this one"
         )
     return fields
+
+
+T = TypeVar("T")
+
+_BAD = (KeyError, ValueError, TypeError, AttributeError, OverflowError, InvalidNameError, NotAllowedError)
+
+
+def decode(data: bytes, what: str, build: Callable[[dict[str, Any]], T]) -> T:
+    """What is built of the fields; WireError if it cannot be."""
+    found = load_fields(data, what)
+    try:
+        return build(found)
+    except _BAD as bad:
+        raise WireError(f"{what} is malformed: {bad!r}") from bad
+
+
+def text(item: object) -> str:
+    if not isinstance(item, str):
+        raise TypeError(f"{type(item).__name__} instead of text")
+    return item
+
+
+def number(item: object) -> int:
+    if not isinstance(item, int) or isinstance(item, bool):
+        raise TypeError(f"{type(item).__name__} instead of a whole number")
+    return item
+
+
+def flag(item: object) -> bool:
+    if not isinstance(item, bool):
+        raise TypeError(f"{type(item).__name__} instead of a flag")
+    return item
+
+
+def each(items: object) -> list[Any]:
+    if not isinstance(items, list):
+        raise TypeError(f"{type(items).__name__} instead of a list")
+    return items
+
+
+def optional_text(item: object) -> str | None:
+    return None if item is None else text(item)
+
+
+def optional_number(item: object) -> int | None:
+    return None if item is None else number(item)

@@ -2,6 +2,10 @@
 
 A field that a newer Weir added is left out when read, so brokers of two releases can run side by side; policies
 that nobody set are not written at all.
+
+Bundles' boundaries and claims as values in the metadata store.
+
+Overviews of topics as values in the metadata store.
 """
 
 import base64
@@ -10,6 +14,8 @@ from dataclasses import asdict, fields
 from enum import Enum
 from typing import Any
 
+from weir.model.cluster import Boundaries, BundleClaim
+from weir.model.errors import InvalidNameError, WireError
 from weir.model.lake import LakeCatalog
 from weir.model.policies import (
     AutoTopicCreation,
@@ -20,12 +26,12 @@ from weir.model.policies import (
     IsolationPolicy,
     LogCompaction,
     Policies,
+    Priority,
     Rate,
     Retention,
     Roll,
     SchemaCompatibility,
 )
-from weir.model.priority import Priority
 from weir.model.registry import (
     Action,
     BrokerInfo,
@@ -34,15 +40,25 @@ from weir.model.registry import (
     KeyPatterns,
     NamePatterns,
     Namespace,
+    PasswordHashing,
     StoredSchema,
     Tenant,
     TopicRecord,
+    User,
 )
 from weir.model.retry import Backoff, FixedDelays, RetryPolicy, parse_schedule
-from weir.model.topics import NamespaceName, TopicName
-from weir.model.users import PasswordHashing, User
-from weir.wire.metadata import dump_fields
-from weir.wire.stored_values import decode, each, flag, number, optional_number, optional_text, text
+from weir.model.topics import NamespaceName, SubscriptionOverview, TopicName, TopicOverview
+from weir.wire.metadata import (
+    decode,
+    dump_fields,
+    each,
+    flag,
+    load_fields,
+    number,
+    optional_number,
+    optional_text,
+    text,
+)
 
 
 def _texts(items: Any) -> tuple[str, ...]:
@@ -424,4 +440,85 @@ def decode_schema(data: bytes) -> StoredSchema:
             number(f["created_ms"]),
             flag(f["deleted"]),
         ),
+    )
+
+
+def encode_boundaries(boundaries: Boundaries) -> bytes:
+    return dump_fields({"points": list(boundaries.points)})
+
+
+def decode_boundaries(data: bytes) -> Boundaries:
+    found = load_fields(data, "a namespace's bundles")
+    try:
+        return Boundaries(tuple(number(point) for point in found["points"]))
+    except (KeyError, ValueError, TypeError, OverflowError, InvalidNameError) as bad:
+        raise WireError(f"a namespace's bundles are malformed: {bad!r}") from bad
+
+
+def encode_claim(claim: BundleClaim) -> bytes:
+    """What is not said is not written: there are many."""
+    return dump_fields(
+        {
+            "owner": claim.owner,
+            "instance": claim.instance,
+            "epoch": claim.epoch,
+            **({"next": claim.next} if claim.next else {}),
+            **({"split": claim.split} if claim.split else {}),
+        }
+    )
+
+
+def decode_claim(data: bytes) -> BundleClaim:
+    found = load_fields(data, "a bundle's claim")
+    try:
+        return BundleClaim(
+            text(found["owner"]),
+            text(found["instance"]),
+            number(found["epoch"]),
+            text(found.get("next", "")),
+            number(found.get("split", 0)),
+        )
+    except (KeyError, ValueError, TypeError, OverflowError) as bad:
+        raise WireError(f"a bundle's claim is malformed: {bad!r}") from bad
+
+
+def encode_overview(overview: TopicOverview) -> bytes:
+    return dump_fields(
+        {
+            "version": overview.version,
+            "start": overview.start_offset,
+            "end": overview.end_offset,
+            "bytes": overview.storage_bytes,
+            "ledgers": overview.ledgers,
+            "terminated": overview.terminated,
+            "subscriptions": [
+                [one.name, one.mark_delete, one.backlog, one.backlog_bytes, one.holes, dict(one.properties)]
+                for one in overview.subscriptions
+            ],
+        }
+    )
+
+
+def decode_overview(data: bytes) -> TopicOverview:
+    """WireError if it is none."""
+    return decode(
+        data,
+        "an overview of a topic",
+        lambda f: TopicOverview(
+            number(f["version"]),
+            number(f["start"]),
+            number(f["end"]),
+            number(f["bytes"]),
+            number(f["ledgers"]),
+            flag(f["terminated"]),
+            tuple(_subscription(one) for one in each(f["subscriptions"])),
+        ),
+    )
+
+
+def _subscription(item: object) -> SubscriptionOverview:
+    name, mark_delete, backlog, size, holes, properties = each(item)
+    pairs = {text(key): text(value) for key, value in properties.items()}
+    return SubscriptionOverview(
+        text(name), number(mark_delete), number(backlog), number(size), number(holes), pairs
     )

@@ -6,10 +6,9 @@ from urllib.parse import quote
 import msgspec
 
 from weir.model.errors import WireError
-from weir.model.filters import KEYS_HEADER
-from weir.model.message import Message
-from weir.model.trace import TraceEvent
-from weir.wire.messages import encode_message
+from weir.model.messages import Message, TraceEvent
+from weir.model.subscriptions import KEYS_HEADER
+from weir.wire.formats.messages import encode_message
 
 #: Offsets that share a word.
 BUCKET = 64

@@ -2,8 +2,8 @@
 
 import pytest
 
-from weir.admin.amqp.listing import Wanted, answered_list
-from weir.admin.amqp.refusals import ManagementError
+from weir.gateway.amqp.management.errors import ManagementError
+from weir.gateway.amqp.management.listing import Wanted, answered_list
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.access.tokens import create_secret, create_token
+from weir.broker.security.tokens import create_secret, create_token
 
 SECRET = create_secret()
 SETTINGS = (

@@ -4,14 +4,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from weir.broker.access.owners import TO_HAVE_GROUPS, TO_HAVE_TRANSACTIONS, NameOwners
-from weir.broker.registry.registry import Registry
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.broker.metadata.registry import Registry
+from weir.broker.security.authorization import TO_HAVE_GROUPS, TO_HAVE_TRANSACTIONS, NameOwners
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.errors import InvalidNameError, NotAuthorisedError
-from weir.model.owned_names import check_unmarked, full_name, kept_name, plain_name, tenant_of_name
 from weir.model.registry import Action
-from weir.model.topics import TopicName
-from weir.runtime import Runtime
+from weir.model.topics import TopicName, check_unmarked, full_name, kept_name, plain_name, tenant_of_name
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.world import World, simulate
 
 ACME, ZETA = TopicName.parse("acme/shop/orders"), TopicName.parse("zeta/shop/orders")

@@ -10,15 +10,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from weir.broker.access.security import Authenticator, Authoriser, SecuritySettings, TopicGuard
-from weir.broker.access.tokens import TokenVerifier, create_token
-from weir.broker.api import Identity
-from weir.broker.registry.registry import Registry
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.broker.api.security import Identity
+from weir.broker.metadata.registry import Registry
+from weir.broker.security.authentication import Authenticator, SecuritySettings
+from weir.broker.security.authorization import Authoriser, TopicGuard
+from weir.broker.security.tokens import TokenVerifier, create_token
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.errors import InvalidNameError, NotAuthenticatedError, NotAuthorisedError
 from weir.model.registry import Action
 from weir.model.topics import NamespaceName, TopicName
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.world import World, simulate
 
 SECRET = bytes(range(64))

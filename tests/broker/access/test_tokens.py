@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from weir.broker.access.tokens import (
+from weir.broker.security.tokens import (
     Speaker,
     TokenRules,
     TokenVerifier,

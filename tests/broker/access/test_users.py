@@ -7,20 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from weir.broker.access.exchanges import ExchangeAccess
-from weir.broker.access.owners import TO_HAVE_GROUPS, NameOwners
-from weir.broker.access.passwords import hash_password
-from weir.broker.access.security import Authenticator, Authoriser, SecuritySettings, TopicGuard
-from weir.broker.access.tokens import TokenVerifier, create_token
-from weir.broker.api import Identity
-from weir.broker.registry.registry import Registry
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.broker.api.security import Identity
+from weir.broker.metadata.grants import hash_password
+from weir.broker.metadata.registry import Registry
+from weir.broker.security.authentication import Authenticator, SecuritySettings
+from weir.broker.security.authorization import TO_HAVE_GROUPS, Authoriser, ExchangeAccess, NameOwners, TopicGuard
+from weir.broker.security.tokens import TokenVerifier, create_token
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.errors import InvalidNameError, NotAllowedError, NotAuthenticatedError, NotAuthorisedError
 from weir.model.queues import namespace_of_vhost, topic_of_queue, vhost_of
-from weir.model.registry import Action, Grants, NamePatterns
+from weir.model.registry import Action, Grants, NamePatterns, PasswordHashing, User, tags_of
 from weir.model.topics import NamespaceName
-from weir.model.users import PasswordHashing, User, tags_of
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.world import World, simulate
 from weir.wire.registry import decode_grants, encode_grants
 

@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Set
 from dataclasses import replace
 
+from weir.broker.balance.balance_round import History, NoIsolation
 from weir.broker.balance.balancer import Balancer, BalanceSettings
-from weir.broker.balance.history import History
-from weir.broker.balance.isolation import NoIsolation
+from weir.model.cluster import BrokerLoad, BundleLoad
 from weir.model.errors import NotOwnerError, PeerUnavailableError
-from weir.model.load import BrokerLoad, BundleLoad
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.world import World, simulate
 
 

@@ -2,16 +2,16 @@
 
 import pytest
 
-from weir.broker.balance.control import PeerControl, answer_leader
-from weir.broker.balance.measuring import LoadMeter
-from weir.broker.peers.calls import PeerHandlers
-from weir.broker.peers.in_process import InProcessPeers
-from weir.broker.topic.traffic import Traffic
-from weir.model.bundles import Boundaries, BundleName, topic_hash
+from weir.broker.balance.balancer import PeerControl, answer_leader
+from weir.broker.balance.load_meter import LoadMeter
+from weir.broker.peers.peer_calls import PeerHandlers
+from weir.broker.rates import Traffic
+from weir.model.cluster import Boundaries, BundleName, topic_hash
 from weir.model.errors import NotOwnerError, PeerUnavailableError
 from weir.model.registry import BrokerInfo
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 from weir.runtime.real import RealClock
+from weir.testing.in_process_peers import InProcessPeers
 from weir.testing.world.resources import SimResources
 
 WHOLE = BundleName(DEFAULT_NAMESPACE, 0, 0xFFFFFFFF)

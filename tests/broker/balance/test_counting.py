@@ -5,12 +5,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.broker.balance.actions import Move, Reason, Split
-from weir.broker.balance.history import History
-from weir.broker.balance.isolation import NoIsolation
-from weir.broker.balance.limits import BalanceLimits
-from weir.broker.balance.plan import plan_moves
-from weir.model.load import BrokerLoad, BundleLoad
+from weir.broker.balance.balance_plan import plan_moves
+from weir.broker.balance.balance_round import BalanceLimits, History, Move, NoIsolation, Reason, Split
+from weir.model.cluster import BrokerLoad, BundleLoad
 
 LIMITS = BalanceLimits()
 ROUND_S = 30.0

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from weir.broker.balance.election import Election
-from weir.meta.memory import MemoryCore, MemoryMeta
-from weir.runtime import Runtime
+from weir.broker.balance.leader_election import Election
+from weir.meta.local import MemoryCore, MemoryMeta
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.meta import FaultyMeta, MetaFaults
 from weir.testing.world.world import World, simulate
 

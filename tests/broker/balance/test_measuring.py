@@ -2,10 +2,9 @@
 
 import pytest
 
-from weir.broker.balance.measuring import LoadMeter
-from weir.broker.topic.traffic import Traffic
-from weir.model.bundles import Boundaries, BundleName, topic_hash
-from weir.model.load import MAX_REPORTED_BUNDLES
+from weir.broker.balance.load_meter import LoadMeter
+from weir.broker.rates import Traffic
+from weir.model.cluster import MAX_REPORTED_BUNDLES, Boundaries, BundleName, topic_hash
 from weir.model.registry import SYSTEM_NAMESPACE
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
 from weir.testing.world.resources import SimResources

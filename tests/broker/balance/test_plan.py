@@ -8,13 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.broker.balance.actions import Action, Move, Reason, Split
-from weir.broker.balance.history import History
-from weir.broker.balance.isolation import NoIsolation
-from weir.broker.balance.limits import BalanceLimits
-from weir.broker.balance.plan import plan_moves
-from weir.broker.balance.pools import water_level
-from weir.model.load import BrokerLoad, BundleLoad
+from weir.broker.balance.balance_plan import plan_moves
+from weir.broker.balance.balance_round import (
+    Action,
+    BalanceLimits,
+    History,
+    Move,
+    NoIsolation,
+    Reason,
+    Split,
+    water_level,
+)
+from weir.model.cluster import BrokerLoad, BundleLoad
 
 #: By load alone: counts of topics have tests of their own.
 LIMITS = BalanceLimits(count_least=inf)

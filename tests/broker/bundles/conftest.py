@@ -6,22 +6,20 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from weir.broker.bundles.moving import BundleMoves
-from weir.broker.bundles.numbers import number_of
-from weir.broker.bundles.ownership import BundleOwnership
-from weir.broker.bundles.settings import OwnershipSettings
-from weir.broker.topic.passing import PassOn
-from weir.meta.memory import MemoryCore, MemoryMeta
-from weir.model.bundles import Boundaries, BundleName
+from weir.broker.cluster.bundle_handover import BundleMoves
+from weir.broker.cluster.ownership import BundleOwnership
+from weir.broker.cluster.registration import OwnershipSettings, number_of
+from weir.broker.topics.lifecycle import PassOn
+from weir.meta.local import MemoryCore, MemoryMeta
+from weir.model.cluster import FEATURES, Boundaries, BundleName
 from weir.model.errors import PeerUnavailableError
-from weir.model.features import FEATURES
 from weir.model.ids import LedgerId
 from weir.model.policies import Isolation
 from weir.model.registry import BrokerInfo
 from weir.model.stream import Chain
 from weir.model.topics import NamespaceName, TopicName
-from weir.runtime import Runtime
-from weir.stream.left import Left
+from weir.runtime.interfaces import Runtime
+from weir.stream.handover import Left
 from weir.testing.world.meta import FaultyMeta
 from weir.testing.world.world import World, simulate
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from tests.broker.bundles.conftest import Cluster
 
-from weir.broker.feature_gate import FeatureGate
-from weir.model.features import DEFLATED_STATE, FEATURES, held_back
+from weir.broker.cluster.registration import FeatureGate
+from weir.model.cluster import DEFLATED_STATE, FEATURES, held_back
 
 
 def test_a_feature_is_used_while_every_broker_that_is_there_has_it(in_cluster: Callable) -> None:

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from tests.broker.bundles.conftest import BUNDLES, SPACE, TTL_S, Cluster, Member, topic_in
 
-from weir.broker.topic.passing import PassOn
+from weir.broker.topics.lifecycle import PassOn
 from weir.meta import keys
 from weir.meta.interfaces import Versioned
 from weir.meta.leases import usable_lease
-from weir.model.bundles import BundleClaim, BundleName
+from weir.model.cluster import FEATURES, LEFT, BundleClaim, BundleName
 from weir.model.errors import MetaUnavailableError, NotAllowedError, NotOwnerError
-from weir.model.features import FEATURES, LEFT
 from weir.model.ids import LedgerId
 from weir.model.policies import Isolation
 from weir.model.topics import NamespaceName, TopicName

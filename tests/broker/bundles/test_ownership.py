@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 from tests.broker.bundles.conftest import BUNDLES, SPACE, TTL_S, Cluster, topic_in
 
-from weir.broker.bundles.choosing import choose
-from weir.broker.bundles.ownership import CLAIM
+from weir.broker.cluster.bundle_placement import choose
+from weir.broker.cluster.ownership import CLAIM
 from weir.meta import keys
-from weir.meta.memory import MemoryMeta
+from weir.meta.local import MemoryMeta
 from weir.meta.update import read
-from weir.model.bundles import Boundaries, BundleClaim, BundleName
+from weir.model.cluster import Boundaries, BundleClaim, BundleName
 from weir.model.errors import NotOwnerError
 from weir.model.policies import Isolation
 from weir.model.topics import TopicName

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from tests.broker.bundles.conftest import TTL_S, Cluster
 
-from weir.broker.api import Owner
-from weir.broker.bundles.peer_parts import PeerParts
-from weir.broker.peers.calls import PeerHandlers
+from weir.broker.api.broker import Owner
+from weir.broker.cluster.topic_calls import PeerParts
+from weir.broker.peers.peer_calls import PeerHandlers
 from weir.model.errors import NotAllowedError, NotOwnerError, PeerUnavailableError, WeirError
 from weir.model.topics import TopicName
-from weir.wire.peer.node import Done
+from weir.wire.peer.calls import Done
 
 PART = TopicName.parse("t").at(0)
 

@@ -9,10 +9,9 @@ from collections.abc import Callable
 import pytest
 from tests.broker.bundles.conftest import BUNDLES, TTL_S, Cluster, topic_in
 
-from weir.meta.memory import MemoryMeta
+from weir.meta.local import MemoryMeta
 from weir.runtime.real import real_runtime
-from weir.server.supervisor import ChildSpec, Supervisor
-from weir.server.unregistering import unregister
+from weir.server.supervisor import ChildSpec, Supervisor, unregister
 from weir.testing.world.meta import MetaFaults
 
 T = topic_in(BUNDLES[0])

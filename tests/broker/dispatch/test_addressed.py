@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.broker.api import Outgoing, StartAt, SubscriptionType
+from weir.broker.api.consumers import StartAt, SubscriptionType
+from weir.broker.api.producers import Outgoing
 from weir.model.batch import BatchFormat, Stamp
 from weir.model.errors import NotAllowedError, SubscriptionNotFoundError
-from weir.model.filters import MessageFilter
+from weir.model.subscriptions import MessageFilter
 
 SHARED, EXCLUSIVE = SubscriptionType.SHARED, SubscriptionType.EXCLUSIVE
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from weir.broker.dispatch.decisions import Seat, deal
-from weir.broker.dispatch.redeliveries import MOST, Redeliveries
+from weir.broker.subscriptions.redelivery import MOST, Redeliveries
+from weir.broker.subscriptions.selectors import Seat, deal
 
 seats = st.lists(st.builds(Seat, st.just(""), st.integers(0, 2), st.integers(0, 7)), min_size=1, max_size=5)
 

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.broker.dispatch.decisions import Seat, share_out, take_whole
-from weir.broker.dispatch.single import Standing
+from weir.broker.subscriptions.selectors import Seat, share_out, take_whole
+from weir.broker.subscriptions.single_active import Standing
 
 costs = st.lists(st.integers(1, 20), max_size=60)
 seat_lists = st.lists(

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.broker.api import StartAt, SubscriptionType
+from weir.broker.api.consumers import StartAt, SubscriptionType
 from weir.model.errors import NotAllowedError, OffsetTrimmedError
-from weir.model.fifo import FIFO_PROPERTY
 from weir.model.policies import Policies, Retention
 from weir.model.queues import QUEUE_SUBSCRIPTION
+from weir.model.subscriptions import FIFO_PROPERTY
 from weir.stream.cursor import Cursor
 
 SHARED, FAILOVER, KEY = SubscriptionType.SHARED, SubscriptionType.FAILOVER, SubscriptionType.KEY_SHARED

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import SubscriptionType
-from weir.runtime.byte_budget import ByteBudget
+from weir.broker.api.consumers import SubscriptionType
+from weir.runtime.budgets import ByteBudget
 
 
 def test_over_its_limit_a_connection_is_full_until_half_is_free() -> None:

@@ -15,21 +15,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from weir.broker.api import Delivery, KeyShared, SubscribeRequest, SubscriptionType
-from weir.broker.dispatch import demand_ring, key_shared, per_message
-from weir.broker.dispatch.consumer import BrokerConsumer
-from weir.broker.dispatch.queue_side import QueueSide
-from weir.broker.dispatch.subscription import Subscription
-from weir.broker.dispatch.subscription_parts import SubscriptionParts
-from weir.broker.publish.limits import RateLimit
+from weir.broker.api.consumers import Delivery, KeyShared, SubscribeRequest, SubscriptionType
+from weir.broker.log.log_feed import DecidedLog
+from weir.broker.log.transaction_index import TransactionIndex
+from weir.broker.rates import Histogram, RateLimit
 from weir.broker.settings import BrokerSettings
-from weir.broker.topic.meters import Histogram
-from weir.broker.transactions.decided_log import DecidedLog
-from weir.broker.transactions.index import TransactionIndex
+from weir.broker.subscriptions import demand_ring, key_shared, per_message
+from weir.broker.subscriptions.consumer import BrokerConsumer
+from weir.broker.subscriptions.queue_mode import QueueSide
+from weir.broker.subscriptions.subscription import Subscription
+from weir.broker.subscriptions.subscription_state import SubscriptionParts
 from weir.model.batch import Batch, BatchFlags, BatchFormat
 from weir.model.errors import BrokerError, ConsumerClosedError
-from weir.model.policies import Rate
-from weir.model.priority import Priority
+from weir.model.policies import Priority, Rate
 from weir.runtime.tasks import TaskScope
 from weir.stream.cursor import Cursor
 from weir.testing.kinds import rounds
@@ -464,7 +462,7 @@ def test_a_key_shared_consumer_with_credit_gets_its_keys_past_one_that_takes_not
         while await model.receive(quick, 5):
             model.ack(quick, list(model.held[quick]))
         ring = model.subscription._served.dispatcher._map
-        from weir.broker.dispatch.key_ranges import hash_of
+        from weir.broker.subscriptions.selectors import hash_of
 
         left = [o for o in range(model.log.end_offset) if not model.acked(o)]
         assert all(ring.owner(hash_of(model.key(o))) == slow.number for o in left)

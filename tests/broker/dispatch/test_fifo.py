@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from weir.broker.api import SubscriptionType
+from weir.broker.api.consumers import SubscriptionType
 from weir.broker.settings import BrokerSettings
 from weir.model.errors import SubscriptionBusyError
-from weir.model.fifo import FIFO_PROPERTY
 from weir.model.retry import MAX_DELIVERIES, SCHEDULE
+from weir.model.subscriptions import FIFO_PROPERTY
 
 FIFO = {FIFO_PROPERTY: "true"}
 AT_ONCE = {**FIFO, SCHEDULE: "0s", MAX_DELIVERIES: "0"}

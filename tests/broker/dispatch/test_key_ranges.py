@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.broker.dispatch.key_ranges import HASHES, Ranges, Ring, hash_of, murmur3_32, split_by_hash
-from weir.broker.dispatch.pieces import Pieces, piece_at, union_of
-from weir.model.batch import Batch, BatchFormat
-from weir.model.bits import bits_at
+from weir.broker.subscriptions.in_flight import Pieces, piece_at, union_of
+from weir.broker.subscriptions.selectors import HASHES, Ranges, Ring, hash_of, murmur3_32, split_by_hash
+from weir.model.batch import Batch, BatchFormat, bits_at
 from weir.model.errors import HashRangesError
 
 

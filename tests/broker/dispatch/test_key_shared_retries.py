@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from weir.broker.api import KeyShared, SubscriptionType
+from weir.broker.api.consumers import KeyShared, SubscriptionType
 from weir.model.errors import SubscriptionBusyError
 from weir.model.retry import MAX_DELIVERIES, SCHEDULE
 

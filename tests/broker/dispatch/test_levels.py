@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from weir.broker.dispatch.levels import levels_in
+from weir.broker.subscriptions.queue_mode import levels_in
 from weir.model.batch import Batch, BatchFormat
-from weir.model.message import Message
-from weir.model.steps import finish
-from weir.wire.formats import FORMATS
-from weir.wire.messages import encode_messages
+from weir.model.check import finish
+from weir.model.messages import Message
+from weir.wire.formats.messages import encode_messages
+from weir.wire.formats.table import FORMATS
 from weir.wire.pulsar.translation import entry_of_messages
 
 SAID = [Message(None, b"x" * 500, [("weir-priority", b"4")]), Message(None, b"y" * 500, [("other", b"9")])]

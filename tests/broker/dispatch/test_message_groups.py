@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from weir.broker.dispatch.message_groups import MessageGroups
+from weir.broker.subscriptions.ready_messages import MessageGroups
 
 NOBODY = BitMap64()
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.broker.dispatch.pieces import Piece, Pieces
-from weir.model.bits import indices_of
+from weir.broker.subscriptions.in_flight import Piece, Pieces
+from weir.model.batch import indices_of
 
 #: A log of batches with these counts.
 COUNTS = [1, 3, 1, 1, 5, 2, 8, 1]

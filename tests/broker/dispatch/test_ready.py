@@ -2,7 +2,7 @@
 
 from pyroaring import BitMap64
 
-from weir.broker.dispatch.ready import Levelled
+from weir.broker.subscriptions.ready_messages import Levelled
 
 
 def filled(levels: Levelled, *wanted: int) -> None:

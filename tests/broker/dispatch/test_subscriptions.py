@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.broker.api import KeyShared, StartAt, SubscriptionType
+from weir.broker.api.consumers import KeyShared, StartAt, SubscriptionType
 from weir.model.errors import HashRangesError, SubscriptionBusyError, SubscriptionNotFoundError, TooManyError
 from weir.model.policies import Policies, Rate
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.broker.api.exchanges import Routed
-from weir.broker.exchanges.index import RoutingIndex, compile_index
+from weir.broker.api.queues import Routed
+from weir.broker.exchanges.routing_index import RoutingIndex, compile_index
 from weir.model.errors import ExchangeNotFoundError
 from weir.model.exchanges import PREDECLARED, Binding, Destination, Exchange, ExchangeType
 from weir.testing.kinds import rounds

@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
-from weir.broker.access.exchanges import ExchangeAccess
-from weir.broker.access.security import Authoriser, SecuritySettings
-from weir.broker.exchanges.index import compile_index
-from weir.broker.exchanges.service import ExchangeService
-from weir.broker.exchanges.table import Cluster, ExchangeLimits, ExchangeTable
-from weir.broker.registry.registry import Registry
+from weir.broker.exchanges.exchange_table import Cluster, ExchangeLimits, ExchangeService, ExchangeTable
+from weir.broker.exchanges.routing_index import compile_index
+from weir.broker.metadata.registry import Registry
+from weir.broker.security.authentication import SecuritySettings
+from weir.broker.security.authorization import Authoriser, ExchangeAccess
 from weir.meta import keys
 from weir.meta.embedded import open_embedded
 from weir.meta.interfaces import MetaStore
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.errors import (
     ExchangeArgumentError,
     ExchangeInUseError,
@@ -34,7 +33,7 @@ from weir.model.errors import (
 from weir.model.exchanges import PREDECLARED, Binding, Destination, Exchange, ExchangeType
 from weir.model.registry import Action
 from weir.model.topics import DEFAULT_NAMESPACE, NamespaceName, TopicName
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.meta import FaultyMeta, MetaFaults
 from weir.testing.world.world import World, simulate
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import Outgoing, SubscriptionType
-from weir.model.batch import BatchFormat
-from weir.model.bits import indices_of
+from weir.broker.api.consumers import SubscriptionType
+from weir.broker.api.producers import Outgoing
+from weir.model.batch import BatchFormat, indices_of
 from weir.model.errors import FilterError, SubscriptionBusyError
-from weir.model.filters import MessageFilter
-from weir.model.message import Message
-from weir.wire.messages import decode_messages, encode_messages
+from weir.model.messages import Message
+from weir.model.subscriptions import MessageFilter
+from weir.wire.formats.messages import decode_messages, encode_messages
 
 RED = MessageFilter("color = 'red'")
 TYPES = [*SubscriptionType]
@@ -138,11 +138,13 @@ def test_a_batch_that_nobody_can_look_into_passes_every_filter(run: Callable) ->
 
 
 def test_many_subscriptions_look_into_a_batch_once(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weir.broker.filters import masks
+    from weir.broker.filters import message_filter
 
     looked: list[int] = []
-    real = masks.reading_heads
-    monkeypatch.setattr(masks, "reading_heads", lambda batch: looked.append(batch.base_offset) or real(batch))
+    real = message_filter.reading_heads
+    monkeypatch.setattr(
+        message_filter, "reading_heads", lambda batch: looked.append(batch.base_offset) or real(batch)
+    )
 
     async def scenario(bench) -> None:
         topic = await bench.topic()

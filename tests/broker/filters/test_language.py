@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.broker.filters.compiled import compiled
-from weir.broker.filters.conditions import KEY
-from weir.broker.filters.language import MAX_CHARACTERS, MAX_DEPTH, MAX_TERMS, compile_sql
+from weir.broker.filters.message_filter import compiled
+from weir.broker.filters.selector_language import KEY, MAX_CHARACTERS, MAX_DEPTH, MAX_TERMS, compile_sql
 from weir.model.errors import FilterError
-from weir.model.filters import MessageFilter
+from weir.model.subscriptions import MessageFilter
 
 NUMBERS, TEXTS, TRUTHS = ("n1", "n2"), ("t1", "t2"), ("b1", "b2")
 WORDS = ["", "a", "b", "ab", "ba", "a%", "_b", "aab", "é", "%"]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import CommittedOffset, GroupState, Joined, JoinRequest, SyncRequest
-from weir.broker.coordinator_shards import COORDINATOR, CoordinatorShards
-from weir.broker.groups.coordinator import GroupCoordinator
-from weir.broker.groups.model import STATES, GroupEvent, GroupSettings, next_state
-from weir.broker.groups.offsets import GroupOffsets
-from weir.broker.parts.local import LocalParts
+from weir.broker.api.groups import GroupState, Joined, JoinRequest, SyncRequest
+from weir.broker.coordination.partition_ops import LocalParts
+from weir.broker.coordination.shards import COORDINATOR, CoordinatorShards
+from weir.broker.groups.group import STATES, GroupEvent, GroupSettings, next_state
+from weir.broker.groups.group_coordinator import GroupCoordinator
+from weir.broker.groups.group_offsets import GroupOffsets
 from weir.model.errors import (
     GroupFullError,
     GroupNotEmptyError,
@@ -33,6 +33,7 @@ from weir.model.errors import (
     WireError,
 )
 from weir.model.topics import TopicName
+from weir.model.transactions import CommittedOffset
 from weir.wire.snapshots.groups import decode_group
 
 T = TopicName.parse("t")
@@ -107,7 +108,7 @@ class Party:
 async def party_of(bench: Any, **settings: Any) -> Party:
     context = await bench.context()
     from weir.broker.broker import Broker
-    from weir.broker.ports import PlainRegistry, SoleOwner
+    from weir.broker.standalone import PlainRegistry, SoleOwner
 
     broker = Broker(context, PlainRegistry(), SoleOwner())
     shards = CoordinatorShards(broker)
@@ -709,7 +710,7 @@ def test_a_damaged_group_is_an_error_for_everyone_until_it_is_mended(tell: Calla
 
 def test_a_group_whose_home_is_lost_tells_those_who_wait(tell: Callable) -> None:
     async def story(party: Party) -> None:
-        from weir.broker.coordinator_shards import COORDINATOR
+        from weir.broker.coordination.shards import COORDINATOR
 
         a, b = await asyncio.gather(party.join(), party.join())
         waiting = asyncio.ensure_future(party.groups.sync("g", SyncRequest(1, b.member_id)))
@@ -945,7 +946,7 @@ def test_a_large_group_goes_on_as_it_was_written_down_without_members_that_left_
 
 
 def test_what_one_member_asks_does_not_look_at_the_others(tell: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weir.broker.groups.roster import Roster
+    from weir.broker.groups.members import Roster
 
     async def story(party: Party) -> None:
         members = await crowd(party, 50)

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import CommittedOffset, ConsumerStats, Flow, StartAt, SubscriptionType
-from weir.broker.coordinator_shards import CoordinatorShards
-from weir.broker.groups.offsets import GroupOffsets
-from weir.broker.parts.local import LocalParts
-from weir.broker.upkeep.topic import maintain
+from weir.broker.api.consumers import StartAt, SubscriptionType
+from weir.broker.api.stats import ConsumerStats, Flow
+from weir.broker.coordination.partition_ops import LocalParts
+from weir.broker.coordination.shards import CoordinatorShards
+from weir.broker.groups.group_offsets import GroupOffsets
+from weir.broker.upkeep.topic_upkeep import maintain
 from weir.model.errors import (
     CommitTooLargeError,
     IllegalGenerationError,
@@ -24,7 +25,7 @@ from weir.model.errors import (
 )
 from weir.model.policies import BacklogQuota, Policies, Retention
 from weir.model.topics import TopicName
-from weir.model.transactions import TransactionEnd
+from weir.model.transactions import CommittedOffset, TransactionEnd
 
 T, U = TopicName.parse("t"), TopicName.parse("u")
 

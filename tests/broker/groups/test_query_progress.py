@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
-from weir.admin.stats_map import partitioned_stats, topic_stats
-from weir.broker.api import CommittedOffset, QueryProgress
-from weir.broker.coordinator_shards import CoordinatorShards
-from weir.broker.groups.offsets import GroupOffsets
-from weir.broker.groups.query_progress import parse_progress, progress_of_commit
-from weir.broker.parts.local import LocalParts
-from weir.broker.upkeep.topic import maintain
+from weir.admin.topic_stats import partitioned_stats, topic_stats
+from weir.broker.api.stats import QueryProgress
+from weir.broker.coordination.partition_ops import LocalParts
+from weir.broker.coordination.shards import CoordinatorShards
+from weir.broker.groups.group_offsets import GroupOffsets
+from weir.broker.subscriptions.subscription_state import parse_progress, progress_of_commit
+from weir.broker.upkeep.topic_upkeep import maintain
 from weir.cli.output import Rate
-from weir.cli.topics.views import subscription_rows
+from weir.cli.topic_views import subscription_rows
 from weir.model.policies import Retention
 from weir.model.topics import TopicName
+from weir.model.transactions import CommittedOffset
 
 T = TopicName.parse("t")
 

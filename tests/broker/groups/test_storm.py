@@ -14,16 +14,17 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import CommittedOffset, GroupState, JoinRequest, SyncRequest
+from weir.broker.api.groups import GroupState, JoinRequest, SyncRequest
 from weir.broker.broker import Broker
-from weir.broker.coordinator_shards import COORDINATOR, CoordinatorShards
-from weir.broker.groups.coordinator import GroupCoordinator
-from weir.broker.groups.model import GroupSettings
-from weir.broker.groups.offsets import GroupOffsets
-from weir.broker.parts.local import LocalParts
-from weir.broker.ports import PlainRegistry, SoleOwner
+from weir.broker.coordination.partition_ops import LocalParts
+from weir.broker.coordination.shards import COORDINATOR, CoordinatorShards
+from weir.broker.groups.group import GroupSettings
+from weir.broker.groups.group_coordinator import GroupCoordinator
+from weir.broker.groups.group_offsets import GroupOffsets
+from weir.broker.standalone import PlainRegistry, SoleOwner
 from weir.model.errors import MemberFencedError, MemberIdRequiredError, UnknownMemberError, WeirError
 from weir.model.topics import TopicName
+from weir.model.transactions import CommittedOffset
 
 PARTS = [TopicName.parse(f"t{number}") for number in range(4)]
 ASK = JoinRequest("consumer", {"range": b""}, session_s=6, rebalance_s=5)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from weir.broker.api import HalfCheck, SubscriptionType
-from weir.broker.half.settings import HalfSettings
-from weir.broker.settings import BrokerSettings
+from weir.broker.api.consumers import SubscriptionType
+from weir.broker.api.topics import HalfCheck
+from weir.broker.settings import BrokerSettings, HalfSettings
 from weir.meta import keys
 from weir.model.batch import HeldId
 from weir.model.errors import (
@@ -20,7 +20,7 @@ from weir.model.errors import (
     NotHeldError,
     TooManyError,
 )
-from weir.model.half import Decision, Preparation
+from weir.model.messages import Decision, Preparation
 from weir.model.topics import TopicName
 
 COMMIT, ROLL_BACK = Decision.COMMIT, Decision.ROLL_BACK

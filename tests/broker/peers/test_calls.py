@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from weir.broker.peers.calls import LonePeers, PeerCalls, PeerHandlers
-from weir.broker.peers.in_process import InProcessPeers
-from weir.broker.peers.pool import PeerPool
-from weir.broker.peers.server import PeerServer
-from weir.broker.peers.settings import PeerCredentials, PeerServerSettings
+from weir.broker.peers.peer_calls import LonePeers, PeerCalls, PeerCredentials, PeerHandlers, PeerServerSettings
+from weir.broker.peers.peer_client import PeerPool
+from weir.broker.peers.peer_server import PeerServer
 from weir.model.errors import (
     InvariantError,
     NotOwnerError,
@@ -22,8 +20,9 @@ from weir.model.errors import (
 )
 from weir.model.registry import BrokerInfo
 from weir.runtime.real import real_runtime
-from weir.wire.peer.node import Done, Ping, ReportLoad
-from weir.wire.proof import ClusterSecret
+from weir.testing.in_process_peers import InProcessPeers
+from weir.wire.node.proof import ClusterSecret
+from weir.wire.peer.calls import Done, Ping, ReportLoad
 
 SECRET = ClusterSecret(b"s" * 32)
 

@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 
-from weir.broker.peers.calls import PeerHandlers
-from weir.broker.peers.pool import PeerPool
-from weir.broker.peers.server import PeerServer
-from weir.broker.peers.settings import PeerClientSettings, PeerCredentials, PeerServerSettings
+from weir.broker.peers.peer_calls import PeerClientSettings, PeerCredentials, PeerHandlers, PeerServerSettings
+from weir.broker.peers.peer_client import PeerPool
+from weir.broker.peers.peer_server import PeerServer
 from weir.model.errors import PeerError, PeerUnavailableError
 from weir.model.registry import BrokerInfo
 from weir.runtime.interfaces import Runtime
 from weir.testing.world.world import World, simulate
-from weir.wire.peer.administration import AdminAnswer, AdminCall
-from weir.wire.peer.node import Done, Ping
-from weir.wire.proof import ClusterSecret
+from weir.wire.node.proof import ClusterSecret
+from weir.wire.peer.calls import AdminAnswer, AdminCall, Done, Ping
 
 NAMES = ("b1", "b2", "b3")
 SECRET = PeerCredentials(ClusterSecret(b"s" * 32))

@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from weir.broker.peers.calls import PeerHandlers
-from weir.broker.peers.credentials import ClusterCredentialSettings, check_known, load_credentials
-from weir.broker.peers.metrics import PeerMetrics
-from weir.broker.peers.pool import PeerPool
-from weir.broker.peers.server import PeerServer
-from weir.broker.peers.settings import PURPOSE, PeerClientSettings, PeerCredentials, PeerLimits, PeerServerSettings
+from weir.broker.peers.peer_calls import (
+    PURPOSE,
+    PeerClientSettings,
+    PeerCredentials,
+    PeerHandlers,
+    PeerLimits,
+    PeerMetrics,
+    PeerServerSettings,
+)
+from weir.broker.peers.peer_client import PeerPool
+from weir.broker.peers.peer_server import PeerServer
+from weir.broker.security.cluster_credentials import ClusterCredentialSettings, check_known, load_credentials
+from weir.model.cluster import BrokerLoad
 from weir.model.errors import (
     ConfigError,
     NetworkError,
@@ -23,22 +30,17 @@ from weir.model.errors import (
     WeirError,
 )
 from weir.model.ids import Buffer
-from weir.model.load import BrokerLoad
 from weir.model.registry import BrokerInfo
+from weir.runtime.budgets import RequestBudget
 from weir.runtime.interfaces import Connection
-from weir.runtime.proving import prove
+from weir.runtime.node_link import prove
 from weir.runtime.real import real_runtime
-from weir.runtime.request_budget import RequestBudget
 from weir.testing.certificates import Certificate, make_certificate
-from weir.wire.bookie_layout import frame
-from weir.wire.frames import FrameSplitter
-from weir.wire.peer import messages
-from weir.wire.peer.administration import AdminAnswer, AdminCall
-from weir.wire.peer.errors import decode_failure
-from weir.wire.peer.hello import Hello, Welcome, decode_welcome, encode_hello
-from weir.wire.peer.node import Done, Ping, ReportLoad
-from weir.wire.peer.values import encode_value
-from weir.wire.proof import NONCE_BYTES, ClusterSecret, ProvingClient
+from weir.wire.node.frames import FrameSplitter, frame
+from weir.wire.node.proof import NONCE_BYTES, ClusterSecret, ProvingClient
+from weir.wire.peer import protocol
+from weir.wire.peer.calls import AdminAnswer, AdminCall, Done, Ping, ReportLoad
+from weir.wire.peer.protocol import Hello, Welcome, decode_failure, decode_welcome, encode_hello, encode_value
 
 SECRET = ClusterSecret(b"s" * 32)
 OTHER = ClusterSecret(b"o" * 32)
@@ -49,7 +51,7 @@ class Client:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.splitter = FrameSplitter(messages.MAX_FRAME_BYTES)
+        self.splitter = FrameSplitter(protocol.MAX_FRAME_BYTES)
         self.received = b""
         self._frames: list[memoryview] = []
 
@@ -84,8 +86,8 @@ class Client:
         assert isinstance(decode_welcome(await self.frame()), Welcome)
 
     async def last_word(self) -> WeirError:
-        failed = messages.decode_response(await self.frame())
-        assert (type(failed), failed.request_id) == (messages.Failed, 0)
+        failed = protocol.decode_response(await self.frame())
+        assert (type(failed), failed.request_id) == (protocol.Failed, 0)
         return decode_failure(failed.value)
 
 
@@ -166,7 +168,7 @@ async def until(condition: Callable[[], bool]) -> None:
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         encode_hello(Hello("a", "b")),
         frame(b"WPRF" + bytes(200)),
-        messages.encode_request(1, 1, 1000, encode_value(Ping())),
+        protocol.encode_request(1, 1, 1000, encode_value(Ping())),
         b"\x00\x00\x00\x00",
         b"\xff\xff\xff\xff",
         (10**6).to_bytes(4, "little") + bytes(2000),
@@ -301,7 +303,7 @@ async def test_without_any_credentials_brokers_do_not_listen_to_each_other() -> 
 
 @pytest.mark.parametrize(
     "sent",
-    [b"\xff\xff\xff\xff", frame(b"\x09" + bytes(30)), messages.encode_request(0, 1, 1, b"\x80")],
+    [b"\xff\xff\xff\xff", frame(b"\x09" + bytes(30)), protocol.encode_request(0, 1, 1, b"\x80")],
     ids=["a huge size", "an unknown kind", "no number"],
 )
 async def test_a_broker_that_breaks_the_rules_is_told_which(sent: bytes) -> None:
@@ -324,12 +326,12 @@ async def test_a_malformed_or_unknown_request_fails_alone() -> None:
     async with listening() as b:
         broker = await b.knock()
         await broker.enter()
-        broker.send(messages.encode_request(1, 16, 1000, b"\x80"), messages.encode_request(2, 9999, 1000, b"\x80"))
-        broker.send(messages.encode_request(3, 1, 1000, encode_value(Ping())))
-        answers = [messages.decode_response(await broker.frame()) for _ in range(3)]
-        assert sorted((type(a), a.request_id) for a in answers if isinstance(a, messages.Failed)) == [
-            (messages.Failed, 1),
-            (messages.Failed, 2),
+        broker.send(protocol.encode_request(1, 16, 1000, b"\x80"), protocol.encode_request(2, 9999, 1000, b"\x80"))
+        broker.send(protocol.encode_request(3, 1, 1000, encode_value(Ping())))
+        answers = [protocol.decode_response(await broker.frame()) for _ in range(3)]
+        assert sorted((type(a), a.request_id) for a in answers if isinstance(a, protocol.Failed)) == [
+            (protocol.Failed, 1),
+            (protocol.Failed, 2),
         ]
 
 

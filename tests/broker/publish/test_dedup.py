@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import Receipt
-from weir.broker.publish.sequences import Deduplication, Verdict
+from weir.broker.api.producers import Receipt
+from weir.broker.publish.deduplication import Deduplication, Verdict
 from weir.broker.settings import BrokerSettings
 from weir.model.batch import HeldId, Origin
 from weir.model.errors import BookieUnavailableError, NotAllowedError, WeirError, WireError

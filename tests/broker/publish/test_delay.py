@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.broker.api import SubscriptionType
+from weir.broker.api.consumers import SubscriptionType
 from weir.model.policies import Policies
 
 

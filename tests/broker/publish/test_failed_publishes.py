@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import Outgoing, Receipt
+from weir.broker.api.producers import Outgoing, Receipt
 from weir.model.batch import Stamp
 from weir.model.errors import BookieUnavailableError, LedgerFencedError, WeirError
 from weir.model.policies import Policies

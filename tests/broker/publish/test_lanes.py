@@ -2,7 +2,7 @@
 
 import asyncio
 
-from weir.broker.publish.lanes import Lanes, Waiting
+from weir.broker.publish.publish_order import Lanes, Waiting
 from weir.model.errors import StreamBusyError
 
 

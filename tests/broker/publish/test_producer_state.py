@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.broker.api import Receipt
-from weir.broker.publish.producer_state import KEPT, Pending, ProducerStates
+from weir.broker.api.producers import Receipt
+from weir.broker.log.producer_state import KEPT, Pending, ProducerStates
 from weir.broker.settings import BrokerSettings
 from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
 from weir.model.errors import (
@@ -22,7 +22,7 @@ from weir.model.errors import (
     WeirError,
     WireError,
 )
-from weir.model.producers import Stored
+from weir.model.transactions import Stored
 
 P = 7
 LAST = 2**31 - 1
@@ -492,7 +492,7 @@ def test_what_waits_behind_a_first_batch_that_waited_for_longer_is_not_stored_wi
 
 
 def test_idle_producers_are_forgotten_by_the_upkeep(run: Callable) -> None:
-    from weir.broker.upkeep.topic import maintain
+    from weir.broker.upkeep.topic_upkeep import maintain
 
     async def scenario(bench) -> None:
         topic = await bench.topic(broker=BrokerSettings(stamps_forget_s=10.0))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.broker.api import AccessMode
+from weir.broker.api.producers import AccessMode
 from weir.broker.settings import BrokerSettings
 from weir.model.errors import (
     BookieUnavailableError,
@@ -20,7 +20,7 @@ from weir.model.errors import (
 )
 from weir.model.policies import Policies, Rate
 from weir.model.topics import TopicName
-from weir.runtime.byte_budget import ByteBudget
+from weir.runtime.budgets import ByteBudget
 
 EXCLUSIVE, WAIT, FENCE = (
     AccessMode.EXCLUSIVE,

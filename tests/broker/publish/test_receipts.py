@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from weir.broker.api import Receipt
-from weir.broker.publish.receipts import ReceiptOrder
+from weir.broker.api.producers import Receipt
+from weir.broker.publish.publish_order import ReceiptOrder
 from weir.model.errors import MessageTooLargeError, StreamBusyError
 from weir.model.policies import Policies
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import Outgoing
-from weir.broker.publish.held_names import HeldNames
+from weir.broker.api.producers import Outgoing
+from weir.broker.publish.split_batches import HeldNames
 from weir.model.batch import Batch, BatchFormat, HeldId, Stamp
 from weir.model.errors import (
     NotHeldError,

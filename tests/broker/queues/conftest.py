@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 
-from weir.broker.access.security import SecuritySettings
-from weir.broker.api import ConsumeRequest, Delivery, NamespaceQueues, QueueMessages
-from weir.broker.queues.namespace import LocalQueues
+from weir.broker.api.consumers import Delivery
+from weir.broker.api.queues import ConsumeRequest, NamespaceQueues, QueueMessages
+from weir.broker.queues.namespace_queues import LocalQueues
+from weir.broker.security.authentication import SecuritySettings
 from weir.model.ledger import Quorum
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.model.queues import QueueDeclaration
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
-from weir.runtime import Runtime
-from weir.server.compose import ComposedBroker
+from weir.runtime.interfaces import Runtime
+from weir.server.compose.composed import ComposedBroker
 from weir.stream.settings import StreamSettings
 from weir.testing.broker.fake_storage import compose_on_fakes, stage_composition
 from weir.testing.world.world import World, simulate
-from weir.wire.messages import decode_messages, encode_message
+from weir.wire.formats.messages import decode_messages, encode_message
 
 ANN = "ann"
 

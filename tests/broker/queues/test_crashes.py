@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import ConsumeRequest, NamespaceQueues, QueueMessages
+from weir.broker.api.queues import ConsumeRequest, NamespaceQueues, QueueMessages
 from weir.ledger.client import LedgerClient
 from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.ids import BookieId
 from weir.model.ledger import Quorum
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.model.queues import QueueDeclaration
 from weir.model.topics import DEFAULT_NAMESPACE
-from weir.runtime import Runtime
-from weir.server.compose import compose_broker
+from weir.runtime.interfaces import Runtime
+from weir.server.compose.broker import compose_broker
 from weir.stream.settings import StreamSettings
 from weir.testing.broker.fake_storage import stage_composition
 from weir.testing.storage.fakes import FakeBookiePool
 from weir.testing.world.world import World, simulate
-from weir.wire.messages import decode_messages, encode_message
+from weir.wire.formats.messages import decode_messages, encode_message
 from weir.wire.metadata import BookieInfo, encode_bookie_info
 
 ANN = "ann"

@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import ConsumeRequest, Outgoing, ProducerRequest, QueueMessages
-from weir.broker.dead_letters.parcels import PARCEL_KEY, Parcel, Sent
-from weir.broker.dead_letters.parcels import Destination as SentTo
+from weir.broker.api.producers import Outgoing, ProducerRequest
+from weir.broker.api.queues import ConsumeRequest, QueueMessages
+from weir.broker.dead_letters.letters import PARCEL_KEY, Parcel, Sent
+from weir.broker.dead_letters.letters import Destination as SentTo
 from weir.model.batch import BatchFormat
 from weir.model.exchanges import Binding, Destination, Exchange, ExchangeType
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.model.queues import QUEUE_SUBSCRIPTION
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
-from weir.wire.amqp.death import Reason
+from weir.wire.amqp.content import opened_envelope
+from weir.wire.amqp.dead_letter import Reason
 from weir.wire.amqp.message import message_of, outgoing_of
 from weir.wire.amqp.methods import basic
-from weir.wire.amqp.outgoing import opened_envelope
-from weir.wire.amqp.plain import plain_fields
 from weir.wire.amqp.properties import Properties, decode_properties
-from weir.wire.amqp.tables import Table
-from weir.wire.formats import messages_of
-from weir.wire.messages import encode_message, encode_messages
+from weir.wire.amqp.tables import Table, plain_fields
+from weir.wire.formats.messages import encode_message, encode_messages
+from weir.wire.formats.table import messages_of
 
 ANN = "ann"
 KINDS: list[dict[str, Any]] = [{}, {"durable": False}]
@@ -352,7 +352,7 @@ def test_letters_are_not_dropped_while_a_broker_that_goes_down_loads_no_topics(
 
 
 def _exclusive() -> ProducerRequest:
-    from weir.broker.api import AccessMode
+    from weir.broker.api.producers import AccessMode
 
     return ProducerRequest(ANN, access=AccessMode.EXCLUSIVE)
 

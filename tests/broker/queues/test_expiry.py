@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import ConsumeRequest, QueueMessages
+from weir.broker.api.queues import ConsumeRequest, QueueMessages
 from weir.model.errors import QueueNotFoundError
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.model.queues import QueuePolicy
-from weir.wire.messages import encode_message
+from weir.wire.formats.messages import encode_message
 
 ANN = "ann"
 KINDS: list[dict[str, Any]] = [{}, {"durable": False}]

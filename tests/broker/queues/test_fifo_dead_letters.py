@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from weir.broker.api import Outgoing, ProducerRequest, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.consumers import StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.producers import Outgoing, ProducerRequest
 from weir.model.batch import BatchFormat
-from weir.model.fifo import FIFO_PROPERTY
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.model.retry import MAX_DELIVERIES, SCHEDULE
-from weir.wire.formats import messages_of
-from weir.wire.messages import encode_messages
+from weir.model.subscriptions import FIFO_PROPERTY
+from weir.wire.formats.messages import encode_messages
+from weir.wire.formats.table import messages_of
 
 
 def test_a_message_that_fails_too_often_is_a_dead_letter_and_its_group_goes_on(run: Callable[..., None]) -> None:

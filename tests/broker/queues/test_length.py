@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from weir.broker.access.security import SecuritySettings
-from weir.broker.api import ConsumeRequest
-from weir.broker.queues.policies import POLICIES_PROPERTY
+from weir.broker.api.queues import ConsumeRequest
+from weir.broker.queues.queue_policies import POLICIES_PROPERTY
+from weir.broker.security.authentication import SecuritySettings
 from weir.model.errors import NotAuthorisedError, QueueArgumentError
 from weir.model.exchanges import Binding, Destination, Exchange, ExchangeType
 from weir.model.queues import QueuePolicy

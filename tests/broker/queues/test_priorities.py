@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from weir.broker.api import Outgoing, ProducerRequest, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.consumers import StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.producers import Outgoing, ProducerRequest
 from weir.model.batch import BatchFormat
-from weir.model.priority import Priority
+from weir.model.policies import Priority
 from weir.model.topics import TopicName
-from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.kafka.records import Record, build_batch
 
 ANN = "ann"
 FIVE = {"arguments": {"x-max-priority": 5}}

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from weir.broker.api import QueueMessages
+from weir.broker.api.queues import QueueMessages
 from weir.model.errors import ConsumerClosedError
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.testing.kinds import rounds
-from weir.wire.messages import encode_message
+from weir.wire.formats.messages import encode_message
 
 LEVELS = 3
 

@@ -6,18 +6,10 @@ from typing import Any
 
 import pytest
 
-from weir.broker.access.security import SecuritySettings
-from weir.broker.api import (
-    AccessMode,
-    ConsumeRequest,
-    Delivery,
-    Outgoing,
-    ProducerRequest,
-    QueueCounts,
-    StartAt,
-    SubscribeRequest,
-    SubscriptionType,
-)
+from weir.broker.api.consumers import Delivery, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.producers import AccessMode, Outgoing, ProducerRequest
+from weir.broker.api.queues import ConsumeRequest, QueueCounts
+from weir.broker.security.authentication import SecuritySettings
 from weir.broker.settings import BrokerSettings
 from weir.model.batch import BatchFormat
 from weir.model.errors import (
@@ -34,12 +26,12 @@ from weir.model.errors import (
     StorageFullError,
 )
 from weir.model.exchanges import Binding, Destination
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.model.policies import Policies
 from weir.model.queues import QUEUE_PROPERTY, QueueDeclaration
 from weir.model.registry import Action
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
-from weir.wire.messages import encode_messages
+from weir.wire.formats.messages import encode_messages
 
 ANN = "ann"
 #: A durable queue, and one in memory.

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import LetterFilter, StartAt, SubscribeRequest, SubscriptionType
-from weir.model.dead_letters import Death, death_in
+from weir.broker.api.consumers import StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.topics import LetterFilter
 from weir.model.errors import NotAllowedError, QueueArgumentError, QueueNotFoundError
-from weir.model.message import Message
+from weir.model.messages import Death, Message, death_in
 from weir.model.retry import DEAD_LETTER_TOPIC, MAX_DELIVERIES, SCHEDULE, FixedDelays, RetryPolicy
 from weir.model.topics import TopicName
-from weir.wire.formats import messages_of
-from weir.wire.snapshots.retries import decode_retries
+from weir.wire.formats.table import messages_of
+from weir.wire.snapshots.subscriptions import decode_retries
 
 Run = Callable[..., None]
 

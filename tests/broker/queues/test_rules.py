@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.broker.queues.rules import check_equivalent, rules_of
+from weir.broker.queues.queue_arguments import check_equivalent, rules_of
 from weir.model.errors import InequivalentQueueError, QueueArgumentError
 from weir.model.queues import Overflow, QueueDeclaration, QueueKind, QueuePolicy, QueueRules, vhost_of
 from weir.model.topics import NamespaceName

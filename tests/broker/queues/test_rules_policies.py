@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.broker.queues.policies import PolicyTable, check_policy
+from weir.broker.queues.queue_policies import PolicyTable, check_policy
 from weir.model.errors import QueueArgumentError
 from weir.model.queues import QueueKind, QueuePolicy
 

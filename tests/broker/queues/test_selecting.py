@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import QueueMessages
+from weir.broker.api.queues import QueueMessages
 from weir.model.errors import FilterError
-from weir.model.filters import MessageFilter
-from weir.model.message import Message
-from weir.wire.messages import encode_message
+from weir.model.messages import Message
+from weir.model.subscriptions import MessageFilter
+from weir.wire.formats.messages import encode_message
 
 KINDS: list[dict[str, Any]] = [{}, {"durable": False}, {"arguments": {"x-max-priority": 3}}]
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=["durable", "memory", "levels"])
@@ -123,7 +123,7 @@ def test_consumers_with_equal_filters_share_what_these_take_and_count_as_one(
     run: Callable, kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than one decision looks at; messages come one by one."""
-    from weir.broker.filters.masks import Masks
+    from weir.broker.filters.message_filter import Masks
 
     masks = 0
     mask = Masks.mask

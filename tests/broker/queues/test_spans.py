@@ -9,17 +9,17 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from weir.broker.api import QueueMessages, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.consumers import StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.queues import QueueMessages
 from weir.broker.trace.spans import SpanMemory, TopicSpans
 from weir.model.batch import Batch, BatchFormat
-from weir.model.filters import SQL_PROPERTY
-from weir.model.message import Message
+from weir.model.messages import Message, TraceKind
 from weir.model.policies import Policies
 from weir.model.retry import MAX_DELIVERIES, SCHEDULE
+from weir.model.subscriptions import SQL_PROPERTY
 from weir.model.topics import TopicName
-from weir.model.trace import TraceKind
 from weir.server.telemetry import MessageSpans
-from weir.wire.messages import encode_message, encode_messages
+from weir.wire.formats.messages import encode_message, encode_messages
 
 TRACE, PRODUCER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = f"00-{TRACE}-{PRODUCER}-01"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import ConsumeRequest
+from weir.broker.api.queues import ConsumeRequest
 from weir.model.errors import QueueArgumentError
 from weir.model.policies import Retention
 

@@ -9,11 +9,12 @@ import pytest
 from tests.broker.queues.conftest import ANN, Stage
 from tests.broker.queues.test_crashes import Cluster
 
-from weir.broker.api import ConsumeRequest, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.consumers import StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.queues import ConsumeRequest
 from weir.model.batch import BatchFlags
 from weir.model.policies import Policies, Retention
 from weir.model.queues import QUEUE_SUBSCRIPTION, QueueDeclaration
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.world import World, simulate
 
 Run = Callable[..., None]

@@ -4,13 +4,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from weir.broker.api import Definition
-from weir.broker.registry.functions import Functions
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.broker.api.definitions import Definition
+from weir.broker.metadata.definitions import Functions
+from weir.meta.local import MemoryCore, MemoryMeta
+from weir.model.definitions import FunctionStats, FunctionWanted
 from weir.model.errors import FunctionExistsError, FunctionNotFoundError, RunnerBusyError
-from weir.model.functions import FunctionStats, FunctionWanted
 from weir.model.topics import NamespaceName, TopicName
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.world import World, simulate
 
 F, SOURCE = TopicName.parse("clean"), TopicName.parse("orders")

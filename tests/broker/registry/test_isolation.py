@@ -1,7 +1,7 @@
 """Which brokers serve a namespace: what it says itself, what policies say, and who is left for all others."""
 
-from weir.broker.bundles.choosing import candidates
-from weir.broker.registry.isolation import isolation_of
+from weir.broker.cluster.bundle_placement import candidates
+from weir.broker.metadata.registry import isolation_of
 from weir.model.policies import Isolation, IsolationPolicy
 from weir.model.registry import BrokerInfo
 from weir.model.topics import NamespaceName

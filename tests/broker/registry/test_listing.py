@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.broker.registry.listing import TopicListChange, TopicPattern, topics_hash
-from weir.broker.registry.registry import Registry
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.broker.metadata.registry import Registry
+from weir.broker.metadata.topic_lists import TopicListChange, TopicPattern, topics_hash
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.errors import NamespaceNotFoundError, NotAllowedError
 from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.world import World, simulate
 
 

@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from weir.broker.registry.listing import topics_hash
-from weir.broker.registry.registry import Registry
-from weir.broker.registry.topics import TopicLimits
+from weir.broker.metadata.registry import Registry
+from weir.broker.metadata.topic_lists import topics_hash
+from weir.broker.metadata.topic_records import TopicLimits
 from weir.meta import keys
 from weir.meta.interfaces import Creation, Listing
-from weir.meta.memory import MemoryCore, MemoryMeta
-from weir.meta.state import KeySpace
+from weir.meta.key_space import KeySpace
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.registry import TopicRecord
 from weir.model.topics import DEFAULT_NAMESPACE, TopicName
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.world import World, simulate
 from weir.wire.registry import encode_topic
 

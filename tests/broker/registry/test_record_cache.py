@@ -2,12 +2,12 @@
 
 import asyncio
 
-from weir.broker.registry.record_cache import RecordCache
 from weir.meta.interfaces import Versioned
-from weir.meta.memory import MemoryCore, MemoryMeta
-from weir.meta.state import KeySpace
+from weir.meta.key_space import KeySpace
+from weir.meta.local import MemoryCore, MemoryMeta
+from weir.meta.mirror import RecordCache
 from weir.meta.update import Codec
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.world import World, simulate
 
 TEXT: Codec[str] = Codec(str.encode, lambda data: bytes(data).decode())

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from weir.broker.registry.registry import Registry
-from weir.broker.registry.topics import TopicLimits
+from weir.broker.metadata.registry import Registry
+from weir.broker.metadata.topic_records import TopicLimits
 from weir.meta.interfaces import MetaStore
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.errors import (
     ClusterNotFoundError,
     InvalidNameError,
@@ -26,7 +26,7 @@ from weir.model.errors import (
 from weir.model.policies import DEFAULT_POLICIES, AutoTopicCreation, Policies, Retention, SchemaCompatibility
 from weir.model.registry import Action, Grants
 from weir.model.topics import DEFAULT_NAMESPACE, NamespaceName, TopicName
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.meta import FaultyMeta, MetaFaults
 from weir.testing.world.world import World, simulate
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from weir.broker.api import ReplayStep
-from weir.broker.registry import replays as module
-from weir.broker.registry.replays import Replays
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.broker.api.definitions import ReplayStep
+from weir.broker.metadata import definitions as module
+from weir.broker.metadata.definitions import Replays
+from weir.meta.local import MemoryCore, MemoryMeta
+from weir.model.definitions import Replay, ReplayState
 from weir.model.errors import NotAllowedError, ReplayNotFoundError, TooManyError
-from weir.model.replays import Replay, ReplayState
 from weir.model.topics import TopicName
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.world import World, simulate
 
 ORDERS = TopicName.parse("orders")

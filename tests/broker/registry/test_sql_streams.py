@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from weir.broker.registry.sql_streams import SqlStreams
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.broker.metadata.definitions import SqlStreams
+from weir.meta.local import MemoryCore, MemoryMeta
+from weir.model.definitions import SqlStream, StreamProgress, Wanted
 from weir.model.errors import RunnerBusyError, SqlStreamExistsError, SqlStreamNotFoundError
-from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
 from weir.model.topics import NamespaceName, TopicName
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.world import World, simulate
 
 X, SOURCE = TopicName.parse("x"), TopicName.parse("orders")

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorSet
 
-from weir.broker.api import SchemaData, version_bytes, version_number
-from weir.broker.registry.registry import Registry
+from weir.broker.api.schemas import SchemaData, version_bytes, version_number
+from weir.broker.metadata.registry import Registry
 from weir.broker.schemas.compatibility import PRIMITIVES
-from weir.broker.schemas.registry import SchemaRegistry, SchemaSettings
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.broker.schemas.schema_registry import SchemaRegistry, SchemaSettings
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.errors import (
     IncompatibleSchemaError,
     InvalidSchemaError,
@@ -25,7 +25,7 @@ from weir.model.errors import (
 from weir.model.policies import Policies
 from weir.model.policies import SchemaCompatibility as By
 from weir.model.topics import TopicName
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.world.meta import FaultyMeta, MetaFaults
 from weir.testing.world.world import World, simulate
 

@@ -7,16 +7,23 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import StartAt
-from weir.broker.ports import NoTiering
-from weir.broker.tiered.rules import LakeRules
-from weir.broker.topic.topic import BrokerTopic
-from weir.broker.upkeep.topic import maintain
-from weir.model.features import TIERED
+from weir.broker.api.consumers import StartAt
+from weir.broker.metadata.lake_rules import LakeRules
+from weir.broker.standalone import NoTiering
+from weir.broker.topics.topic import BrokerTopic
+from weir.broker.upkeep.topic_upkeep import maintain
+from weir.model.cluster import TIERED
 from weir.model.lake import LakeCatalog
-from weir.model.policies import DEFAULT_POLICIES, Cleanup, LogCompaction, Policies, Retention
+from weir.model.policies import (
+    DEFAULT_POLICIES,
+    LAKE_SUBSCRIPTION,
+    Cleanup,
+    LogCompaction,
+    Policies,
+    Retention,
+    TieringRules,
+)
 from weir.model.stream import SegmentStore
-from weir.model.tiering import LAKE_SUBSCRIPTION, TieringRules
 from weir.model.topics import TopicName
 from weir.stream.context import StreamContext
 from weir.testing.storage.objects import SimObjects

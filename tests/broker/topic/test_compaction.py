@@ -6,14 +6,15 @@ from unittest.mock import patch
 
 import pytest
 
-from weir.broker.api import CompactionStatus, StartAt, SubscriptionType
-from weir.broker.topic.topic import BrokerTopic
-from weir.broker.upkeep.topic import maintain
+from weir.broker.api.consumers import StartAt, SubscriptionType
+from weir.broker.api.stats import CompactionStatus
+from weir.broker.topics.topic import BrokerTopic
+from weir.broker.topics.topic_deletion import erase
+from weir.broker.upkeep.topic_upkeep import maintain
 from weir.ledger.client import LedgerClient
 from weir.model.errors import BookieUnavailableError, NotAllowedError
 from weir.model.policies import DEFAULT_POLICIES, Policies
 from weir.model.topics import TopicName
-from weir.stream.erasing import erase
 
 
 async def nothing_against_it() -> None:

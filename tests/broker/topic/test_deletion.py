@@ -11,25 +11,25 @@ from unittest.mock import patch
 import pytest
 
 from weir.broker.broker import Broker
-from weir.broker.bundles.ownership import BundleOwnership
-from weir.broker.bundles.settings import OwnershipSettings
+from weir.broker.cluster.ownership import BundleOwnership
+from weir.broker.cluster.registration import OwnershipSettings
 from weir.broker.context import BrokerContext
-from weir.broker.registry.registry import Registry
-from weir.broker.schemas.registry import SchemaRegistry
+from weir.broker.metadata.registry import Registry
+from weir.broker.schemas.schema_registry import SchemaRegistry
 from weir.broker.settings import BrokerSettings
 from weir.ledger.client import LedgerClient
 from weir.meta import keys
-from weir.meta.memory import MemoryMeta
+from weir.meta.local import MemoryMeta
 from weir.model.batch import Batch, BatchFormat
 from weir.model.errors import MetaUnavailableError, StreamFencedError, TopicNotFoundError, WeirError
 from weir.model.registry import BrokerInfo
 from weir.model.topics import TopicName
-from weir.runtime import Runtime
-from weir.runtime.byte_budget import ByteBudget
+from weir.runtime.budgets import ByteBudget
+from weir.runtime.interfaces import Runtime
 from weir.stream.context import StreamContext
 from weir.stream.holding.area import HoldingArea
 from weir.stream.log import Stream
-from weir.stream.state import StateLog
+from weir.stream.state_log import StateLog
 from weir.stream.tail import TailCache
 from weir.testing.world.meta import FaultyMeta, MetaFaults
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import Outgoing
+from weir.broker.api.producers import Outgoing
+from weir.broker.topics.topic_deletion import erase
 from weir.model.batch import BatchFormat
 from weir.model.errors import NotAllowedError
 from weir.model.ids import LedgerId
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.model.policies import Policies
-from weir.stream.erasing import erase
-from weir.stream.key_index import index as key_index
-from weir.wire.messages import decode_messages, encode_messages
+from weir.stream import key_index
+from weir.wire.formats.messages import decode_messages, encode_messages
 
 INDEXED = Policies(key_index=True)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from weir.broker.topic.topic import BrokerTopic
+from weir.broker.topics.topic import BrokerTopic
 from weir.model.policies import DEFAULT_POLICIES
 from weir.model.topics import TopicName
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.broker.api import SubscriptionType
+from weir.broker.api.consumers import SubscriptionType
 from weir.model.errors import NotAllowedError, SubscriptionBusyError
 from weir.model.topics import TopicName
 

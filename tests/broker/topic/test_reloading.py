@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from weir.broker.api import Owner
+from weir.broker.api.broker import Owner
 from weir.broker.broker import Broker
-from weir.broker.ports import PlainRegistry
+from weir.broker.standalone import PlainRegistry
 from weir.model.topics import TopicName
 
 NAME = TopicName.parse("t")

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.broker.api import StartAt, SubscriptionType
-from weir.broker.dispatch.subscription_parts import RETAINS
+from weir.broker.api.consumers import StartAt, SubscriptionType
+from weir.broker.subscriptions.subscription_state import RETAINS
 from weir.model.errors import (
     NotAllowedError,
     ProducerClosedError,
@@ -14,7 +14,7 @@ from weir.model.errors import (
     TopicClosedError,
     WeirError,
 )
-from weir.model.tiering import LAKE_SUBSCRIPTION
+from weir.model.policies import LAKE_SUBSCRIPTION
 
 EXCLUSIVE, SHARED = SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED
 

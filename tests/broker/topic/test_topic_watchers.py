@@ -7,7 +7,7 @@ import pytest
 
 from weir.model.errors import MetaUnavailableError, StreamClosedError
 from weir.stream.compaction import CompactedView
-from weir.stream.state import StateLog
+from weir.stream.state_log import StateLog
 
 
 async def _fails(self: object) -> None:

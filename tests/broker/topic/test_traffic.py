@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from weir.broker.topic.non_persistent import NonPersistentTopic
-from weir.broker.topic.traffic import Traffic
+from weir.broker.rates import Traffic
+from weir.broker.topics.non_persistent import NonPersistentTopic
 from weir.model.policies import DEFAULT_POLICIES
 from weir.model.topics import TopicName
 

@@ -5,16 +5,15 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import Delivery
-from weir.broker.trace.log import TraceLog
-from weir.broker.trace.topic import TopicTrace
+from weir.broker.api.consumers import Delivery
+from weir.broker.trace.topic_trace import TopicTrace
+from weir.broker.trace.trace_log import TraceLog
 from weir.model.batch import Batch, BatchFormat, HeldId
-from weir.model.message import Message
+from weir.model.messages import Message, TraceEvent, TraceKind
 from weir.model.policies import Policies
 from weir.model.topics import NamespaceName, TopicName
-from weir.model.trace import TraceEvent, TraceKind
 from weir.testing.world.world import World, simulate
-from weir.wire.messages import encode_messages
+from weir.wire.formats.messages import encode_messages
 from weir.wire.trace import decode_event, encode_event, key_word, offset_word, position_word, trace_word
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -135,7 +134,7 @@ def test_without_a_rate_nothing_is_told_and_traces_are_never_traced() -> None:
 
 
 def test_an_event_is_read_as_it_was_written_and_found_by_its_words() -> None:
-    from weir.wire.messages import decode_messages, join_messages
+    from weir.wire.formats.messages import decode_messages, join_messages
 
     event = TraceEvent("stored", "t", 1, "b", 60, 70, ledger=3, entry=1, keys=("a b", ""), traces=(TRACE,))
     (message,) = decode_messages(join_messages([encode_event(event)]))

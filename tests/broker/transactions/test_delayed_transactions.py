@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.broker.api import Outgoing
+from weir.broker.api.producers import Outgoing
+from weir.broker.log.transaction_index import TransactionDelays
 from weir.broker.settings import BrokerSettings
-from weir.broker.transactions.delays import TransactionDelays
-from weir.broker.upkeep.topic import maintain
+from weir.broker.upkeep.topic_upkeep import maintain
 from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Stamp
 from weir.model.errors import (
     BookieUnavailableError,

@@ -6,15 +6,15 @@ from unittest.mock import patch
 
 import pytest
 
-from weir.broker.api import CommittedOffset, ProducerIdentity, TransactionState
-from weir.broker.transactions.epochs import EndStep, end_step
-from weir.broker.transactions.model import (
+from weir.broker.api.transactions import ProducerIdentity
+from weir.broker.transactions.transaction import (
     MAX_EPOCH,
     Transaction,
     TransactionSettings,
     decode_transaction,
     encode_transaction,
 )
+from weir.broker.transactions.transaction_shards import EndStep, end_step
 from weir.model.batch import BatchFlags
 from weir.model.errors import (
     BookieUnavailableError,
@@ -27,6 +27,7 @@ from weir.model.errors import (
     UnknownProducerError,
 )
 from weir.model.topics import TopicName
+from weir.model.transactions import CommittedOffset, TransactionState
 from weir.testing.broker.transaction_stage import T0, T1, T2, Coordinator, CrashingClient, Outside, crash_run
 
 S = TransactionState
@@ -184,7 +185,7 @@ def test_when_epochs_are_used_up_the_end_gives_a_new_producer_id(run: Callable) 
         coordinator = await Coordinator.make(bench)
         transactions = coordinator.transactions
         first = await transactions.init("x")
-        with patch("weir.broker.transactions.coordinator.MAX_EPOCH", 1):
+        with patch("weir.broker.transactions.transaction_coordinator.MAX_EPOCH", 1):
             await coordinator.begin(first, T0, text="a")
             last = await transactions.end_epoch("x", first, commit=True)
             assert last == next_epoch(first)
@@ -213,7 +214,7 @@ def test_a_producer_that_goes_on_at_the_last_epoch_is_never_given_the_one_that_f
     async def scenario(bench: Any) -> None:
         coordinator = await Coordinator.make(bench)
         transactions = coordinator.transactions
-        with patch("weir.broker.transactions.coordinator.MAX_EPOCH", 0):
+        with patch("weir.broker.transactions.transaction_coordinator.MAX_EPOCH", 0):
             first = await transactions.init("x")
             await coordinator.begin(first, T0)
             second = await transactions.init("x", expected=first)
@@ -238,7 +239,7 @@ def test_until_the_markers_are_written_the_next_transaction_has_to_wait(run: Cal
             await end(*args, **more)
 
         topic.end_transaction = flaky  # type: ignore[method-assign]
-        with patch("weir.broker.transactions.coordinator.MAX_EPOCH", 0):
+        with patch("weir.broker.transactions.transaction_coordinator.MAX_EPOCH", 0):
             after = await transactions.end_epoch("x", who, commit=True)  # decided
         assert after.producer_id != who.producer_id
         for attempt in (
@@ -364,7 +365,7 @@ def test_after_a_crash_at_any_durable_step_the_producer_goes_on_as_if_nothing_ha
     bench_type: Any, stored: bool, last_epoch: int
 ) -> None:
     at = 1
-    with patch("weir.broker.transactions.coordinator.MAX_EPOCH", last_epoch):
+    with patch("weir.broker.transactions.transaction_coordinator.MAX_EPOCH", last_epoch):
         while not crash_run(bench_type, at, stored, GoingOn()):
             at += 1
     assert at > 20  # so many steps there are, at least

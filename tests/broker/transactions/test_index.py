@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from weir.broker.api import AbortedTransaction, Position, StartAt, SubscriptionType
+from weir.broker.api.consumers import StartAt, SubscriptionType
+from weir.broker.api.topics import AbortedTransaction, Position
+from weir.broker.log.transaction_index import PIECE, TransactionIndex
 from weir.broker.settings import BrokerSettings
-from weir.broker.transactions.index import PIECE, TransactionIndex
-from weir.broker.upkeep.topic import maintain
+from weir.broker.upkeep.topic_upkeep import maintain
 from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
 from weir.model.errors import BookieUnavailableError, TransactionStateError, WeirError, WireError
 from weir.model.policies import Policies, Retention

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import ProducerIdentity
-from weir.broker.topic.topic import BrokerTopic
+from weir.broker.api.transactions import ProducerIdentity
+from weir.broker.topics.topic import BrokerTopic
 from weir.model.ledger import Quorum
 from weir.testing.broker.transaction_stage import T0, T1, Coordinator
 

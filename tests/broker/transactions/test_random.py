@@ -12,20 +12,22 @@ from typing import Any, TypeVar
 
 import pytest
 
-from weir.broker.api import CommittedOffset, ProducerIdentity, ProducerRequest, StartAt
+from weir.broker.api.consumers import StartAt
+from weir.broker.api.producers import ProducerRequest
+from weir.broker.api.transactions import ProducerIdentity
 from weir.broker.broker import Broker
-from weir.broker.coordinator_shards import CoordinatorShards
-from weir.broker.groups.offsets import GroupOffsets
-from weir.broker.parts.local import LocalParts
-from weir.broker.ports import PlainRegistry, SoleOwner
+from weir.broker.coordination.partition_ops import LocalParts
+from weir.broker.coordination.shards import CoordinatorShards
+from weir.broker.groups.group_offsets import GroupOffsets
 from weir.broker.settings import BrokerSettings
-from weir.broker.topic.topic import BrokerTopic
-from weir.broker.transactions.coordinator import Transactions
-from weir.broker.transactions.model import TransactionSettings
-from weir.broker.transactions.taking_part import TakingPart
-from weir.ledger.idblocks import IdBlocks
+from weir.broker.standalone import PlainRegistry, SoleOwner
+from weir.broker.topics.topic import BrokerTopic
+from weir.broker.transactions.remote_transactions import TakingPart
+from weir.broker.transactions.transaction import TransactionSettings
+from weir.broker.transactions.transaction_coordinator import Transactions
 from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
+from weir.meta.update import IdBlocks
 from weir.model.batch import Stamp
 from weir.model.errors import (
     BookieUnavailableError,
@@ -36,7 +38,8 @@ from weir.model.errors import (
 )
 from weir.model.ids import BookieId
 from weir.model.topics import TopicName
-from weir.runtime import Runtime
+from weir.model.transactions import CommittedOffset
+from weir.runtime.interfaces import Runtime
 from weir.testing.storage.fakes import FakeBookiePool
 from weir.testing.world.errors import NodeCrashedError
 from weir.testing.world.world import World, simulate

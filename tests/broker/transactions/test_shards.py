@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import Owner
-from weir.broker.coordinator_shards import CoordinatorShards
+from weir.broker.api.broker import Owner
+from weir.broker.coordination.shards import CoordinatorShards
 from weir.broker.ports import TransactionGate
-from weir.broker.transactions.model import TransactionSettings
-from weir.broker.transactions.shard_set import TransactionShards
+from weir.broker.transactions.transaction import TransactionSettings
+from weir.broker.transactions.transaction_shards import TransactionShards
 from weir.model.batch import Stamp
 from weir.model.errors import NotOwnerError
 from weir.model.topics import TopicName

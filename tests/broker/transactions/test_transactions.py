@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.broker.api import CommittedOffset, ProducerIdentity, TransactionState
-from weir.broker.coordinator_shards import COORDINATOR
-from weir.broker.ports import PlainRegistry
-from weir.broker.transactions.model import (
+from weir.broker.api.transactions import ProducerIdentity
+from weir.broker.coordination.shards import COORDINATOR
+from weir.broker.standalone import PlainRegistry
+from weir.broker.transactions.transaction import (
     MAX_EPOCH,
     STATES,
     Transaction,
@@ -38,6 +38,7 @@ from weir.model.errors import (
     UnstablePositionError,
     WireError,
 )
+from weir.model.transactions import CommittedOffset, TransactionState
 from weir.testing.broker.transaction_stage import T0, T1, T2, Coordinator, CrashingClient, Outside, crash_run
 
 S = TransactionState

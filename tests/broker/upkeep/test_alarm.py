@@ -2,9 +2,9 @@
 
 import asyncio
 
-from weir.broker.upkeep.alarm import NEVER, Alarm, Deadlines
-from weir.pytest_plugin.host.idle_loop import IdleLoop
-from weir.runtime.movable import MovableClock, liveness
+from weir.broker.groups.classic_group import NEVER, Alarm, Deadlines
+from weir.pytest_plugin.host.process import IdleLoop
+from weir.runtime.adjustable_clock import MovableClock, liveness
 from weir.runtime.real import RealClock
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.broker.api import StartAt
+from weir.broker.api.consumers import StartAt
 from weir.broker.broker import Broker
-from weir.broker.ports import PlainRegistry, SoleOwner
 from weir.broker.settings import BrokerSettings
+from weir.broker.standalone import PlainRegistry, SoleOwner
 from weir.meta import keys
 from weir.model.policies import BacklogAction, BacklogQuota, Policies, Retention
 from weir.model.topics import TopicName

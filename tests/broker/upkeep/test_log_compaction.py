@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from weir.broker.api import AbortedTransaction, CompactionStatus, StartAt
-from weir.broker.upkeep.topic import maintain
+from weir.broker.api.consumers import StartAt
+from weir.broker.api.stats import CompactionStatus
+from weir.broker.api.topics import AbortedTransaction
+from weir.broker.topics.topic_deletion import erase
+from weir.broker.upkeep.topic_upkeep import maintain
 from weir.model.policies import DEFAULT_POLICIES, Cleanup, LogCompaction, Policies, Retention, Roll
-from weir.stream.erasing import erase
 
 ALWAYS = LogCompaction(Cleanup.COMPACT, tombstone_ms=60_000, dirty_percent=1)
 POLICIES = Policies(log_compaction=ALWAYS, roll=Roll(ms=1000), retention=Retention(10, -1))

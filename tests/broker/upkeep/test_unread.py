@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.broker.api import CompactionStatus, StartAt
-from weir.broker.upkeep.topic import maintain
+from weir.broker.api.consumers import StartAt
+from weir.broker.api.stats import CompactionStatus
+from weir.broker.upkeep.topic_upkeep import maintain
 from weir.model.policies import BacklogAction, BacklogQuota, Cleanup, LogCompaction, Policies, Retention
 
 

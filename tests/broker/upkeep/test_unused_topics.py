@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import Outgoing, StartAt
+from weir.broker.api.consumers import StartAt
+from weir.broker.api.producers import Outgoing
 from weir.broker.broker import Broker
-from weir.broker.ports import PlainRegistry, SoleOwner
 from weir.broker.settings import BrokerSettings
-from weir.broker.topic.idleness import is_needed
+from weir.broker.standalone import PlainRegistry, SoleOwner
+from weir.broker.upkeep.background_tasks import is_needed
 from weir.meta import keys
 from weir.model.batch import BatchFormat, Stamp
 from weir.model.policies import BacklogAction, BacklogQuota, Policies, Retention

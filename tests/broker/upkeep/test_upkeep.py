@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.broker.api import StartAt, SubscriptionType
-from weir.broker.upkeep.topic import maintain
+from weir.broker.api.consumers import StartAt, SubscriptionType
+from weir.broker.upkeep.topic_upkeep import maintain
 from weir.model.errors import OffsetTrimmedError, ProducersHeldError, QuotaExceededError
 from weir.model.policies import BacklogAction, BacklogQuota, Policies, Rate, Retention
 from weir.model.topics import TopicName

@@ -225,6 +225,6 @@ def test_connections_that_come_and_go_leave_nothing_behind(
 
 
 def _publish(method: Any, body: bytes) -> bytes:
-    from weir.wire.amqp.outgoing import publish
+    from weir.wire.amqp.content import publish
 
     return b"".join(bytes(part) for part in publish(1, method, b"\0\0", body, 131_072))

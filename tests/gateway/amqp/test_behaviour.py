@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.access.tokens import create_secret, create_token
+from weir.broker.security.tokens import create_secret, create_token
 from weir.testing.processes.up import UpProcess
 
 ROOT = Path(__file__).parents[3]

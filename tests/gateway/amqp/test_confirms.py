@@ -6,9 +6,9 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.gateway.amqp.channel.confirms import Confirms
+from weir.gateway.amqp.confirms import Confirms
+from weir.wire.amqp.command_reader import CommandReader
 from weir.wire.amqp.frames import Role
-from weir.wire.amqp.incoming import CommandReader
 from weir.wire.amqp.methods import basic
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from weir.gateway.amqp.errors import CODES, code_of, precondition_failed, refusal_of
 from weir.model import errors
-from weir.wire.amqp.codes import ReplyCode
+from weir.wire.amqp.frames import ReplyCode
 from weir.wire.amqp.methods import Method, basic, queue
 
 EVERY = [one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, errors.WeirError)]

@@ -9,20 +9,19 @@ from typing import Any
 
 import pytest
 
-from weir.gateway.amqp.connection.settings import AmqpSettings
+from weir.gateway.amqp.settings import AmqpSettings
 from weir.model.errors import BookieError, BookieUnavailableError, LedgerFencedError
 from weir.model.ledger import Quorum
-from weir.runtime import Runtime
-from weir.runtime.interfaces import Connection
+from weir.runtime.interfaces import Connection, Runtime
 from weir.stream.settings import StreamSettings
 from weir.testing.broker.fake_storage import compose_on_fakes, stage_composition
 from weir.testing.storage.fakes import FakeBookie, FakeBookiePool
 from weir.testing.world.world import World, simulate
+from weir.wire.amqp.command_reader import Command, CommandReader
+from weir.wire.amqp.content import publish
 from weir.wire.amqp.frames import PROTOCOL_HEADER, Role
-from weir.wire.amqp.incoming import Command, CommandReader
 from weir.wire.amqp.methods import Method, basic, confirm, connection, encode_method, exchange, queue, tx
 from weir.wire.amqp.methods import channel as channels
-from weir.wire.amqp.outgoing import publish
 from weir.wire.amqp.properties import Properties, encode_properties
 from weir.wire.amqp.tables import Table
 

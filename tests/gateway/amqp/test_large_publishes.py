@@ -5,9 +5,9 @@ from contextlib import AsyncExitStack
 
 from tests.gateway.amqp.test_failed_writes import Client
 
-from weir.gateway.amqp.connection.settings import AmqpSettings
+from weir.gateway.amqp.settings import AmqpSettings
 from weir.model.ledger import Quorum
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.stream.settings import StreamSettings
 from weir.testing.broker.fake_storage import compose_on_fakes, stage_composition
 from weir.testing.storage.fakes import FakeBookiePool

@@ -19,9 +19,8 @@ from weir.model.errors import NetworkError
 from weir.testing.kafka.node import KafkaNode
 from weir.testing.kafka.stage import Peer, batch_of, values_of
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.frames import request_frame
-from weir.wire.kafka.headers import RequestHeader
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.frames import RequestHeader, request_frame
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -19,9 +19,9 @@ from weir.testing.codecs.record_samples import compress
 from weir.testing.kafka.node import KafkaNode
 from weir.testing.kafka.stage import batch_of, values_of
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 from weir.wire.kafka.primitives import uvarint
-from weir.wire.kafka.records import NO_STAMP, Compression, sealed
+from weir.wire.kafka.record_batch import NO_STAMP, Compression, sealed
 
 KIB = 1024
 MIB = 1024 * KIB

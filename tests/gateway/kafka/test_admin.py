@@ -23,14 +23,13 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
+from weir.gateway.kafka.api_table import HANDLERS, load_handlers
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.registry import HANDLERS, load_handlers
 from weir.testing.processes.up import UpProcess
 from weir.wire.kafka import codec
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import API, ApiKey
-from weir.wire.kafka.frames import request_frame
-from weir.wire.kafka.headers import RequestHeader, decode_response_header
+from weir.wire.kafka.api_table import API, ApiKey
+from weir.wire.kafka.frames import RequestHeader, decode_response_header, request_frame
 
 TIMEOUT_S = 60
 TOPIC = ConfigResource.Type.TOPIC

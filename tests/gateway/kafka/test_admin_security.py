@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from weir.broker.access.tokens import create_secret, create_token
+from weir.broker.security.tokens import create_secret, create_token
 from weir.testing.processes.up import UpProcess
 
 TIMEOUT_S = 60

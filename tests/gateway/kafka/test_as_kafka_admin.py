@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 from weir.gateway.kafka.errors import Code
 from weir.testing.kafka.clients.bare import Bare
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 
 _TIMEOUT_S = 60
 _TOPIC = 2

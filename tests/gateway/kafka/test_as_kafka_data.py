@@ -16,9 +16,9 @@ from weir.gateway.kafka.errors import Code
 from weir.testing.kafka.clients.bare import Bare
 from weir.testing.kafka.stage import batch_of
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.records import HEADER_BYTES, NO_STAMP, parse_header, sealed, split_batches
-from weir.wire.kafka.records_read import iter_records
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.record_batch import HEADER_BYTES, NO_STAMP, parse_header, sealed, split_batches
+from weir.wire.kafka.records import iter_records
 
 _TIMEOUT_S = 60
 _HOUR_MS = 3_600_000

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from weir.gateway.kafka.admin.operations import NOT_ASKED
+from weir.gateway.kafka.admin_requests import NOT_ASKED
 from weir.gateway.kafka.errors import Code
 from weir.model.batch import Stamp
 from weir.testing.broker.group_stage import Member, Table, play
 from weir.testing.kafka.stage import batch_of
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.consumer import encode_subscription
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.codec import encode_subscription
 
 _Protocol = m.JoinGroupRequest.JoinGroupRequestProtocol
 

@@ -16,9 +16,9 @@ from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer
 
 from weir.cli.main import cli
-from weir.client.consumer import Subscribing
-from weir.client.messages import Outgoing
-from weir.client.pulsar import PulsarClient
+from weir.client.pulsar.client import PulsarClient
+from weir.client.pulsar.consumer import Subscribing
+from weir.client.pulsar.messages import Outgoing
 from weir.runtime.real import real_runtime
 from weir.testing.processes.both_clients import (
     EVENT_MS,

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 
 from weir.testing.kafka.clients.bare import Bare
 from weir.testing.processes.up import UpProcess
-from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.kafka.records import Record, build_batch
 
 TIMEOUT_S = 60
 MIB = 1024 * 1024

@@ -15,7 +15,7 @@ import confluent_kafka
 import kafka
 import pytest
 
-from weir.broker.access.tokens import create_secret, create_token
+from weir.broker.security.tokens import create_secret, create_token
 from weir.testing.certificates import make_certificate
 from weir.testing.processes.up import UpProcess
 

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from weir.gateway.kafka.admin.config_table import CONFIGS, TABLE, ConfigType, config_named
-from weir.gateway.kafka.admin.configs import (
+from weir.gateway.kafka.configs import (
+    CONFIGS,
+    TABLE,
     BrokerDefaults,
+    ConfigType,
     Source,
     changed,
+    config_named,
     everything_else,
     new_topic,
     said_list,

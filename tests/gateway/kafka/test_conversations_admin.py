@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from weir.broker.access.security import SecuritySettings
+from weir.broker.security.authentication import SecuritySettings
 from weir.gateway.kafka.errors import Code
 from weir.model.topics import TopicName
 from weir.testing.kafka.stage import Stage, play
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 
 LOCKED = SecuritySettings(authorisation=True, superusers=("root",))
 

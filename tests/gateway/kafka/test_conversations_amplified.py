@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from weir.broker.api import Outgoing
-from weir.gateway.kafka.connection.settings import KafkaSettings
+from weir.broker.api.producers import Outgoing
 from weir.gateway.kafka.errors import Code
+from weir.gateway.kafka.settings import KafkaSettings
 from weir.model.batch import BatchFormat
 from weir.testing.kafka.stage import Stage, play, store, values_of
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.pulsar.compression import Compression, compress
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.batch import Compression, compress
 from weir.wire.pulsar.message import seal_message
-from weir.wire.pulsar.proto import api
 
 MIB = 1024 * 1024
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import Owner
-from weir.gateway.kafka.connection.settings import KafkaSettings
+from weir.broker.api.broker import Owner
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.nodes import Nodes, parse_address
+from weir.gateway.kafka.metadata import Nodes, parse_address
+from weir.gateway.kafka.settings import KafkaSettings
 from weir.model.registry import BrokerInfo, TopicRecord
 from weir.model.topics import TopicName
 from weir.testing.broker.fake import FakeBroker
 from weir.testing.kafka.stage import Peer, Stage, batch_of, begin, go_on, play, store, told
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.records import parse_header, split_batches
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.record_batch import parse_header, split_batches
 
 _PLAIN = {"kafka": "one.example:9092", "kafka_tls": "one.example:9093"}
 _ONE = BrokerInfo("one", "i", _PLAIN, node_id=1, rack="east")

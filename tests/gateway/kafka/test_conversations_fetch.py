@@ -2,10 +2,10 @@
 
 import pytest
 
-from weir.broker.access.security import SecuritySettings
-from weir.broker.api import AbortedTransaction
-from weir.gateway.kafka.connection.settings import KafkaSettings
+from weir.broker.api.topics import AbortedTransaction
+from weir.broker.security.authentication import SecuritySettings
 from weir.gateway.kafka.errors import Code
+from weir.gateway.kafka.settings import KafkaSettings
 from weir.model.batch import Batch
 from weir.model.errors import TopicClosedError
 from weir.model.registry import Action
@@ -13,7 +13,7 @@ from weir.model.topics import TopicName
 from weir.testing.broker.fake import FakeTopic
 from weir.testing.kafka.stage import Stage, batch_of, begin, go_on, play, store, told, values_of
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 
 
 @pytest.mark.parametrize("version", range(4, 13))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from weir.gateway.kafka.connection.settings import KafkaSettings
 from weir.gateway.kafka.errors import Code
+from weir.gateway.kafka.settings import KafkaSettings
 from weir.testing.kafka.stage import Stage, begin, go_on, play, store, told
 from weir.wire.kafka import messages as m
 

@@ -5,14 +5,14 @@ import asyncio
 
 import pytest
 
-from weir.broker.access.security import SecuritySettings
-from weir.broker.api import CommittedOffset
+from weir.broker.security.authentication import SecuritySettings
 from weir.gateway.kafka.errors import Code
 from weir.model.registry import Action
 from weir.model.topics import TopicName
+from weir.model.transactions import CommittedOffset
 from weir.testing.broker.group_stage import Table, play
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 
 _Fetch = m.OffsetFetchRequest
 
@@ -322,7 +322,7 @@ def test_the_positions_of_a_group_that_does_not_consume_topics_are_deleted_only_
 
 def test_a_subscription_of_other_consumers_is_not_deleted_under_them() -> None:
     async def conversation(table: Table) -> None:
-        from weir.broker.api import StartAt, SubscribeRequest
+        from weir.broker.api.consumers import StartAt, SubscribeRequest
 
         await table.topic()
         peer = await table.member()

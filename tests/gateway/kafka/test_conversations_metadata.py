@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from weir.broker.access.security import SecuritySettings
-from weir.broker.api import Outgoing
-from weir.gateway.kafka.admin.operations import NOT_ASKED, Operation
-from weir.gateway.kafka.connection.settings import KafkaSettings
+from weir.broker.api.producers import Outgoing
+from weir.broker.security.authentication import SecuritySettings
+from weir.gateway.kafka.admin_requests import NOT_ASKED, Operation
 from weir.gateway.kafka.errors import Code
+from weir.gateway.kafka.settings import KafkaSettings
 from weir.model.batch import BatchFormat
 from weir.model.policies import AutoTopicCreation, Policies, Retention
 from weir.model.registry import Action
@@ -16,7 +16,7 @@ from weir.model.topics import NamespaceName, TopicName
 from weir.testing.broker.fake import FakeTopic
 from weir.testing.kafka.stage import Peer, Stage, batch_of, play
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 
 
 async def everything(peer: Peer, version: int = 9, **more: Any) -> Any:

@@ -3,16 +3,17 @@
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from weir.broker.access.security import SecuritySettings
-from weir.broker.api import CommittedOffset, JoinRequest
+from weir.broker.api.groups import JoinRequest
+from weir.broker.security.authentication import SecuritySettings
 from weir.gateway.kafka.errors import Code
 from weir.model.registry import Action
 from weir.model.topics import TopicName
+from weir.model.transactions import CommittedOffset
 from weir.testing.broker.group_stage import Member, Table
 from weir.testing.broker.group_stage import play as play_groups
 from weir.testing.kafka.transaction_stage import SECURE, Stage, play
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 
 ORDERS = TopicName.parse("orders")
 BOTH = (Action.PRODUCE, Action.CONSUME)
@@ -200,9 +201,8 @@ def test_a_member_shows_only_on_topics_that_its_role_may_consume() -> None:
 
 
 def test_a_restarted_coordinator_knows_whose_groups_are() -> None:
-    from weir.broker.groups.group import Group
-    from weir.broker.groups.model import GroupSettings
-    from weir.broker.groups.records import encode_group, restore
+    from weir.broker.groups.classic_group import Group, encode_group, restore
+    from weir.broker.groups.group import GroupSettings
     from weir.wire.snapshots.groups import decode_group
 
     async def conversation(table: Table) -> None:

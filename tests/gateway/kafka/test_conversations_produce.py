@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.access.security import SecuritySettings
+from weir.broker.security.authentication import SecuritySettings
 from weir.gateway.kafka.errors import Code
 from weir.model.batch import BatchFormat, Stamp
 from weir.model.errors import (
@@ -22,9 +22,9 @@ from weir.model.topics import TopicName
 from weir.testing.broker.fake import FakeTopic
 from weir.testing.kafka.stage import Peer, Stage, batch_of, play
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.records import parse_header
-from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.record_batch import parse_header
+from weir.wire.kafka.records import Record, build_batch
 
 
 @pytest.mark.parametrize("version", range(3, 13))

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import Identity
-from weir.gateway.kafka.connection.settings import KafkaSettings
+from weir.broker.api.security import Identity
+from weir.gateway.kafka.api_table import HANDLERS
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.registry import HANDLERS
+from weir.gateway.kafka.settings import KafkaSettings
 from weir.model.errors import ConnectionLostError
 from weir.testing.kafka.stage import Peer, Stage, batch_of, play
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 
 
 def plain(password: bytes) -> m.SaslAuthenticateRequest:

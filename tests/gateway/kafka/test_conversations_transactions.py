@@ -2,13 +2,13 @@
 
 import pytest
 
-from weir.broker.coordinator_shards import COORDINATOR
+from weir.broker.coordination.shards import COORDINATOR
 from weir.gateway.kafka.errors import Code
 from weir.model.registry import Action
 from weir.model.topics import TopicName
 from weir.testing.kafka.transaction_stage import SECURE, Stage, play
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 
 ORDERS = TopicName.parse("orders")
 

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from weir.broker.coordinator_shards import COORDINATOR
+from weir.broker.coordination.shards import COORDINATOR
 from weir.gateway.kafka.errors import Code
 from weir.model.errors import NotOwnerError, StreamError
 from weir.model.registry import Action
 from weir.model.topics import TopicName
 from weir.testing.kafka.transaction_stage import SECURE, Client, Stage, play
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.consumer import encode_subscription
-from weir.wire.kafka.records import parse_header, split_batches
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.codec import encode_subscription
+from weir.wire.kafka.record_batch import parse_header, split_batches
 
 ORDERS = TopicName.parse("orders")
 #: The first versions of the second kind.

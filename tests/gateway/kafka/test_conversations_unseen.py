@@ -5,17 +5,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from weir.gateway.kafka.api_table import HANDLERS, load_handlers
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.registry import HANDLERS, load_handlers
 from weir.model.batch import Stamp
 from weir.model.registry import Action
 from weir.model.topics import TopicName
 from weir.testing.kafka.stage import batch_of
 from weir.testing.kafka.transaction_stage import SECURE, Client, Stage, play
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.consumer import encode_subscription
-from weir.wire.kafka.records import TRANSACTIONAL
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.codec import encode_subscription
+from weir.wire.kafka.record_batch import TRANSACTIONAL
 
 #: They are asked before anybody is known, or name nothing.
 NAMELESS = {

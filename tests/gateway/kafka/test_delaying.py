@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.broker.api import Outgoing
+from weir.broker.api.producers import Outgoing
 from weir.gateway.kafka.errors import Code, RefusedError
-from weir.gateway.kafka.produce.delaying import MOST_PARTS, Delaying
+from weir.gateway.kafka.produce.delay_headers import MOST_PARTS, Delaying
 from weir.model.batch import Batch, BatchFormat, Stamp
-from weir.model.message import CANCEL, DELAY_ID, DELIVER_AFTER, DELIVER_AT
+from weir.model.messages import CANCEL, DELAY_ID, DELIVER_AFTER, DELIVER_AT
 from weir.testing.codecs.record_samples import compressed
-from weir.wire.formats import FORMATS
-from weir.wire.kafka.records import (
+from weir.wire.formats.table import FORMATS
+from weir.wire.kafka.record_batch import (
     NO_STAMP,
     TRANSACTIONAL,
     Compression,
@@ -23,8 +23,7 @@ from weir.wire.kafka.records import (
     verify,
     with_append_time,
 )
-from weir.wire.kafka.records_build import Header, Record, build_batch
-from weir.wire.kafka.records_read import iter_records
+from weir.wire.kafka.records import Header, Record, build_batch, iter_records
 
 NOW = 1_700_000_000_000
 EVERY = pytest.mark.parametrize("kind", Compression)

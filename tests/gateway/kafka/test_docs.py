@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from weir.gateway.kafka.registry import HANDLERS, load_handlers
-from weir.wire.kafka.apis import API, ApiKey
+from weir.gateway.kafka.api_table import HANDLERS, load_handlers
+from weir.wire.kafka.api_table import API, ApiKey
 
 
 def test_the_documentation_names_every_api_and_its_versions() -> None:

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from weir.gateway.kafka.registry import HANDLERS, load_handlers
+from weir.gateway.kafka.api_table import HANDLERS, load_handlers
 from weir.model.errors import NetworkError
 from weir.testing.codecs.kafka_fuzz import ODD_NAMES, TOPIC, Fuzz
 from weir.testing.kafka.node import KafkaNode
 from weir.testing.kafka.stage import Peer, batch_of
 from weir.testing.kinds import rounds
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import API, ApiKey
+from weir.wire.kafka.api_table import API, ApiKey
 from weir.wire.kafka.codec import decode_response
-from weir.wire.kafka.headers import decode_response_header
+from weir.wire.kafka.frames import decode_response_header
 
 load_handlers()
 EVERY_API = pytest.mark.parametrize("key", sorted(HANDLERS), ids=lambda key: API[ApiKey(key)].name)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from weir.broker.api import ProducerInfo
+from weir.broker.api.topics import ProducerInfo
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.produce.gaps import Gaps
+from weir.gateway.kafka.produce.sequence_gaps import Gaps
 from weir.model.batch import Stamp
 from weir.model.errors import LedgerError, OutOfOrderSequenceError, ProducerClosedError, WeirError
 from weir.model.topics import TopicName

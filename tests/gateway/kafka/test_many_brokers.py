@@ -17,7 +17,7 @@ from weir.model.topics import TopicName
 from weir.testing.kafka.stage import Peer, batch_of
 from weir.testing.many_brokers import ManyBrokers
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 
 PARTITIONS = 12
 _TIMEOUT_S = 60.0

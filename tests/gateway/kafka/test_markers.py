@@ -3,11 +3,11 @@
 import pytest
 from kafka.record.default_records import DefaultRecordBatch
 
-from weir.gateway.kafka.fetch.markers import MARKER_BYTES, marker_records
+from weir.gateway.kafka.fetch.fetch import MARKER_BYTES, marker_records
 from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
 from weir.model.errors import UnknownVersionError, WireError
-from weir.wire.kafka.records import verify
-from weir.wire.marker import decode_marker, encode_marker
+from weir.wire.formats.marker import decode_marker, encode_marker
+from weir.wire.kafka.record_batch import verify
 
 NOW = 1_800_000_000_000
 FLAGS = BatchFlags.CONTROL | BatchFlags.TRANSACTIONAL

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.gateway.kafka.names import kafka_name, topic_of
+from weir.gateway.kafka.metadata import kafka_name, topic_of
 from weir.model.errors import InvalidNameError
 from weir.model.topics import TopicName
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import Identity
-from weir.gateway.kafka.connection.settings import KafkaSettings
+from weir.broker.api.security import Identity
 from weir.gateway.kafka.errors import Code
+from weir.gateway.kafka.settings import KafkaSettings
 from weir.testing.kafka.stage import Peer, Stage, batch_of, play
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 
 MIB = 1024 * 1024
 #: Room for one large request at a time.

@@ -1,6 +1,6 @@
 """The table of a session's states."""
 
-from weir.gateway.kafka.connection.states import NEXT, READING, Event, State
+from weir.gateway.kafka.session import NEXT, READING, Event, State
 
 
 def test_every_state_has_a_move_for_every_event() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from weir.gateway.kafka.catalog import Catalog
+from weir.gateway.kafka.metadata import Catalog
 from weir.testing.kafka.stage import Stage, batch_of, play
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 
 MANY = 3000
 #: Names that one step of the loop may look up.

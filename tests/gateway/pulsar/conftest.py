@@ -12,23 +12,24 @@ from uuid import uuid4
 import pulsar
 import pytest
 
-from weir.broker.api import Owner
+from weir.broker.api.broker import Owner
 from weir.broker.broker import Broker
-from weir.broker.registry.registry import Registry
+from weir.broker.metadata.registry import Registry
 from weir.gateway.pulsar import PulsarServer, PulsarSettings, SessionLimits
 from weir.model.errors import NetworkError
 from weir.model.policies import Policies
 from weir.model.topics import TopicName
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
 from weir.server.config.load import load
 from weir.testing.broker.fake import FakeBroker
 from weir.testing.loop_thread import Call, LoopThread
 from weir.testing.world.world import World, simulate
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.frames import Frame, decode_frame, encode_command, encode_with_message, splitter
 from weir.wire.pulsar.message import seal_message
-from weir.wire.pulsar.proto import Message, api
+from weir.wire.pulsar.proto import Message
 
 TIMEOUT_MS = 60_000
 TIMEOUT_S = TIMEOUT_MS / 1000

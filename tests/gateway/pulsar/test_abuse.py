@@ -17,10 +17,11 @@ from weir.model.errors import NetworkError
 from weir.testing.codecs.fuzzing import mutate
 from weir.testing.codecs.pulsar_samples import any_command
 from weir.testing.kinds import rounds
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.commands import COMMANDS, Command, Role, Type
 from weir.wire.pulsar.frames import encode_command, encode_with_message
 from weir.wire.pulsar.message import seal_message
-from weir.wire.pulsar.proto import Message, api
+from weir.wire.pulsar.proto import Message
 
 TOPIC = "persistent://public/default/t"
 FROM_CLIENTS = [command for command in COMMANDS.values() if Role.CLIENT in command.sender]
@@ -323,7 +324,7 @@ def test_a_batch_that_claims_too_much_is_refused(weir_broker: Any) -> None:
 
 
 def test_every_command_of_a_client_has_a_handler() -> None:
-    from weir.gateway.pulsar.registry import HANDLERS, load_handlers
+    from weir.gateway.pulsar.command_table import HANDLERS, load_handlers
 
     load_handlers()
     later = {Type.CONNECTED}

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import Identity
+from weir.broker.api.security import Identity
 from weir.model.errors import (
     NotAuthorisedError,
     StreamBusyError,
     TopicNotFoundError,
 )
-from weir.wire.pulsar.frames import MAX_MESSAGE_BYTES, PROTOCOL_VERSION, encode_with_message
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.frames import MAX_MESSAGE_BYTES, NO_REQUEST, PROTOCOL_VERSION, encode_with_message
 from weir.wire.pulsar.message import seal_message
-from weir.wire.pulsar.proto import Message, api
-from weir.wire.pulsar.refusals import NO_REQUEST
+from weir.wire.pulsar.proto import Message
 
 TOPIC = "persistent://public/default/t"
 Play = Callable[..., None]

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from weir.broker.api import Owner
+from weir.broker.api.broker import Owner
 from weir.model.topics import TopicName
-from weir.wire.pulsar.proto import api
+from weir.wire.pulsar import pulsar_api_pb2 as api
 
 Play = Callable[..., None]
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from weir.model.errors import BookieUnavailableError
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.ids import ack_set_from_bits
 from weir.wire.pulsar.message import split_message
-from weir.wire.pulsar.proto import api
 
 TOPIC = "persistent://public/default/t"
 Play = Callable[..., None]

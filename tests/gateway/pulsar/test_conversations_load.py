@@ -10,9 +10,9 @@ from weir.model.batch import BatchFormat
 from weir.model.errors import (
     StreamBusyError,
 )
-from weir.runtime.request_budget import MIB, RequestBudget
+from weir.runtime.budgets import MIB, RequestBudget
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.frames import encode_command
-from weir.wire.pulsar.proto import api
 
 TOPIC = "persistent://public/default/t"
 Play = Callable[..., None]

@@ -8,9 +8,9 @@ from weir.model.errors import (
     QuotaExceededError,
     StreamTerminatedError,
 )
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.frames import encode_command, encode_with_message
 from weir.wire.pulsar.message import seal_message
-from weir.wire.pulsar.proto import api
 
 TOPIC = "persistent://public/default/t"
 Play = Callable[..., None]

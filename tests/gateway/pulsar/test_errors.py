@@ -6,7 +6,7 @@ import pytest
 
 from weir.gateway.pulsar.errors import CODES, code_of, text_of
 from weir.model import errors
-from weir.wire.pulsar.proto import api
+from weir.wire.pulsar import pulsar_api_pb2 as api
 
 BROKER_ERRORS = [
     kind

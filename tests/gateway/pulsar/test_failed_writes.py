@@ -21,13 +21,13 @@ from weir.model.errors import (
 )
 from weir.model.ledger import Quorum
 from weir.model.topics import TopicName
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.stream.settings import StreamSettings
 from weir.testing.broker.fake_storage import compose_on_fakes, stage_composition
 from weir.testing.storage.fakes import FakeBookie, FakeBookiePool
 from weir.testing.world.world import World, simulate
-from weir.wire.formats import messages_of
-from weir.wire.pulsar.proto import api
+from weir.wire.formats.table import messages_of
+from weir.wire.pulsar import pulsar_api_pb2 as api
 
 TOPIC = "persistent://public/default/orders"
 FAILURES = {"failed": BookieUnavailableError("the disk is full"), "fenced": LedgerFencedError("taken over")}

@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from weir.broker.access.tokens import create_key_pair
+from weir.broker.security.tokens import create_key_pair
 from weir.model.policies import Policies, Rate
 from weir.model.topics import TopicName
 

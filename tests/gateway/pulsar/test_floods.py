@@ -12,7 +12,7 @@ import pytest
 
 from weir.model.errors import NetworkError
 from weir.model.policies import Policies
-from weir.wire.pulsar.proto import api
+from weir.wire.pulsar import pulsar_api_pb2 as api
 
 KIB = 1024
 MIB = 1024 * KIB

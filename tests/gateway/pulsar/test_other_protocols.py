@@ -6,13 +6,13 @@ from typing import Any
 
 from weir.model.batch import BatchFormat
 from weir.testing.codecs.record_samples import compressed
-from weir.wire.formats import UNREADABLE
-from weir.wire.kafka.records import Compression
-from weir.wire.kafka.records_build import Record, build_batch
+from weir.wire.formats.table import UNREADABLE
+from weir.wire.kafka.record_batch import Compression
+from weir.wire.kafka.records import Record, build_batch
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.batch import iter_batch
 from weir.wire.pulsar.ids import ack_set_from_bits
 from weir.wire.pulsar.message import is_batch, parse_metadata, split_message
-from weir.wire.pulsar.proto import api
 
 Play = Callable[[Callable[[Any], Awaitable[None]]], None]
 

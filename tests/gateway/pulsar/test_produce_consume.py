@@ -6,9 +6,9 @@ from typing import Any
 import pulsar
 import pytest
 
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.frames import encode_with_message
 from weir.wire.pulsar.message import seal_message
-from weir.wire.pulsar.proto import api
 
 TIMEOUT_MS = 60_000
 COMPRESSIONS = [

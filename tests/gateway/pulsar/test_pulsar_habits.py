@@ -7,11 +7,11 @@ from typing import Any
 import pulsar
 import pytest
 
-from weir.broker.api import SchemaData
-from weir.gateway.pulsar.values import schema_to_wire
+from weir.broker.api.schemas import SchemaData
+from weir.gateway.pulsar.errors import schema_to_wire
 from weir.model.topics import NamespaceName, TopicName
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.ids import ack_set_from_bits, bits_from_ack_set
-from weir.wire.pulsar.proto import api
 
 
 def test_a_pattern_in_a_namespace_that_is_not_there_yet_waits_for_it(

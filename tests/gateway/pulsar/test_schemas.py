@@ -16,7 +16,7 @@ from pulsar.schema import (
 )
 
 from weir.model.policies import Policies, SchemaCompatibility
-from weir.wire.pulsar.proto import api
+from weir.wire.pulsar import pulsar_api_pb2 as api
 
 TIMEOUT_MS = 60_000
 

@@ -10,11 +10,11 @@ from typing import Any
 import pulsar
 import pytest
 
-from weir.broker.access.tokens import create_key_pair, create_secret, create_token, load_private_key
+from weir.broker.security.tokens import create_key_pair, create_secret, create_token, load_private_key
 from weir.model.registry import Action
 from weir.model.topics import NamespaceName, TopicName
 from weir.testing.certificates import Certificate, make_certificate
-from weir.wire.pulsar.proto import api
+from weir.wire.pulsar import pulsar_api_pb2 as api
 
 SECRET = create_secret()
 WITH_TOKENS = (

@@ -7,7 +7,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from weir.gateway.pulsar.watching import Watch
+from weir.gateway.pulsar.lookup import Watch
 from weir.model.errors import ConnectionLostError, MetaError, TooManyError, WeirError
 from weir.model.topics import TopicName
 from weir.runtime.tasks import TaskScope

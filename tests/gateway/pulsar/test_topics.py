@@ -8,10 +8,10 @@ from typing import Any
 import pulsar
 import pytest
 
-from weir.broker.api import Owner
+from weir.broker.api.broker import Owner
 from weir.model.policies import Policies
 from weir.model.topics import TopicName
-from weir.wire.pulsar.proto import api
+from weir.wire.pulsar import pulsar_api_pb2 as api
 
 TIMEOUT_MS = 60_000
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import Outgoing
+from weir.broker.api.producers import Outgoing
 from weir.model.batch import BatchFormat
-from weir.model.steps import STEP_MESSAGES
-from weir.wire.kafka.records_build import Record, build_batch
+from weir.model.check import STEP_MESSAGES
+from weir.wire.kafka.records import Record, build_batch
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.batch import iter_batch, open_payload
 from weir.wire.pulsar.message import parse_metadata, split_message
-from weir.wire.pulsar.proto import api
 
 TOPIC = "persistent://public/default/t"
 Play = Callable[..., None]

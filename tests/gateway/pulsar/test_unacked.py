@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from weir.gateway.pulsar.unacked import MOST_BATCHES, Unacked, joined, ranges_of
+from weir.gateway.pulsar.acknowledgments import MOST_BATCHES, Unacked, joined, ranges_of
 
 PLACE = (7, 10)
 

@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from weir.gateway.rocketmq.connection.settings import RocketmqSettings, SessionLimits
+from weir.gateway.rocketmq.settings import RocketmqSettings, SessionLimits
 from weir.model.errors import BookieError, BookieUnavailableError, LedgerFencedError
 from weir.model.ledger import Quorum
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.stream.settings import StreamSettings
 from weir.testing.broker.fake_storage import compose_on_fakes, stage_composition
 from weir.testing.rocketmq.client import GrpcLink
 from weir.testing.storage.fakes import FakeBookie, FakeBookiePool
 from weir.testing.world.world import World, simulate
-from weir.wire.rocketmq.proto import api, set_ms
+from weir.wire.rocketmq import rocketmq_pb2 as api
+from weir.wire.rocketmq.proto import set_ms
 
 FAILURES = {"failed": BookieUnavailableError("the disk is full"), "fenced": LedgerFencedError("taken over")}
 TOPIC, GROUP = api.Resource(name="orders"), api.Resource(name="billing")

@@ -12,18 +12,19 @@ from typing import Any
 
 import pytest
 
-from weir.gateway.rocketmq.connection.settings import RocketmqSettings
-from weir.model.consumer_groups import GroupSettings, with_settings
+from weir.gateway.rocketmq.settings import RocketmqSettings
 from weir.model.ledger import Quorum
+from weir.model.subscriptions import GroupSettings, with_settings
 from weir.model.topics import NamespaceName, TopicName
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.server.compose.composed import ComposedBroker
 from weir.stream.settings import StreamSettings
 from weir.testing.broker.fake_storage import compose_on_fakes, stage_composition
 from weir.testing.rocketmq.client import GrpcLink
 from weir.testing.storage.fakes import FakeBookiePool
 from weir.testing.world.world import World, simulate
-from weir.wire.rocketmq.proto import api, set_ms
+from weir.wire.rocketmq import rocketmq_pb2 as api
+from weir.wire.rocketmq.proto import set_ms
 
 NAME, GROUP = "orders", "billing"
 DEAD = f"%DLQ%{GROUP}"

@@ -10,7 +10,7 @@ from rocketmq.grpc_protocol import service_pb2 as s
 from tests.gateway.rocketmq.behaviour.questions import Broker, message, queue
 
 from weir.testing.processes.up import UpProcess
-from weir.wire.rocketmq.proto import api
+from weir.wire.rocketmq import rocketmq_pb2 as api
 
 pytestmark = pytest.mark.process
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.gateway.rocketmq.errors import Refused
-from weir.gateway.rocketmq.handlers.receiving import polling_s
+from weir.gateway.rocketmq.handlers.receive import polling_s
 
 SECONDS = st.floats(0, 1000, allow_nan=False)
 

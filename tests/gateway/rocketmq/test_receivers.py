@@ -5,17 +5,15 @@ from typing import Any
 
 import pytest
 
-from weir.broker.api import Delivery
-from weir.gateway.rocketmq.consume.deadlines import Deadlines
-from weir.gateway.rocketmq.consume.links import Link
-from weir.gateway.rocketmq.consume.receiving import GroupTopic, Want
+from weir.broker.api.consumers import Delivery
+from weir.gateway.rocketmq.group_topic import Deadlines, GroupTopic, Link, Want
 from weir.model.batch import Batch, BatchFormat
-from weir.model.consumer_groups import GroupSettings
-from weir.model.message import Message
+from weir.model.messages import Message
+from weir.model.subscriptions import GroupSettings
 from weir.model.topics import TopicName
 from weir.runtime.real import RealClock
 from weir.runtime.tasks import TaskScope
-from weir.wire.messages import encode_messages
+from weir.wire.formats.messages import encode_messages
 
 
 class OneQueue:

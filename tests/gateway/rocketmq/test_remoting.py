@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.gateway.rocketmq.connection.remoting import WHY, answer_to
+from weir.gateway.rocketmq.session import WHY, answer_to
 from weir.testing.processes.up import UpProcess
 
 #: What RocketMQ's client 4.9 asks a name server first: code 105 is GET_ROUTEINFO_BY_TOPIC.

@@ -13,8 +13,7 @@ from rocketmq import Credentials
 from rocketmq.grpc_protocol import Code, MessagingServiceStub, QueryRouteRequest, Resource
 from rocketmq.v5.util import Signature
 
-from weir.broker.access.access_keys import access_key_secret
-from weir.broker.access.tokens import create_secret
+from weir.broker.security.tokens import access_key_secret, create_secret
 from weir.testing.certificates import make_certificate
 from weir.testing.processes.up import UpProcess
 

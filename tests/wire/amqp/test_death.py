@@ -6,18 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.model.batch import Batch, BatchFormat
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.testing.codecs.amqp_strategies import properties as some_properties
 from weir.testing.codecs.amqp_strategies import short_texts
-from weir.wire.amqp.death import DeadLetter, Reason, dead_letter
+from weir.wire.amqp.content import opened_envelope
+from weir.wire.amqp.dead_letter import DeadLetter, Reason, dead_letter
 from weir.wire.amqp.message import message_of, outgoing_of, properties_of
 from weir.wire.amqp.methods import basic
-from weir.wire.amqp.outgoing import opened_envelope
-from weir.wire.amqp.plain import plain_fields
 from weir.wire.amqp.properties import NAMES, Properties, decode_properties
-from weir.wire.amqp.tables import Table
-from weir.wire.formats import messages_of, translated
-from weir.wire.messages import decode_messages, encode_messages
+from weir.wire.amqp.tables import Table, plain_fields
+from weir.wire.formats.messages import decode_messages, encode_messages
+from weir.wire.formats.table import messages_of, translated
 
 NOW = 1_800_000_000_000
 

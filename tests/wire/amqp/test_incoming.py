@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from weir.model.errors import AmqpError
 from weir.testing.codecs.amqp_strategies import properties as some_properties
+from weir.wire.amqp.command_reader import Command, CommandReader
+from weir.wire.amqp.content import publish
 from weir.wire.amqp.frames import BODY, HEAD, HEADER, HEARTBEAT, HEARTBEAT_FRAME, PROTOCOL_HEADER, Role
-from weir.wire.amqp.incoming import Command, CommandReader
 from weir.wire.amqp.methods import Method, basic, channel, connection, encode_method, queue
-from weir.wire.amqp.outgoing import publish
 from weir.wire.amqp.properties import NO_PROPERTIES, Properties, encode_properties
 
 PUBLISH = basic.Publish("e", "r")

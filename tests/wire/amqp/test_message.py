@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from weir.model.batch import Batch, BatchFormat
 from weir.model.errors import UnknownVersionError, WireError
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.testing.codecs.amqp_strategies import properties as some_properties
 from weir.testing.codecs.amqp_strategies import short_texts
+from weir.wire.amqp.content import opened_envelope
 from weir.wire.amqp.message import message_of, outgoing_of, properties_of
 from weir.wire.amqp.methods import basic
-from weir.wire.amqp.outgoing import opened_envelope
 from weir.wire.amqp.properties import NAMES, Properties, decode_properties, encode_properties
 from weir.wire.amqp.tables import MAX_VALUES, Field, Table
-from weir.wire.formats import messages_of, translated
-from weir.wire.messages import decode_messages, encode_messages
+from weir.wire.formats.messages import decode_messages, encode_messages
+from weir.wire.formats.table import messages_of, translated
 
 NOW = 1_800_000_000_000
 PUBLISH = basic.Publish("e", "r")

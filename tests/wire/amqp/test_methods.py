@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from weir.model.errors import AmqpError
 from weir.testing.codecs.amqp_strategies import methods_of
-from weir.wire.amqp.codes import ReplyCode, reply_text
+from weir.wire.amqp.frames import ReplyCode, reply_text
+from weir.wire.amqp.method_codec import decode_any, encode_any
 from weir.wire.amqp.methods import (
     METHODS,
     Method,
@@ -17,7 +18,6 @@ from weir.wire.amqp.methods import (
     exchange,
     queue,
 )
-from weir.wire.amqp.methods.form import decode_any, encode_any
 from weir.wire.amqp.tables import Table
 
 by_name = pytest.mark.parametrize("cls", METHODS.values(), ids=lambda cls: cls.name)

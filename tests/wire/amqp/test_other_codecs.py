@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from weir.wire.amqp.command_reader import CommandReader
+from weir.wire.amqp.content import Deliveries, envelope, outgoing, publish
 from weir.wire.amqp.frames import BODY, HEAD, HEARTBEAT_FRAME, PROTOCOL_HEADER, Role
-from weir.wire.amqp.incoming import CommandReader
+from weir.wire.amqp.method_codec import Wire
 from weir.wire.amqp.methods import METHODS, Method, access, basic, connection, decode_method, encode_method
-from weir.wire.amqp.methods.form import Wire
-from weir.wire.amqp.outgoing import Deliveries, envelope, outgoing, publish
 from weir.wire.amqp.properties import NAMES, Properties, decode_properties, encode_properties
 from weir.wire.amqp.tables import Field, Table
 

@@ -8,11 +8,8 @@ from weir.model.errors import AmqpError, WireError
 from weir.model.ids import Buffer
 from weir.testing.codecs.amqp_strategies import properties as some_properties
 from weir.testing.codecs.amqp_strategies import short_texts
-from weir.wire.amqp.codes import ReplyCode
-from weir.wire.amqp.frames import BODY, FrameSplitter, Role
-from weir.wire.amqp.incoming import Command, CommandReader
-from weir.wire.amqp.methods import basic
-from weir.wire.amqp.outgoing import (
+from weir.wire.amqp.command_reader import Command, CommandReader
+from weir.wire.amqp.content import (
     COPIED_BYTES,
     Deliveries,
     envelope,
@@ -22,6 +19,8 @@ from weir.wire.amqp.outgoing import (
     publish,
     returned,
 )
+from weir.wire.amqp.frames import BODY, FrameSplitter, ReplyCode, Role
+from weir.wire.amqp.methods import basic
 from weir.wire.amqp.properties import NO_PROPERTIES, Properties, encode_properties
 
 

@@ -3,10 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.wire.amqp.frames import PROTOCOL_HEADER, Role
-from weir.wire.amqp.incoming import CommandReader
+from weir.wire.amqp.command_reader import CommandReader
+from weir.wire.amqp.frames import PROTOCOL_HEADER, Role, begins_with_ack, take_acks
 from weir.wire.amqp.methods import Method, basic, encode_method
-from weir.wire.amqp.plain_acks import begins_with_ack, take_acks
 
 methods = st.one_of(
     st.builds(basic.Ack, st.integers(0, 2**64 - 1), st.booleans()),

@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.testing.codecs.amqp_strategies import properties as some_properties
+from weir.wire.amqp.command_reader import Command, CommandReader
+from weir.wire.amqp.content import publish
 from weir.wire.amqp.frames import PROTOCOL_HEADER, Role
-from weir.wire.amqp.incoming import Command, CommandReader
 from weir.wire.amqp.methods import basic, encode_method
-from weir.wire.amqp.outgoing import publish
 from weir.wire.amqp.properties import NO_PROPERTIES, Properties, encode_properties
 
 FRAME_MAX = 4096

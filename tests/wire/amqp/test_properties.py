@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from weir.model.errors import AmqpError
 from weir.testing.codecs.amqp_strategies import properties
-from weir.wire.amqp.codes import ReplyCode
+from weir.wire.amqp.frames import ReplyCode
 from weir.wire.amqp.properties import NAMES, NO_PROPERTIES, Properties, decode_properties, encode_properties
 from weir.wire.amqp.tables import Table
 

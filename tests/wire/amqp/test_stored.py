@@ -3,14 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.testing.codecs.amqp_strategies import properties as some_properties
+from weir.wire.amqp.content import stored_outgoing
 from weir.wire.amqp.message import message_of, outgoing_of
 from weir.wire.amqp.methods import basic
 from weir.wire.amqp.properties import Properties
-from weir.wire.amqp.stored import stored_outgoing
-from weir.wire.message_template import MessageTemplate
-from weir.wire.messages import encode_message, encode_messages
+from weir.wire.formats.messages import MessageTemplate, encode_message, encode_messages
 
 NOW = 1_800_000_000_000
 PUBLISH = basic.Publish("exchange", "key")

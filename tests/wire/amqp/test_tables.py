@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from weir.model.errors import AmqpError
 from weir.testing.codecs.amqp_strategies import pairs
-from weir.wire.amqp.codes import ReplyCode
+from weir.wire.amqp.frames import ReplyCode
 from weir.wire.amqp.tables import MAX_DEPTH, MAX_VALUES, NO_FIELDS, Field, Table
 
 

@@ -2,13 +2,12 @@
 
 from weir.model.batch import Batch, BatchFormat
 from weir.testing.codecs.record_samples import compressed
-from weir.wire.formats import FORMATS
-from weir.wire.kafka import records as kafka
-from weir.wire.kafka.records_build import Record, build_batch
-from weir.wire.pulsar.batch import encode_batch
-from weir.wire.pulsar.compression import Compression, compress
+from weir.wire.formats.table import FORMATS
+from weir.wire.kafka import record_batch as kafka
+from weir.wire.kafka.records import Record, build_batch
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.batch import Compression, compress, encode_batch
 from weir.wire.pulsar.message import seal_message
-from weir.wire.pulsar.proto import api
 
 pulsar_keyed = FORMATS[BatchFormat.PULSAR].keyed
 kafka_keyed = FORMATS[BatchFormat.KAFKA].keyed

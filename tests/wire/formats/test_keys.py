@@ -2,11 +2,10 @@
 
 from weir.model.batch import Batch, BatchFormat
 from weir.testing.codecs.record_samples import compressed
-from weir.wire.formats import FORMATS
-from weir.wire.kafka.records import Compression
-from weir.wire.kafka.records_build import Record, build_batch
-from weir.wire.kafka.translation import ORDERING_KEY
-from weir.wire.translation import pulsar_entry
+from weir.wire.formats.kafka import ORDERING_KEY
+from weir.wire.formats.table import FORMATS, pulsar_entry
+from weir.wire.kafka.record_batch import Compression
+from weir.wire.kafka.records import Record, build_batch
 
 keys_of = FORMATS[BatchFormat.KAFKA].keys
 pulsar_keys_of = FORMATS[BatchFormat.PULSAR].keys

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from weir.model.batch import Batch, BatchFlags, BatchFormat, Stamp
 from weir.model.errors import UnknownVersionError, WireError
-from weir.model.message import Message
-from weir.wire.formats import FORMATS, messages_of, translated
-from weir.wire.kafka.records_read import iter_records
-from weir.wire.messages import decode_messages, encode_messages
-from weir.wire.translation import kafka_records, pulsar_entry
+from weir.model.messages import Message
+from weir.wire.formats.messages import decode_messages, encode_messages
+from weir.wire.formats.table import FORMATS, kafka_records, messages_of, pulsar_entry, translated
+from weir.wire.kafka.records import iter_records
 
 NOW = 1_800_000_000_000
 OURS = FORMATS[BatchFormat.MESSAGES]

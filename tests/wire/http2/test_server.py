@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from weir.model.errors import WireError
 from weir.wire.http2 import frames, grpc
-from weir.wire.http2.frames import Code, Http2Error
+from weir.wire.http2.connection import Http2Server
+from weir.wire.http2.frames import Code, Http2Error, Limits
 from weir.wire.http2.hpack import HeaderDecoder, encode
-from weir.wire.http2.limits import Limits
-from weir.wire.http2.server import Http2Server
 from weir.wire.http2.streams import Body, Event, Request, Reset
 
 HEADERS = [(":method", "POST"), (":scheme", "http"), (":path", "/a/B"), (":authority", "x"), ("te", "trailers")]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from weir.wire.kafka import codec, consumer
+from weir.wire.kafka import codec
+from weir.wire.kafka import codec as consumer
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import API
-from weir.wire.kafka.frames import request_frame, response_frame
-from weir.wire.kafka.headers import decode_request_header, decode_response_header
+from weir.wire.kafka.api_table import API
+from weir.wire.kafka.frames import decode_request_header, decode_response_header, request_frame, response_frame
 
 KEYS = {api.name: key for key, api in API.items()}
 

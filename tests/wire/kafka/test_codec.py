@@ -11,11 +11,11 @@ from weir.testing.codecs.kafka_samples import in_version, integers
 from weir.testing.kinds import rounds
 from weir.wire.kafka import codec
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import API, ApiKey
+from weir.wire.kafka.api_table import API, ApiKey
 from weir.wire.kafka.classes import CLASSES
 from weir.wire.kafka.primitives import MAX_REQUEST_ELEMENTS, SMALL_RECORDS_BYTES, uvarint
-from weir.wire.kafka.schema import APIS, LAYOUTS
-from weir.wire.kafka.schema.form import Field, Layout, Structure, layout
+from weir.wire.kafka.schema.layout import Field, Layout, Structure, layout
+from weir.wire.kafka.schema.table import APIS, LAYOUTS
 
 EVERY_MESSAGE = pytest.mark.parametrize("name", LAYOUTS)
 

@@ -5,13 +5,15 @@ import pytest
 from weir.model.errors import FrameTooLargeError, UnknownVersionError, WireError
 from weir.wire.kafka import codec
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import API, ApiKey
-from weir.wire.kafka.frames import request_frame, response_frame, splitter
-from weir.wire.kafka.headers import (
+from weir.wire.kafka.api_table import API, ApiKey
+from weir.wire.kafka.frames import (
     RequestHeader,
     decode_request_header,
     decode_response_header,
     encode_request_header,
+    request_frame,
+    response_frame,
+    splitter,
 )
 
 

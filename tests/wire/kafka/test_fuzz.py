@@ -11,9 +11,10 @@ import pytest
 from weir.model.errors import WireError
 from weir.testing.codecs.fuzzing import mutate
 from weir.testing.codecs.kafka_samples import in_version, sample_message
-from weir.wire.kafka import codec, consumer, headers
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.schema import LAYOUTS
+from weir.wire.kafka import codec, frames
+from weir.wire.kafka import codec as consumer
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.schema.table import LAYOUTS
 
 ROUNDS = 60
 
@@ -56,9 +57,9 @@ def test_random_headers_and_subscriptions() -> None:
         key = dice.choice(list(ApiKey))
         for start in (b"", key.to_bytes(2, "big")):
             with suppress(WireError):
-                headers.decode_request_header(start + data)
+                frames.decode_request_header(start + data)
         with suppress(WireError):
-            headers.decode_response_header(key, dice.randrange(20), data)
+            frames.decode_response_header(key, dice.randrange(20), data)
         for start in (b"", b"\0\1"):
             with suppress(WireError):
                 consumer.decode_subscription(start + data)

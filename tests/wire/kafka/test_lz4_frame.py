@@ -3,7 +3,7 @@
 import pytest
 
 from weir.wire.kafka.compression import compressor, decompress
-from weir.wire.kafka.records import Compression
+from weir.wire.kafka.record_batch import Compression
 
 #: Of the frame's first byte behind the magic ones: its version; that no block needs another.
 _VERSION_1, _INDEPENDENT = 0x40, 0x20

@@ -12,8 +12,8 @@ from kafka.protocol.api_message import ApiMessage
 from weir.testing.codecs.kafka_samples import in_version, sample_message
 from weir.wire.kafka import codec
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.schema import APIS, LAYOUTS
-from weir.wire.kafka.schema.form import Layout, Structure
+from weir.wire.kafka.schema.layout import Layout, Structure
+from weir.wire.kafka.schema.table import APIS, LAYOUTS
 
 ROUNDS = 4
 

@@ -11,7 +11,7 @@ from kafka.record.default_records import DefaultRecordBatch
 from weir.model.batch import Stamp
 from weir.model.errors import ChecksumError, UnknownVersionError, WireError
 from weir.testing.codecs.record_samples import compressed, reseal_records, sample_records
-from weir.wire.kafka.records import (
+from weir.wire.kafka.record_batch import (
     CONTROL,
     HEADER_BYTES,
     TRANSACTIONAL,
@@ -23,8 +23,7 @@ from weir.wire.kafka.records import (
     verify,
     with_append_time,
 )
-from weir.wire.kafka.records_build import Record, build_batch, control_batch
-from weir.wire.kafka.records_read import iter_records
+from weir.wire.kafka.records import Record, build_batch, control_batch, iter_records
 
 NOW = 1_700_000_000_000
 

@@ -14,10 +14,8 @@ from weir.model.errors import FrameTooLargeError, WireError
 from weir.testing.codecs.record_samples import compress, compressed
 from weir.testing.kinds import rounds
 from weir.wire.kafka.compression import decompress
-from weir.wire.kafka.records import HEADER_BYTES, Compression, produced, verify
-from weir.wire.kafka.records_build import Record, build_batch, zigzag
-from weir.wire.kafka.records_drop import keep_records
-from weir.wire.kafka.records_read import iter_records, number
+from weir.wire.kafka.record_batch import HEADER_BYTES, Compression, produced, verify
+from weir.wire.kafka.records import Record, build_batch, iter_records, keep_records, number, zigzag
 
 EVERY = pytest.mark.parametrize("kind", Compression)
 PACKED = [kind for kind in Compression if kind is not Compression.NONE]

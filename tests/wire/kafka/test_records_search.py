@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from weir.model.errors import WireError
 from weir.testing.codecs.record_samples import compressed
-from weir.wire.kafka.records import Compression, parse_header
-from weir.wire.kafka.records_build import Record, build_batch
-from weir.wire.kafka.records_search import Searcher
+from weir.wire.kafka.record_batch import Compression, parse_header
+from weir.wire.kafka.records import Record, Searcher, build_batch
 
 MARK = b"mark-name"
 NAMES = (MARK, b"mark-of-another")

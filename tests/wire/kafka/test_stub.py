@@ -5,7 +5,7 @@ from pathlib import Path
 from weir.wire import kafka
 from weir.wire.kafka import stubs
 from weir.wire.kafka.classes import CLASSES
-from weir.wire.kafka.schema import LAYOUTS
+from weir.wire.kafka.schema.table import LAYOUTS
 
 
 def test_messages_pyi_is_up_to_date() -> None:

@@ -6,10 +6,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from weir.model.bundles import BundleName
+from weir.model.cluster import BundleName
 from weir.model.topics import NamespaceName, TopicName
-from weir.wire.peer.calls import CALLS, call_of, decode_answer_value, decode_request_value, encode_answer_value
-from weir.wire.peer.values import Call, encode_value
+from weir.wire.peer.call_table import (
+    CALLS,
+    call_of,
+    decode_answer_value,
+    decode_request_value,
+    encode_answer_value,
+)
+from weir.wire.peer.protocol import Call, encode_value
 
 namespaces = st.sampled_from([NamespaceName("public", "default"), NamespaceName("weir", "system")])
 topics = st.sampled_from(["a", "persistent://t/n/b-partition-3", "non-persistent://t/n/ü"]).map(TopicName.parse)

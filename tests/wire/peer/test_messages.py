@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.model import errors
-from weir.model.bundles import BundleName
+from weir.model.cluster import BrokerLoad, BundleLoad, BundleName
 from weir.model.errors import (
     ChecksumError,
     EntryLostError,
@@ -21,14 +21,10 @@ from weir.model.errors import (
     WeirError,
     WireError,
 )
-from weir.model.load import BrokerLoad, BundleLoad
 from weir.model.topics import NamespaceName, TopicName
-from weir.wire.bookie_layout import frame
-from weir.wire.frames import FrameSplitter
-from weir.wire.peer import messages
-from weir.wire.peer.administration import AdminAnswer, AdminCall
-from weir.wire.peer.bundles import GetReady
-from weir.wire.peer.calls import (
+from weir.wire.node.frames import FrameSplitter, frame
+from weir.wire.peer import protocol
+from weir.wire.peer.call_table import (
     CALLS,
     call_named,
     call_of,
@@ -36,18 +32,21 @@ from weir.wire.peer.calls import (
     decode_request_value,
     encode_answer_value,
 )
-from weir.wire.peer.errors import MAX_TEXT_CHARS, decode_failure, encode_failure
-from weir.wire.peer.hello import (
+from weir.wire.peer.calls import AdminAnswer, AdminCall, GetReady, ReportLoad
+from weir.wire.peer.protocol import (
+    MAX_TEXT_CHARS,
     Hello,
+    ValueDecoder,
     Welcome,
     choose_version,
+    decode_failure,
     decode_hello,
     decode_welcome,
+    encode_failure,
     encode_hello,
+    encode_value,
     encode_welcome,
 )
-from weir.wire.peer.node import ReportLoad
-from weir.wire.peer.values import ValueDecoder, encode_value
 
 u16, u32, u64 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 numbers = st.integers(1, 2**64 - 1)
@@ -58,42 +57,42 @@ rates = st.floats(0, 1e12)
 
 def body_of(data: bytes) -> memoryview:
     """The body of a frame, through the splitter, as it arrives in life."""
-    (body,) = FrameSplitter(messages.MAX_FRAME_BYTES).feed(data)
+    (body,) = FrameSplitter(protocol.MAX_FRAME_BYTES).feed(data)
     return body
 
 
 @given(numbers, u16, u32, st.binary(max_size=60))
 def test_a_request_comes_back(request_id: int, call: int, timeout_ms: int, value: bytes) -> None:
-    got = messages.decode_request(body_of(messages.encode_request(request_id, call, timeout_ms, value)))
+    got = protocol.decode_request(body_of(protocol.encode_request(request_id, call, timeout_ms, value)))
     assert got == (request_id, call, timeout_ms, value)
 
 
 @given(u64, st.binary(max_size=60))
 def test_an_answer_and_a_failure_come_back_each_as_its_kind(request_id: int, value: bytes) -> None:
-    answer = messages.decode_response(body_of(messages.encode_answer(request_id, value)))
-    failed = messages.decode_response(body_of(messages.encode_failed(request_id, value)))
-    assert (type(answer), *answer) == (messages.Answer, request_id, value)
-    assert (type(failed), *failed) == (messages.Failed, request_id, value)
+    answer = protocol.decode_response(body_of(protocol.encode_answer(request_id, value)))
+    failed = protocol.decode_response(body_of(protocol.encode_failed(request_id, value)))
+    assert (type(answer), *answer) == (protocol.Answer, request_id, value)
+    assert (type(failed), *failed) == (protocol.Failed, request_id, value)
 
 
 @given(numbers, st.binary(max_size=30), st.data())
 def test_a_flipped_bit_anywhere_is_found(request_id: int, value: bytes, data: st.DataObject) -> None:
-    body = bytearray(body_of(messages.encode_answer(request_id, value)))
+    body = bytearray(body_of(protocol.encode_answer(request_id, value)))
     bit = data.draw(st.integers(0, len(body) * 8 - 1))
     body[bit // 8] ^= 1 << bit % 8
     with pytest.raises((ChecksumError, WireError)):
-        messages.decode_response(bytes(body))
+        protocol.decode_response(bytes(body))
 
 
 def test_a_request_without_a_number_is_refused() -> None:
     with pytest.raises(WireError, match="number 0"):
-        messages.decode_request(body_of(messages.encode_request(0, 1, 1, b"")))
+        protocol.decode_request(body_of(protocol.encode_request(0, 1, 1, b"")))
 
 
 @pytest.mark.parametrize("kind", [0, 2, 3, 99])
 def test_what_is_no_request_is_refused(kind: int) -> None:
     with pytest.raises(WireError, match="kind"):
-        messages.decode_request(body_of(frame(bytes([kind]) + bytes(20))))
+        protocol.decode_request(body_of(frame(bytes([kind]) + bytes(20))))
 
 
 # --- values ------------------------------------------------------------------------------------------------------
@@ -232,8 +231,8 @@ def test_a_welcome_comes_back(name: str, version: int, features: int, max_frame_
 
 
 def test_a_failure_may_answer_a_hello() -> None:
-    got = decode_welcome(body_of(messages.encode_failed(0, b"x")))
-    assert isinstance(got, messages.Failed)
+    got = decode_welcome(body_of(protocol.encode_failed(0, b"x")))
+    assert isinstance(got, protocol.Failed)
 
 
 def test_a_version_that_nobody_shares_is_said_so() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from weir.wire.pulsar import hot
+from weir.wire.pulsar import fast_frames
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.commands import Type
 from weir.wire.pulsar.frames import (
     MAX_MESSAGE_BYTES,
@@ -15,12 +16,12 @@ from weir.wire.pulsar.frames import (
     Frame,
     decode_frame,
     encode_command,
+    refusal,
     splitter,
 )
 from weir.wire.pulsar.ids import MessageId, id_to_wire
 from weir.wire.pulsar.message import broker_entry_head, split_message
-from weir.wire.pulsar.proto import Message, api
-from weir.wire.pulsar.refusals import refusal
+from weir.wire.pulsar.proto import Message
 
 LEDGER = 7
 
@@ -102,7 +103,7 @@ class TinyBroker:
                 assert frame.message is not None
                 split_message(frame.message)
                 self.stored.append(bytes(frame.message))
-                receipts = hot.Receipts(command.producer_id)
+                receipts = fast_frames.Receipts(command.producer_id)
                 return [
                     receipts.frame(command.sequence_id, command.highest_sequence_id, LEDGER, len(self.stored) - 1)
                 ]
@@ -122,17 +123,17 @@ class TinyBroker:
             case Type.ACK:
                 if not command.HasField("request_id"):
                     return []
-                return [hot.ack_response(command.consumer_id, command.request_id)]
+                return [fast_frames.ack_response(command.consumer_id, command.request_id)]
             case Type.SUBSCRIBE | Type.CLOSE_PRODUCER | Type.CLOSE_CONSUMER | Type.UNSUBSCRIBE | Type.SEEK:
                 return one(api.CommandSuccess(request_id=command.request_id))
             case Type.PING:
-                return [hot.PONG]
+                return [fast_frames.PONG]
         refused = refusal(frame, api.ServerError.NotAllowedError, "the tiny broker knows no better")
         return [] if refused is None else [refused]
 
     def deliver(self, consumer_id: int) -> list[bytes]:
         """All that is stored, once."""
-        deliveries = hot.Deliveries(consumer_id)
+        deliveries = fast_frames.Deliveries(consumer_id)
         stored, self.stored = self.stored, []
         out = []
         for entry, message in enumerate(stored):

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.model.errors import WireError
-from weir.wire.pulsar.batch import encode_batch, iter_batch, open_payload
-from weir.wire.pulsar.compression import Compression, compress
-from weir.wire.pulsar.proto import api
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.batch import Compression, compress, encode_batch, iter_batch, open_payload
 
 Single = api.SingleMessageMetadata
 

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from weir.wire.pulsar.batch import encode_batch, iter_batch, open_payload
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.batch import Compression, encode_batch, iter_batch, open_payload
 from weir.wire.pulsar.commands import COMMANDS, Type
-from weir.wire.pulsar.compression import Compression
 from weir.wire.pulsar.frames import Frame, decode_frame, encode_command, encode_with_message
 from weir.wire.pulsar.ids import bits_from_ack_set, id_from_wire
 from weir.wire.pulsar.message import parse_metadata, seal_message, split_message
-from weir.wire.pulsar.proto import api
 
 
 def captured() -> Iterator[tuple[str, bytes]]:

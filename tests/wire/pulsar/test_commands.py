@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from weir.model.errors import InvariantError
 from weir.testing.kinds import rounds
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.commands import COMMANDS, Command, Role, Type, command_of, enveloped
 from weir.wire.pulsar.frames import decode_frame, encode_command, encode_with_message, splitter
-from weir.wire.pulsar.proto import Message, api
+from weir.wire.pulsar.proto import Message
 
 Make = Callable[[type[Message], Random], Any]
 ALL = pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)

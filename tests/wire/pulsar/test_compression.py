@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.model.errors import FrameTooLargeError, WireError
-from weir.wire.pulsar.compression import Compression, compress, decompress
+from weir.wire.pulsar.batch import Compression, compress, decompress
 
 PACKED = [kind for kind in Compression if kind is not Compression.NONE]
 EVERY = pytest.mark.parametrize("kind", Compression)

@@ -4,11 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.wire.pulsar.batch import encode_batch, iter_batch, open_payload
-from weir.wire.pulsar.compression import Compression, compress
-from weir.wire.pulsar.cutting import cut_entry
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.batch import Compression, compress, cut_entry, encode_batch, iter_batch, open_payload
 from weir.wire.pulsar.message import parse_metadata, seal_message, split_message
-from weir.wire.pulsar.proto import api
 
 
 def entry_of(payloads: list[bytes], kind: Compression) -> bytes:

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.model.errors import FrameTooLargeError, InvariantError, UnknownVersionError, WireError
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.commands import Type
+from weir.wire.pulsar.fast_frames import PING
 from weir.wire.pulsar.frames import MAX_FRAME_BYTES, decode_frame, encode_command, encode_with_message, splitter
-from weir.wire.pulsar.hot import PING
-from weir.wire.pulsar.proto import api
 
 SEND = api.CommandSend(producer_id=3, sequence_id=5, num_messages=2)
 SEND_FRAME = b"".join(encode_with_message(SEND, [b"the ", b"message"]))

@@ -10,10 +10,10 @@ import pytest
 from weir.model.errors import WireError
 from weir.testing.kinds import rounds
 from weir.wire.checksum import crc32c
-from weir.wire.pulsar.batch import encode_batch, iter_batch, open_payload
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.batch import Compression, compress, encode_batch, iter_batch, open_payload
 from weir.wire.pulsar.commands import COMMANDS, Command, Type
-from weir.wire.pulsar.compression import Compression, compress
-from weir.wire.pulsar.frames import Frame, decode_frame, encode_command, encode_with_message, splitter
+from weir.wire.pulsar.frames import Frame, decode_frame, encode_command, encode_with_message, refusal, splitter
 from weir.wire.pulsar.ids import bits_from_ack_set, id_from_wire
 from weir.wire.pulsar.message import (
     broker_entry_head,
@@ -24,8 +24,7 @@ from weir.wire.pulsar.message import (
     split_message,
     sticky_key,
 )
-from weir.wire.pulsar.proto import Message, api
-from weir.wire.pulsar.refusals import refusal
+from weir.wire.pulsar.proto import Message
 
 Make = Callable[[type[Message], Random], Any]
 COMMAND_ROUNDS = rounds(500)

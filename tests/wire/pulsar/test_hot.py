@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.wire.pulsar import hot
+from weir.wire.pulsar import fast_frames
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.frames import decode_frame, encode_command, encode_with_message, splitter
 from weir.wire.pulsar.ids import MessageId, bits_from_ack_set, id_to_wire
 from weir.wire.pulsar.message import broker_entry_head
-from weir.wire.pulsar.proto import api
-from weir.wire.pulsar.varint import varint
+from weir.wire.pulsar.proto import varint
 
 ID = st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 300), st.sampled_from([127, 128, 16383, 16384, 2**21]))
 POSITION = st.one_of(st.integers(-1, 2**63 - 1), st.integers(-1, 70_000))
@@ -24,7 +24,7 @@ def test_a_varint_is_protobufs(value: int) -> None:
 
 @given(consumer=ID, partition=PARTITION, positions=st.lists(st.tuples(POSITION, POSITION), max_size=5))
 def test_deliveries(consumer: int, partition: int, positions: list[tuple[int, int]]) -> None:
-    deliveries = hot.Deliveries(consumer, partition)
+    deliveries = fast_frames.Deliveries(consumer, partition)
     for ledger, entry in positions:
         position = id_to_wire(MessageId(ledger, entry, partition))
         plain, _ = encode_with_message(api.CommandMessage(consumer_id=consumer, message_id=position), [MESSAGE])
@@ -33,7 +33,7 @@ def test_deliveries(consumer: int, partition: int, positions: list[tuple[int, in
 
 
 def test_a_redelivery_says_how_often_and_what_is_left() -> None:
-    head = hot.Deliveries(1, 3).again(
+    head = fast_frames.Deliveries(1, 3).again(
         7, 9, len(MESSAGE), redelivery_count=2, unacknowledged=1 << 70, consumer_epoch=4
     )
     (body,) = splitter().feed(head + MESSAGE)
@@ -46,7 +46,7 @@ def test_a_redelivery_says_how_often_and_what_is_left() -> None:
 
 @given(producer=ID, partition=PARTITION, sends=st.lists(st.tuples(ID, ID, POSITION, POSITION), max_size=5))
 def test_receipts(producer: int, partition: int, sends: list[tuple[int, int, int, int]]) -> None:
-    receipts = hot.Receipts(producer, partition)
+    receipts = fast_frames.Receipts(producer, partition)
     for sequence, highest, ledger, entry in sends:
         plain = api.CommandSendReceipt(
             producer_id=producer,
@@ -60,10 +60,10 @@ def test_receipts(producer: int, partition: int, sends: list[tuple[int, int, int
 @given(consumer=ID, request=ID)
 def test_ack_responses(consumer: int, request: int) -> None:
     plain = encode_command(api.CommandAckResponse(consumer_id=consumer, request_id=request))
-    assert hot.ack_response(consumer, request) == plain
+    assert fast_frames.ack_response(consumer, request) == plain
 
 
 def test_broker_entries() -> None:
-    entries = hot.BrokerEntries()
+    entries = fast_frames.BrokerEntries()
     for timestamp_ms, index in ((0, 0), (1_700_000_000_000, 127), (1_700_000_000_000, 2**40), (5, 2**63 - 1)):
         assert entries.head(timestamp_ms, index) == broker_entry_head(timestamp_ms, index)

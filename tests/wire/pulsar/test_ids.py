@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.model.errors import WireError
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.ids import (
     EARLIEST,
     LATEST,
@@ -18,7 +19,6 @@ from weir.wire.pulsar.ids import (
     parse_id,
     unacknowledged,
 )
-from weir.wire.pulsar.proto import api
 
 NUMBER = st.integers(-1, 2**63 - 1)
 SMALL = st.integers(-1, 2**31 - 1)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.model.errors import ChecksumError, WireError
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.message import (
     broker_entry_head,
     is_batch,
@@ -15,7 +16,7 @@ from weir.wire.pulsar.message import (
     split_message,
     sticky_key,
 )
-from weir.wire.pulsar.proto import api, parse
+from weir.wire.pulsar.proto import parse
 
 METADATA = api.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
 

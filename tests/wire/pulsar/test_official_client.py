@@ -9,12 +9,11 @@ from typing import Any
 import pulsar
 import pytest
 
-from weir.wire.pulsar.batch import encode_batch, iter_batch, open_payload
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.batch import Compression, compress, encode_batch, iter_batch, open_payload
 from weir.wire.pulsar.commands import COMMANDS, Role, Type
-from weir.wire.pulsar.compression import Compression, compress
 from weir.wire.pulsar.ids import MessageId, bits_from_ack_set, decode_id, id_from_wire
 from weir.wire.pulsar.message import is_batch, message_key, parse_metadata, seal_message, split_message
-from weir.wire.pulsar.proto import api
 
 TOPIC = "persistent://public/default/t"
 TIMEOUT_MS = 20_000

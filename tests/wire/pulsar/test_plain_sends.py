@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.model.errors import WeirError
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.fast_frames import PlainSends
 from weir.wire.pulsar.frames import MAX_FRAME_BYTES, decode_frame, encode_with_message, splitter
 from weir.wire.pulsar.message import parse_metadata, seal_message, split_message
-from weir.wire.pulsar.plain_sends import PlainSends
-from weir.wire.pulsar.proto import api
 
 NUMBER = st.one_of(st.integers(0, 2**63 - 1), st.integers(0, 300))
 NAME = st.text(max_size=200)

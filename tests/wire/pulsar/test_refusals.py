@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.commands import COMMANDS, Role, Type
-from weir.wire.pulsar.frames import Frame, decode_frame, splitter
-from weir.wire.pulsar.proto import Message, api
-from weir.wire.pulsar.refusals import NO_REQUEST, refusal
+from weir.wire.pulsar.frames import NO_REQUEST, Frame, decode_frame, refusal, splitter
+from weir.wire.pulsar.proto import Message
 
 REQUESTS = [command for command in COMMANDS.values() if Role.CLIENT in command.sender]
 #: Nobody waits for an answer to these.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weir.wire.rocketmq.message_groups import queue_of, siphash
+from weir.wire.rocketmq.message import queue_of, siphash
 
 
 @pytest.mark.parametrize(

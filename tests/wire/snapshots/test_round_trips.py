@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from weir.model.errors import UnknownVersionError, WireError
-from weir.model.positions import CommittedOffset
-from weir.model.producers import Stored
 from weir.model.topics import TopicName
-from weir.model.transactions import TransactionState
-from weir.wire.snapshots import groups, half, positions, producers, subscriptions, transaction_index, transactions
+from weir.model.transactions import CommittedOffset, Stored, TransactionState
+from weir.wire.snapshots import groups, producers, subscriptions, transactions
+from weir.wire.snapshots import groups as positions
+from weir.wire.snapshots import transactions as half
+from weir.wire.snapshots import transactions as transaction_index
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)

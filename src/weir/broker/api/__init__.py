@@ -8,10 +8,19 @@ NotAuthorisedError if the role may not.
 An import contract holds it: `gateway` and `admin` import nothing else of `weir.broker`, and nothing below it.
 """
 
-from weir.broker.api.access import Authoriser, Guard, Identity, Scope
-from weir.broker.api.balance import Balance
-from weir.broker.api.broker import Broker, Owner
-from weir.broker.api.cluster import BookieStatus, BundleInfo, Bundles, DecommissionProgress, StorageAdmin
+from weir.broker.api.broker import (
+    Broker,
+    BrokerFlows,
+    ClientCall,
+    GatewayCalls,
+    Owner,
+    Pattern,
+    TopicListChange,
+    TopicLists,
+    TopicListWatch,
+    TopicsFlow,
+)
+from weir.broker.api.cluster import Balance, BookieStatus, BundleInfo, Bundles, DecommissionProgress, StorageAdmin
 from weir.broker.api.connections import (
     ChannelConsumer,
     ChannelInfo,
@@ -21,13 +30,19 @@ from weir.broker.api.connections import (
     Connections,
     ConnectionTraffic,
 )
-from weir.broker.api.connectors import Connectors, DescribedConnector
-from weir.broker.api.consuming import Consumer, Delivery, KeyShared, StartAt, SubscribeRequest, SubscriptionType
-from weir.broker.api.dead_letters import DeadLetterBox, LetterFilter, LetterPage, Redriven, StoredLetter
-from weir.broker.api.exchanges import Exchanges, NamespaceExchanges, Routed
-from weir.broker.api.flows import BrokerFlows, TopicsFlow
-from weir.broker.api.functions import Definition, Deployed, Functions
-from weir.broker.api.gateway_calls import ClientCall, GatewayCalls
+from weir.broker.api.consumers import Consumer, Delivery, KeyShared, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.definitions import (
+    Connectors,
+    Definition,
+    Deployed,
+    Described,
+    DescribedConnector,
+    Functions,
+    LeasedRunner,
+    Replays,
+    ReplayStep,
+    SqlStreams,
+)
 from weir.broker.api.groups import (
     GroupAdmin,
     GroupInfo,
@@ -42,11 +57,13 @@ from weir.broker.api.groups import (
     Synced,
     SyncRequest,
 )
-from weir.broker.api.half_messages import HalfCheck, HalfChecker, HalfCheckers, HalfMessages
-from weir.broker.api.patterns import Pattern
-from weir.broker.api.publishing import AccessMode, Outgoing, Producer, ProducerRequest, Receipt
+from weir.broker.api.metadata import GrantRecords, LakeCatalogs, Namespaces, Registry, Tenants, TopicRecords, Users
+from weir.broker.api.producers import AccessMode, Outgoing, Producer, ProducerRequest, Receipt
 from weir.broker.api.queues import (
     ConsumeRequest,
+    DirectReplies,
+    Exchanges,
+    NamespaceExchanges,
     NamespaceQueues,
     Queue,
     QueueConsumer,
@@ -54,20 +71,11 @@ from weir.broker.api.queues import (
     QueueMessages,
     QueueOutline,
     Queues,
+    ReplyReceiver,
+    Routed,
 )
-from weir.broker.api.registry import (
-    GrantRecords,
-    LakeCatalogs,
-    Namespaces,
-    Registry,
-    Tenants,
-    TopicRecords,
-    Users,
-)
-from weir.broker.api.replays import Replays, ReplayStep
-from weir.broker.api.replies import DirectReplies, ReplyReceiver
-from weir.broker.api.runners import LeasedRunner
 from weir.broker.api.schemas import SchemaData, Schemas, SchemaVersions, version_bytes, version_number
+from weir.broker.api.security import Authoriser, Guard, Identity, Scope
 from weir.broker.api.stats import (
     BOUNDS_S,
     GENERATION,
@@ -86,14 +94,21 @@ from weir.broker.api.stats import (
     TopicStats,
     UnreadWarning,
 )
-from weir.broker.api.streams import Described, SqlStreams
-from weir.broker.api.topic_lists import TopicListChange, TopicLists, TopicListWatch
 from weir.broker.api.topics import (
     AbortedTransaction,
+    DeadLetterBox,
+    HalfCheck,
+    HalfChecker,
+    HalfCheckers,
+    HalfMessages,
     HeldMessages,
+    LetterFilter,
+    LetterPage,
     LogReader,
     Position,
     ProducerInfo,
+    Redriven,
+    StoredLetter,
     StoredTopic,
     SubscriptionControl,
     Topic,
@@ -107,9 +122,8 @@ from weir.broker.api.transactions import (
     TransactionInfo,
     Transactions,
 )
-from weir.model.bundles import BundleName
-from weir.model.positions import CommittedOffset
-from weir.model.transactions import TransactionState
+from weir.model.cluster import BundleName
+from weir.model.transactions import CommittedOffset, TransactionState
 
 __all__ = [
     "BOUNDS_S",

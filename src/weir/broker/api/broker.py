@@ -1,17 +1,168 @@
-"""The broker as a whole: which topics it serves, who serves the others, and who somebody is."""
+"""The broker as a whole: which topics it serves, who serves the others, and who somebody is.
 
-from collections.abc import Mapping, Sequence
+What passes through all topics of a broker together, and which ones it passes: known without asking any.
+
+Lists of topics: filtered by a pattern, and watched for what comes and goes.
+
+Regular expressions of clients.
+
+Calls of clients that reached the wrong broker: its gateway hands them on to that of the right one.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from weir.broker.api.access import Identity
 from weir.broker.api.cluster import Bundles
-from weir.broker.api.flows import BrokerFlows
-from weir.broker.api.half_messages import HalfCheckers
+from weir.broker.api.security import Identity
 from weir.broker.api.stats import TopicStats
-from weir.broker.api.topics import Topic
+from weir.broker.api.topics import HalfCheckers, Topic
+from weir.model.errors import NotAllowedError
 from weir.model.registry import BrokerInfo
-from weir.model.topics import TopicName
+from weir.model.topics import Domain, NamespaceName, TopicName
+
+#: So many busy topics are remembered between two looks; of more, some are noticed at a later one.
+MAX_BUSY = 2_000
+
+
+class TopicsFlow:
+    """Totals of one direction since the broker started. Each topic's own meter counts here, too."""
+
+    __slots__ = ("busy", "bytes", "messages")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+        #: Topics through which something passed since somebody took them; None while nobody looks.
+        self.busy: set[TopicName] | None = None
+
+    def note(self, topic: TopicName, messages: int, size: int) -> None:
+        self.messages += messages
+        self.bytes += size
+        busy = self.busy
+        if busy is not None and len(busy) < MAX_BUSY:
+            busy.add(topic)
+
+    def take_busy(self) -> set[TopicName]:
+        """Those since the last time; from now on they are remembered."""
+        busy, self.busy = self.busy, set()
+        return busy or set()
+
+    def forget_busy(self) -> None:
+        """Nobody looks any more."""
+        self.busy = None
+
+
+class BrokerFlows:
+    """Both directions: what was stored, and what consumers and readers were given."""
+
+    __slots__ = ("given", "taken")
+
+    def __init__(self) -> None:
+        self.taken = TopicsFlow()
+        self.given = TopicsFlow()
+
+
+class TopicListChange(Protocol):
+    @property
+    def added(self) -> Sequence[TopicName]: ...
+
+    @property
+    def removed(self) -> Sequence[TopicName]: ...
+
+    @property
+    def hash(self) -> str: ...
+
+
+class TopicListWatch(Protocol):
+    """A list of topics, and what changes in it."""
+
+    @property
+    def names(self) -> Sequence[TopicName]: ...
+
+    @property
+    def hash(self) -> str: ...
+
+    @property
+    def is_news(self) -> bool:
+        """Whether the list differs from the one whose hash the watcher knew."""
+
+    async def next(self) -> TopicListChange: ...
+
+    def close(self) -> None:
+        """Nobody looks any more."""
+
+
+class TopicLists(Protocol):
+    async def watch_topics(
+        self,
+        namespace: NamespaceName,
+        *,
+        role: str,
+        pattern: str | None = None,
+        domain: Domain | None = None,
+        known_hash: str = "",
+    ) -> TopicListWatch:
+        """NotAuthorisedError; TooManyError if no client could be told so many. And nothing is told any more
+        once the role may not know."""
+
+
+_MAX_PATTERN_CHARS = 512
+
+
+class Pattern:
+    """A regular expression of a client, in RE2's syntax as in Pulsar.
+
+    RE2 takes time linear in the input whatever the pattern, so a client cannot stall the broker with one.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        """NotAllowedError if it is too long or not a pattern."""
+        import re2  # loaded when first needed: most brokers never see a pattern
+
+        if len(pattern) > _MAX_PATTERN_CHARS:
+            raise NotAllowedError(f"a pattern has at most {_MAX_PATTERN_CHARS} characters, not {len(pattern)}")
+        options = re2.Options()
+        options.log_errors = False
+        options.max_mem = 1 << 20
+        try:
+            self._pattern = re2.compile(pattern, options)
+        except re2.error as bad:
+            raise NotAllowedError(f"{pattern[:80]!r} is not a pattern: {bad}", hint="see RE2's syntax") from None
+
+    def fullmatch(self, text: str) -> bool:
+        return self._pattern.fullmatch(text) is not None
+
+    def found_in(self, text: str) -> bool:
+        """Whether any part of the text matches."""
+        return self._pattern.search(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCall:
+    """What a client asked, in its protocol's own bytes. `role`: who it is, by the broker that it asked. `wait_ms`:
+    how long the answer may take. `about`: names that belong to the call and are not in its body."""
+
+    gateway: str
+    method: str
+    role: str
+    client: str
+    body: bytes
+    wait_ms: int
+    about: tuple[str, ...] = ()
+
+
+#: Answers a call that another broker's gateway handed on.
+Answering: TypeAlias = Callable[[ClientCall], Awaitable[Sequence[bytes]]]
+
+
+class GatewayCalls(Protocol):
+    def answer(self, gateway: str, answering: Answering) -> None:
+        """The gateway of this name answers such calls from now on."""
+
+    async def hand_on(self, broker_id: str, call: ClientCall) -> Sequence[bytes]:
+        """Have the other broker's gateway answer it (this broker's own, if it is this one). A PeerError if it
+        cannot be asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,13 @@
-"""Which broker serves which topics: by bundle, a range of a namespace's topic names by hash."""
+"""Which broker serves which topics: by bundle, a range of a namespace's topic names by hash.
+
+Who balances the cluster, and how much work its brokers have.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from weir.model.bundles import BundleName
+from weir.model.cluster import BrokerLoad, BundleName
 from weir.model.topics import NamespaceName, TopicName
 
 
@@ -104,3 +107,16 @@ class StorageAdmin(Protocol):
 
     async def recommission(self, bookie: str) -> None:
         """Let it take ledgers again."""
+
+
+class Balance(Protocol):
+    def leader(self) -> str:
+        """The id of the broker that moves and splits bundles, as far as is known here; "" while there is none. The
+        loss of it stops balance, never service."""
+
+    @property
+    def leading(self) -> bool:
+        """Whether that is this broker."""
+
+    async def loads(self) -> Sequence[BrokerLoad]:
+        """What every broker that answers says of its work now."""

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from weir.broker.api.broker import Owner
 from weir.model.errors import WeirError
-from weir.model.positions import CommittedOffset
 from weir.model.topics import TopicName
+from weir.model.transactions import CommittedOffset
 
 
 class GroupState(Enum):

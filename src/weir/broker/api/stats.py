@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from weir.broker.api.consuming import SubscriptionType
-from weir.broker.api.publishing import AccessMode
-from weir.model.half import HalfCounts
+from weir.broker.api.consumers import SubscriptionType
+from weir.broker.api.producers import AccessMode
+from weir.model.messages import HalfCounts
 
 #: Upper bounds of a histogram's classes, in seconds; one more class takes the rest.
 BOUNDS_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0, 5.0)

@@ -1,20 +1,146 @@
-"""A topic as gateways and administrators see it: produce, subscribe, read by offset, and what it is made of."""
+"""A topic as gateways and administrators see it: produce, subscribe, read by offset, and what it is made of.
+
+Dead letters that wait in a topic: looked at, and put back where they came from.
+
+Half messages: prepared, seen by nobody before they are committed, asked about when nothing is heard of them.
+
+One is prepared by publishing an `Outgoing` whose `half` is set; the receipt is `held`, and its position the id. It
+is decided by `StoredTopic.half.decide`. When nothing was heard for its recovery time, and then again after every
+interval, a live producer of its group is asked (`Broker.half_checkers`); after so many rounds it is rolled back.
+"""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from weir.broker.api.consuming import Consumer, StartAt, SubscribeRequest
-from weir.broker.api.dead_letters import DeadLetterBox
-from weir.broker.api.half_messages import HalfMessages
-from weir.broker.api.publishing import Producer, ProducerRequest
+from weir.broker.api.consumers import Consumer, StartAt, SubscribeRequest
+from weir.broker.api.producers import Producer, ProducerRequest
 from weir.broker.api.stats import CompactionStatus, InternalStats, TopicStats
 from weir.model.batch import Batch, HeldId
-from weir.model.filters import MessageFilter
-from weir.model.held import HeldCount, HeldItem
+from weir.model.messages import Death, Decided, Decision, HalfCounts, HalfMessage, HeldCount, HeldItem, Message
 from weir.model.retry import RetryPolicy
+from weir.model.subscriptions import MessageFilter
 from weir.model.topics import TopicName
-from weir.runtime.byte_budget import ByteShare
+from weir.runtime.budgets import ByteShare
+
+
+@dataclass(frozen=True, slots=True)
+class LetterFilter:
+    """Which dead letters are meant: those for which all holds that is said. `topic`, `subscription`: where they
+    come from, any partition if none is named. `since_ms`, `until_ms`: when they died. `sql`: a condition over key
+    and properties, as filters of subscriptions have. `before`: those at lower offsets of
+    their topic, so that a redrive in several calls does not reach letters that died again meanwhile."""
+
+    topic: TopicName | None = None
+    subscription: str | None = None
+    key: bytes | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    reason: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    sql: str = ""
+    before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLetter:
+    """`death`: None of a message that does not say of itself that it is one, and cannot be put back."""
+
+    offset: int
+    message: Message
+    death: Death | None
+
+
+@dataclass(frozen=True, slots=True)
+class LetterPage:
+    """`next`: the offset from which another call goes on; None at the end. `looked_at`: how many there were.
+    `end`: letters at this offset and above are not part of the page, nor of its next ones if it is passed on as
+    `before`."""
+
+    letters: Sequence[StoredLetter]
+    next: int | None
+    looked_at: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """`moved`: how many are where they came from again. `kept`: how many stayed, of those that were meant: the
+    topic that they came from is no more, or somebody has them."""
+
+    moved: int
+    kept: int
+    next: int | None
+    looked_at: int
+    end: int
+
+
+class DeadLetterBox(Protocol):
+    """The dead letters of one topic: the messages that its subscription `queue` has not acknowledged; all of
+    them if there is no such subscription, as in topics that Pulsar's clients made for letters."""
+
+    @property
+    def waiting(self) -> int: ...
+
+    async def page(self, wanted: LetterFilter, *, start: int, most: int) -> LetterPage:
+        """From the offset on, the first ones that are meant. FilterError."""
+
+    async def redrive(
+        self,
+        wanted: LetterFilter,
+        *,
+        start: int,
+        most: int,
+        check: Callable[[TopicName], None] | None = None,
+        to: Callable[[Message], TopicName] | None = None,
+    ) -> Redriven:
+        """Put these back into the topics that they came from, exactly once, whatever happens; durable when it
+        returns. `check`: raises for a topic into which nothing may be put. `to`: chooses another topic, or the
+        partition of one, for each; then messages that name no topic are redriven, too. FilterError;
+        SubscriptionBusyError if their subscription has consumers that take all in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class HalfCheck:
+    """The question what became of a half message; it is answered by deciding it."""
+
+    topic: TopicName
+    message: HalfMessage
+    #: As it was prepared.
+    batch: Batch
+
+
+class HalfChecker(Protocol):
+    """A live producer."""
+
+    def check_half(self, check: HalfCheck) -> bool:
+        """Ask it, at once; False if it cannot be asked now, and another is to be."""
+
+
+class HalfCheckers(Protocol):
+    """Who can be asked, of all producers that are connected to this broker."""
+
+    def register(self, group: str, checker: HalfChecker, *, role: str) -> Callable[[], None]:
+        """From now on the checker is asked about half messages of the group, in turn with others, if the role may
+        produce to their topics; answers how to end that. Fine to end twice."""
+
+
+class HalfMessages(Protocol):
+    """The half messages of one topic."""
+
+    @property
+    def counts(self) -> HalfCounts: ...
+
+    async def waiting(self, *, group: str | None = None) -> Sequence[HalfMessage]:
+        """Those that are not decided, or of a group, the oldest first."""
+
+    async def get(self, half: HeldId) -> tuple[HalfMessage, Batch]:
+        """One that is not decided; NotHeldError if there is none."""
+
+    async def decide(self, half: HeldId, decision: Decision, *, role: str) -> Decided:
+        """Commit it, so that it is in the topic when this returns, or roll it back, so that nobody will ever see
+        it. Fine to ask again. HalfDecidedError if it was decided otherwise; NotHeldError if there never was such
+        a message, or it was decided long ago."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from weir.broker.api.broker import Owner
-from weir.model.positions import CommittedOffset
 from weir.model.topics import TopicName
-from weir.model.transactions import TransactionState
+from weir.model.transactions import CommittedOffset, TransactionState
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,82 @@
-"""The leader's work: ask everyone's load, decide, have it done, and again after a while."""
+"""The leader's work: ask everyone's load, decide, have it done, and again after a while.
+
+What the leader asks of brokers, itself among them.
+"""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from weir.broker.balance.actions import Action, Move
-from weir.broker.balance.control import BrokerControl
-from weir.broker.balance.history import History
-from weir.broker.balance.isolation import Isolation
-from weir.broker.balance.limits import BalanceLimits
-from weir.broker.balance.plan import plan_in_steps
-from weir.broker.balance.usage import broker_usage
+from weir.broker.api.cluster import Bundles
+from weir.broker.balance.balance_plan import plan_in_steps
+from weir.broker.balance.balance_round import Action, BalanceLimits, History, Isolation, Move, broker_usage
+from weir.broker.balance.load_meter import LoadMeter
+from weir.broker.peers.peer_calls import PeerCalls, PeerHandlers
+from weir.model.cluster import BrokerLoad, BundleName
 from weir.model.errors import WeirError
-from weir.model.load import BrokerLoad
+from weir.model.registry import BrokerInfo
 from weir.runtime.interfaces import Clock
-from weir.runtime.turns import Turns
+from weir.runtime.tasks import Turns
+from weir.wire.peer.calls import Done, HandOver, ReportLoad, SplitBundle
+
+
+class BrokerControl(Protocol):
+    """Each raises a WeirError if the broker cannot be asked or cannot do it."""
+
+    def brokers(self) -> list[str]:
+        """Those that are registered now, in a fixed order."""
+
+    async def load(self, broker_id: str) -> BrokerLoad: ...
+
+    async def hand_over(self, owner: str, bundle: str, to: str) -> None:
+        """Done when the other broker has it."""
+
+    async def split(self, owner: str, bundle: str) -> None: ...
+
+
+class PeerControl:
+    """Over the protocol among brokers."""
+
+    def __init__(
+        self, peers: PeerCalls, brokers: Callable[[], Iterable[BrokerInfo]], *, load_timeout_s: float = 5.0
+    ) -> None:
+        self._peers = peers
+        self._brokers = brokers
+        self._load_timeout_s = load_timeout_s
+
+    def brokers(self) -> list[str]:
+        return [broker.broker_id for broker in self._brokers()]
+
+    async def load(self, broker_id: str) -> BrokerLoad:
+        return await self._peers.ask(broker_id, ReportLoad(), timeout_s=self._load_timeout_s)
+
+    async def hand_over(self, owner: str, bundle: str, to: str) -> None:
+        await self._peers.ask(owner, HandOver(BundleName.parse(bundle), to))
+
+    async def split(self, owner: str, bundle: str) -> None:
+        await self._peers.ask(owner, SplitBundle(BundleName.parse(bundle)))
+
+
+def answer_leader(handlers: PeerHandlers, bundles: Bundles, meter: LoadMeter) -> None:
+    """Have this broker do what a leader asks of it."""
+
+    async def report(_: ReportLoad) -> BrokerLoad:
+        return meter.load()
+
+    async def hand_over(request: HandOver) -> Done:
+        await bundles.hand_over(request.bundle, request.to)
+        return Done()
+
+    async def split(request: SplitBundle) -> Done:
+        await bundles.split(request.bundle, meter.split_point(request.bundle))
+        return Done()
+
+    handlers.on(ReportLoad, report)
+    handlers.on(HandOver, hand_over)
+    handlers.on(SplitBundle, split)
+
 
 log = logging.getLogger(__name__)
 

@@ -4,6 +4,8 @@ What is to die is decided, routed and, if the log is durable, written to its sta
 a crash the same letters go to the same queues, which know the parcel if they have it. So a dead letter exists
 once, and a message that has become one is never delivered again (docs/adr/0030). Dead letters that are put back
 where they came from take the same way.
+
+Dead letters of a topic's subscriptions: one outbox for each that has any, and where they go.
 """
 
 import asyncio
@@ -16,17 +18,30 @@ from typing import NamedTuple, Protocol
 
 from pyroaring import BitMap64
 
-from weir.broker.api import NamespaceExchanges, Queue, QueueMessages
-from weir.broker.dead_letters.letters import Deaths, Letter, LetterMaker, Origin
-from weir.broker.dead_letters.parcels import FIRST_ID, ID_BITS, Destination, Parcel, Sent, parcel_key
-from weir.broker.dead_letters.routes import LetterRoutes
-from weir.broker.dispatch.feed import Source
-from weir.broker.dispatch.offsets import runs_in
-from weir.model.batch import Stamp
-from weir.model.bits import Run
+from weir.broker.api.queues import NamespaceExchanges, Queue, QueueMessages
+from weir.broker.context import BrokerContext
+from weir.broker.dead_letters.letters import (
+    FIRST_ID,
+    ID_BITS,
+    PARCEL_KEY,
+    Deaths,
+    Destination,
+    Letter,
+    LetterMaker,
+    Origin,
+    Parcel,
+    Sent,
+    parcel_key,
+)
+from weir.broker.log.log_feed import Source
+from weir.broker.ports import LetterRoutes
+from weir.broker.subscriptions.in_flight import runs_in
+from weir.broker.subscriptions.subscription import Subscription
+from weir.model.batch import Run, Stamp
 from weir.model.errors import (
     ExchangeNotFoundError,
     InvalidNameError,
+    NotAuthorisedError,
     QueueNotFoundError,
     StreamClosedError,
     StreamFencedError,
@@ -34,13 +49,16 @@ from weir.model.errors import (
     WireError,
 )
 from weir.model.ids import Buffer
+from weir.model.queues import QUEUE_SUBSCRIPTION, QueueRules, queue_of_topic
+from weir.model.retry import RetryPolicy
 from weir.model.topics import TopicName
-from weir.runtime import Runtime
-from weir.runtime.tasks import TaskScope
-from weir.runtime.turns import Turns
+from weir.runtime.interfaces import Runtime
+from weir.runtime.tasks import TaskScope, Turns
 from weir.runtime.waiters import Waiters
-from weir.wire.amqp.death import Reason
-from weir.wire.messages import decode_messages, encode_message, join_messages
+from weir.stream.log import Stream
+from weir.stream.state_log import StateLog
+from weir.wire.amqp.dead_letter import Reason
+from weir.wire.formats.messages import decode_messages, encode_message, join_messages
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +69,7 @@ _LONGEST_PAUSE_S = 10.0
 
 
 class ParcelStore(Protocol):
-    """What `weir.stream.state.StateLog` offers, as far as parcels need it."""
+    """What `weir.stream.state_log.StateLog` offers, as far as parcels need it."""
 
     def get(self, key: str) -> bytes | None: ...
 
@@ -397,3 +415,117 @@ def _all_in(targets: Mapping[str, Sequence[Run]]) -> BitMap64:
         for first, end in runs:
             found.add_range(first, end)
     return found
+
+
+class TopicLetters:
+    """Fills `subscription_parts.GivenUp`. `rules`: what the topic is as a queue now."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        topic: TopicName,
+        stream: Stream,
+        state: StateLog,
+        *,
+        subscriptions: Callable[[], Mapping[str, Subscription]],
+        rules: Callable[[], QueueRules],
+        tasks: TaskScope,
+    ) -> None:
+        self._context = context
+        self._topic = topic
+        self._stream = stream
+        self._state = state
+        self._subscriptions = subscriptions
+        self._rules = rules
+        self._tasks = tasks
+        self._outboxes: dict[str, DeadLetters] = {}
+        #: Topics that policies name and that are refused, by subscription: the log says it once.
+        self._refused: dict[str, TopicName] = {}
+
+    def open(self) -> None:
+        """Whatever the former broker was about to send is sent."""
+        for key in self._state.keys(PARCEL_KEY):
+            name = key.removeprefix(PARCEL_KEY).removeprefix("/") or QUEUE_SUBSCRIPTION
+            if key == parcel_key(name):
+                self.of(name)
+
+    def of(self, subscription: str) -> DeadLetters:
+        """The outbox of the subscription of this name, which may come to be later."""
+        found = self._outboxes.get(subscription)
+        if found is None:
+
+            def settle(ranges: Sequence[Run]) -> None:
+                if (known := self._subscriptions().get(subscription)) is not None:
+                    known.ack(None, ranges)
+
+            def give_back(offsets: BitMap64) -> None:
+                if (known := self._subscriptions().get(subscription)) is not None:
+                    known.failing.again(offsets)
+
+            def deliveries_of(offset: int) -> int:
+                known = self._subscriptions().get(subscription)
+                return 0 if known is None else known.deliveries.of(offset)
+
+            queue = queue_of_topic(self._topic)
+            said = queue if subscription == QUEUE_SUBSCRIPTION else f"{queue}/{subscription}"
+            found = self._outboxes[subscription] = DeadLetters(
+                Origin(said, self._topic, subscription),
+                self._stream,
+                self._context.letters.routes(self._topic.namespace),
+                outlets=Outlets(settle, give_back, deliveries_of),
+                store=self._state,
+                runtime=self._context.runtime,
+                tasks=self._tasks,
+            )
+        return found
+
+    @property
+    def waiting(self) -> bool:
+        """Whether messages that were given up have not arrived at their destination yet."""
+        return any(self._outboxes.values())
+
+    def close(self) -> None:
+        """Whoever waits for letters to arrive waits for another broker."""
+        for outbox in self._outboxes.values():
+            outbox.arrived.wake()
+
+    # --- for subscriptions --------------------------------------------------------------------------------------
+
+    def dead(self, subscription: Subscription) -> BitMap64:
+        found = self._outboxes.get(subscription.name)
+        return BitMap64() if found is None else found.offsets
+
+    def take(self, subscription: Subscription, offsets: BitMap64, reason: Reason) -> None:
+        self.of(subscription.name).take(offsets, reason, self._destination(subscription))
+
+    def _destination(self, subscription: Subscription) -> Destination:
+        """A queue's dead letter exchange, if it has one; else the subscription's topic."""
+        rules = self._rules()
+        if subscription.name == QUEUE_SUBSCRIPTION and rules.dead_letter_exchange is not None:
+            return Destination(rules.dead_letter_exchange, rules.dead_letter_key)
+        return Destination(topic=str(self._target(subscription)))
+
+    def _target(self, subscription: Subscription) -> TopicName:
+        """The topic that the subscription's policy names, or the default if nobody who can store the policy may
+        produce there: earlier releases stored policies without a check."""
+        named = subscription.retry.dead_letters_of(self._topic, subscription.name)
+        try:
+            self._context.guard.check_stored_target(self._topic.base, named)
+        except NotAuthorisedError as denied:
+            default = RetryPolicy().dead_letters_of(self._topic, subscription.name)
+            if self._refused.get(subscription.name) != named:
+                self._refused[subscription.name] = named
+                log.warning(
+                    "%s: the policy of subscription %s names %s for dead letters, which is refused: %s (%s). They "
+                    "go to %s",
+                    *(self._topic, subscription.name, named, denied.what, denied.hint, default),
+                )
+            return default
+        self._refused.pop(subscription.name, None)
+        return named
+
+    def forget(self, subscription: Subscription) -> None:
+        found = self._outboxes.pop(subscription.name, None)
+        if found is not None:
+            found.close()
+        self._state.delete(parcel_key(subscription.name))

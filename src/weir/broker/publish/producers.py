@@ -1,12 +1,15 @@
-"""Producers of a topic: who may be one beside whom, and the path of a batch from a producer into the log."""
+"""Producers of a topic: who may be one beside whom, and the path of a batch from a producer into the log.
+
+The epoch of a topic's exclusive producers, in its state: a later one fences those of before.
+"""
 
 import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from weir.broker.api import AccessMode, Outgoing, ProducerRequest, Receipt
-from weir.broker.publish.receipts import ReceiptOrder
-from weir.broker.topic.meters import Meter
+from weir.broker.api.producers import AccessMode, Outgoing, ProducerRequest, Receipt
+from weir.broker.publish.publish_order import ReceiptOrder
+from weir.broker.rates import Meter
 from weir.model.batch import MAX_PRODUCER_NAME_BYTES
 from weir.model.check import check
 from weir.model.errors import (
@@ -17,6 +20,8 @@ from weir.model.errors import (
     QuotaExceededError,
 )
 from weir.runtime.interfaces import Clock
+from weir.stream.state_log import StateLog
+from weir.wire.snapshots.producers import decode_epoch, encode_epoch
 
 
 class PublishesTo(Protocol):
@@ -254,3 +259,23 @@ class Producers:
     def close(self, reason: str) -> None:
         for producer in self.all:
             self.remove(producer, reason, promote=False)
+
+
+_KEY = "epoch"
+
+
+class TopicEpoch:
+    """Fills `producers.KeepsEpoch`."""
+
+    def __init__(self, state: StateLog) -> None:
+        self._state = state
+
+    def load(self) -> int | None:
+        stored = self._state.get(_KEY)
+        return None if stored is None else decode_epoch(stored)
+
+    def save(self, epoch: int) -> None:
+        self._state.put(_KEY, encode_epoch(epoch))
+
+    async def persisted(self) -> None:
+        await self._state.flush()

@@ -3,30 +3,189 @@
 The gateway has cut it into parts. Each is stored like a batch of its own; all have one receipt. The parts of an
 idempotent producer take turns with whatever else it sends (`lanes` says why), so what is known of them is always a
 beginning: sent again after a failure or a crash, the batch goes on behind it.
+
+What idempotent producers sent that is not in the log: it is held, or cancelled something. It is known again.
+
+A held batch carries its stamp, as those in the log do. The state remembers, with whatever it writes next, the last
+sequence number of each producer that was taken so, and up to where the holding area is taken into account; opening
+the topic reads the area from there on.
+
+The names that producers give to what they delay: found again to cancel it.
+
+A held batch says its own name, so nothing more is stored. Names of what this broker held itself are remembered, up
+to a bound. The first cancellation that names something else has all that is held looked through, and what is found
+there remembered too.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from weir.broker.api import Outgoing, Receipt
-from weir.broker.publish.held_names import HeldNames
-from weir.broker.publish.held_stamps import HeldStamps
-from weir.broker.publish.lanes import Lanes, Waiting
-from weir.broker.publish.producer_state import Pending
+from weir.broker.api.producers import Outgoing, Receipt
+from weir.broker.log.producer_state import Pending, ProducerStates
+from weir.broker.log.producer_state_manager import ProducerStateManager
+from weir.broker.ports import Holding
+from weir.broker.publish.batch_store import PublishSteps
+from weir.broker.publish.idempotent import StampedPublishing
 from weir.broker.publish.producers import BrokerProducer
-from weir.broker.publish.stamped import StampedPublishing
-from weir.broker.publish.steps import PublishSteps
-from weir.broker.topic.producer_state_manager import ProducerStateManager
-from weir.model.batch import Batch, BatchFlags, HeldId, Stamp
-from weir.model.errors import NotAllowedError, OutOfOrderSequenceError, ProducerClosedError, WeirError
-from weir.model.producers import Stored
+from weir.broker.publish.publish_order import Lanes, Waiting
+from weir.model.batch import Batch, BatchFlags, HeldId, Prepared, Stamp
+from weir.model.errors import (
+    NotAllowedError,
+    NotHeldError,
+    OutOfOrderSequenceError,
+    ProducerClosedError,
+    WeirError,
+)
+from weir.model.transactions import Stored
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
-from weir.stream.state import StateLog
-from weir.wire.held import encode_held
+from weir.stream.state_log import StateLog
+from weir.wire.delayed_batches import encode_held
+from weir.wire.snapshots.producers import HeldStampsRecord, decode_held_stamps, encode_held_stamps
+
+#: Names that are remembered per topic.
+MOST_NAMES = 100_000
+
+#: The name in a held batch, if it has one.
+NameOf = Callable[[Batch], str | None]
+
+
+class HeldNames:
+    """Of one topic."""
+
+    def __init__(self, name_of: NameOf, *, most: int = MOST_NAMES) -> None:
+        self._name_of = name_of
+        self._most = most
+        self._places: OrderedDict[str, list[HeldId]] = OrderedDict()
+        self._search = asyncio.Lock()  # one look through everything serves all who wait for it
+        #: Whether there may be names that are not remembered: a former broker's, or too old ones.
+        self.incomplete = False
+
+    def held(self, name: str, place: HeldId) -> None:
+        """A batch of this name was held."""
+        places = self._places.setdefault(name, [])
+        if place not in places:
+            places.append(place)
+        self._places.move_to_end(name)
+        if len(self._places) > self._most:
+            self._places.popitem(last=False)
+            self.incomplete = True
+
+    def landed(self, batch: Batch, place: HeldId) -> None:
+        """The same, if the batch has a name."""
+        name = self._name_of(batch)
+        if name is not None:
+            self.held(name, place)
+
+    async def cancel(self, name: str, holding: Holding) -> int:
+        """Cancel whatever is held under the name; answers how many batches."""
+        if self.incomplete:
+            async with self._search:
+                if self.incomplete:
+                    await self._index_names(holding, name)
+        cancelled = 0
+        for place in self._places.pop(name, []):
+            try:
+                await holding.cancel(place)
+                cancelled += 1
+            except NotHeldError:
+                continue  # released, or cancelled before
+        return cancelled
+
+    async def _index_names(self, holding: Holding, wanted: str) -> None:
+        """Remember every name in the holding area, as many as may be, and the wanted one last."""
+        self.incomplete = False
+        found: list[HeldId] = []
+        try:
+            async with aclosing(holding.held_since({})) as all_held:
+                async for place, batch in all_held:
+                    if isinstance(batch.origin, Prepared):
+                        continue  # a half message is decided, not cancelled
+                    name = self._name_of(batch)
+                    if name == wanted:
+                        found.append(place)
+                    elif name is not None:
+                        self.held(name, place)
+        except BaseException:
+            self.incomplete = True
+            raise
+        for place in found:
+            self.held(wanted, place)
+
+
+KEY = "producers/held"
+#: Producers that are remembered: the latest to have something held.
+_MOST = 10_000
+_LAST_SEQUENCE = 0x7FFFFFFF
+
+
+class HeldStamps:
+    """Of one topic."""
+
+    def __init__(self, state: StateLog, states: ProducerStates) -> None:
+        self._state = state
+        self._states = states
+        #: Epoch and last sequence number of each producer.
+        self._last: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        #: Entries of each holding ledger that are taken into account.
+        self._known: dict[int, int] = {}
+
+    def landed(self, place: HeldId) -> None:
+        """A batch is in the holding area. What comes of a stamped one is told right before."""
+        self._known[place.ledger] = max(self._known.get(place.ledger, 0), place.entry + 1)
+
+    def taken(self, stamp: Stamp, count: int) -> None:
+        """Its sequence numbers are used up; durable with the state's next flush."""
+        self._last[stamp.producer_id] = stamp.epoch, (stamp.sequence + count - 1) & _LAST_SEQUENCE
+        self._last.move_to_end(stamp.producer_id)
+        if len(self._last) > _MOST:
+            self._last.popitem(last=False)
+        self._state.mark(KEY, self._to_bytes)
+
+    async def open(self, holding: Holding | None, now_ms: int) -> None:
+        """Tell the producers' states what the log does not. They know the log already."""
+        data = self._state.get(KEY)
+        if data is not None:
+            self._load(data)
+        for producer_id, (epoch, last) in self._last.items():
+            self._states.catch_up(Stamp(producer_id, epoch, last), 1, now_ms)
+        await self.catch_up(holding, now_ms)
+
+    async def catch_up(self, holding: Holding | None, now_ms: int) -> None:
+        """The same for what was held since."""
+        if holding is None:
+            return
+        found: list[tuple[int, int, int, int]] = []
+        positions = holding.positions()
+        async with aclosing(holding.held_since(self._known)) as all_held:
+            async for _, batch in all_held:
+                stamp = batch.stamp
+                if stamp is not None:
+                    found.append((stamp.producer_id, stamp.epoch, stamp.sequence, batch.count))
+        for producer_id, epoch, sequence, count in sorted(found):
+            stamp = Stamp(producer_id, epoch, sequence)
+            if self._states.catch_up(stamp, count, now_ms):
+                self.taken(stamp, count)
+        self._known = positions
+        self.save()
+
+    def save(self) -> None:
+        """Have the state say up to where the holding area is taken into account."""
+        if self._known:
+            self._state.mark(KEY, self._to_bytes)
+
+    def _to_bytes(self) -> bytes:
+        return encode_held_stamps(HeldStampsRecord(self._last, self._known))
+
+    def _load(self, data: bytes) -> None:
+        record = decode_held_stamps(data)
+        self._last, self._known = OrderedDict(record.last), dict(record.known)
+
 
 _NOWHERE = (-1, -1)
 

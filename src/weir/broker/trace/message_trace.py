@@ -1,15 +1,18 @@
-"""Who hears what becomes of the messages of a topic: the log of traces, spans for OpenTelemetry, or both."""
+"""Who hears what becomes of the messages of a topic: the log of traces, spans for OpenTelemetry, or both.
+
+Why a message is delivered no more, as traces say it.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from pyroaring import BitMap64
 
-from weir.broker.api import Delivery
-from weir.model.batch import Batch, HeldId
-from weir.model.bits import Run
+from weir.broker.api.consumers import Delivery
+from weir.model.batch import Batch, HeldId, Run
+from weir.model.messages import TraceKind
 from weir.model.policies import Policies
-from weir.model.trace import TraceKind
+from weir.wire.amqp.dead_letter import Reason
 
 
 class MessageTrace(Protocol):
@@ -110,3 +113,18 @@ class BothTraces:
     def trimmed(self, start: int) -> None:
         for part in self._parts:
             part.trimmed(start)
+
+
+_WORDS = {
+    Reason.REJECTED: "rejected",
+    Reason.EXPIRED: "expired: its time to live was over",
+    Reason.MAX_LENGTH: "the queue was full",
+    Reason.DELIVERY_LIMIT: "delivered too often",
+    Reason.REDRIVEN: "put back where it came from",
+}
+
+
+def given_up_words(reason: Reason, *, letters: bool) -> str:
+    """`letters`: it becomes a dead letter."""
+    words = _WORDS.get(reason, reason.value)
+    return f"dead letter: {words}" if letters and reason is not Reason.REDRIVEN else words

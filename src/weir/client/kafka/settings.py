@@ -3,8 +3,8 @@
 import ssl
 from dataclasses import dataclass, field
 
-from weir.client.blocking import Access
-from weir.client.tls import trusting
+from weir.client.access import trusting
+from weir.client.admin import Access
 from weir.model.errors import ConfigError
 
 #: The only port that is not said.

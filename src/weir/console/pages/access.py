@@ -1,14 +1,20 @@
-"""Tenants, namespaces, grants and tokens: for who administers them."""
+"""Tenants, namespaces, grants and tokens: for who administers them.
 
+Signing in with a token, or with a user's name and password; and signing out.
+"""
+
+import base64
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from weir.admin.http import Response
-from weir.admin.routing import RefusedError
-from weir.console.app import Console, PageRoute
-from weir.console.view import View
+from weir.console.app import SIGN_IN, Console, PageRoute
+from weir.console.view import COOKIE, SECURITY_HEADERS, Session, View, cookie, with_cookies
+from weir.model.errors import NotAuthenticatedError, WeirError
 from weir.model.registry import check_role
 from weir.model.topics import NamespaceName
+from weir.rest.http import Response
+from weir.rest.routes import RefusedError
 
 _DAY_S = 86_400
 _ACTIONS = ("produce", "consume")
@@ -139,3 +145,61 @@ async def make_token(view: View) -> Response:
     if not (days.isascii() and days.isdigit() and len(days) < 6):
         raise RefusedError(400, f"{days[:20]!r} is not a number of days")
     return _page(view, make(role, int(days) * _DAY_S if int(days) else None), role)
+
+
+_MAX_CHARS = 16_000
+
+
+def signing_in_routes(console: Console) -> list[PageRoute]:
+    return [
+        PageRoute("GET", SIGN_IN, signing_in_show, open=True),
+        PageRoute("POST", SIGN_IN, sign_in, open=True),
+        PageRoute("POST", "/console/signout", sign_out, open=True),
+    ]
+
+
+async def signing_in_show(view: View) -> Response:
+    return _signing_in_page(view, _local(view.asked("next")))
+
+
+async def sign_in(view: View) -> Response:
+    """A new session, whatever there was before."""
+    where = _local(view.form.get("next", ""))
+    token, name = view.form.get("token", "").strip(), view.form.get("name", "").strip()
+    if token:
+        authorization = f"Bearer {token}"
+    elif name:
+        pair = f"{name}:{view.form.get('password', '')}".encode()
+        authorization = f"Basic {base64.b64encode(pair).decode()}"
+    else:
+        return _signing_in_page(view, where, "Give a token, or a name and a password.")
+    if len(authorization) > _MAX_CHARS or not authorization.isascii() or not authorization.isprintable():
+        return _signing_in_page(view, where, "These credentials cannot be read.")
+    console = view.console
+    try:
+        await console.role_of(Session("", authorization), view.call.request)
+        sealed = console.sessions.seal(authorization)
+    except NotAuthenticatedError as refused:
+        return _signing_in_page(view, where, str(refused))
+    except WeirError as refused:
+        return _signing_in_page(view, where, str(refused))
+    headers = {**SECURITY_HEADERS, "location": where}
+    return Response(303, headers=with_cookies(headers, [console.session_cookie(sealed)]))
+
+
+async def sign_out(view: View) -> Response:
+    gone = cookie(COOKIE, "", secure=view.console.secure(view.call.request), max_age_s=0)
+    return Response(303, headers=with_cookies({**SECURITY_HEADERS, "location": SIGN_IN}, [gone]))
+
+
+def _signing_in_page(view: View, where: str, problem: str = "") -> Response:
+    fresh = replace(view, role=view.role)
+    return fresh.render(
+        "signin.html", 401 if problem else 200, title="Sign in", tab="", next=where, problem=problem
+    )
+
+
+def _local(where: str) -> str:
+    """A page of ours; never another site's."""
+    plain = where.startswith("/") and not where.startswith(("//", "/\\")) and where.isprintable()
+    return where if plain and not where.startswith(SIGN_IN) else "/"

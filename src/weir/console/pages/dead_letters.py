@@ -3,13 +3,12 @@
 from base64 import b64decode
 from typing import Any
 
-from weir.admin.http import Response
 from weir.console.app import Console, PageRoute
 from weir.console.pages.messages import shown_messages
-from weir.console.pages.topic_frame import BASE, TopicFrame, frame_of, render
-from weir.console.pages.topics import topic_url
+from weir.console.pages.topics import BASE, TopicFrame, frame_of, render, topic_url
 from weir.console.view import View
 from weir.model.topics import TopicName
+from weir.rest.http import Response
 
 #: As Pulsar's clients name such topics: `topic-subscription-DLQ`.
 _SUFFIX = "-DLQ"

@@ -1,17 +1,22 @@
-"""Kafka's consumer groups: who is in them, how far they are, and resetting those that rest."""
+"""Kafka's consumer groups: who is in them, how far they are, and resetting those that rest.
+
+Streams that SQL defines: their SQL, how far they are, and pausing, resuming and dropping them.
+
+AMQP's queues and exchanges of the vhosts that the role may see.
+"""
 
 from typing import Any
 from urllib.parse import quote
 
-from weir.admin.http import Response
-from weir.admin.routing import RefusedError
 from weir.console.app import Console, PageRoute
 from weir.console.pages.messages import moment_ms
 from weir.console.pages.topic import lag_plot
-from weir.console.pages.topic_frame import TopicFrame
-from weir.console.pages.topics import topic_url
+from weir.console.pages.topics import TopicFrame, topic_url
 from weir.console.view import View
+from weir.model.queues import namespace_of_vhost
 from weir.model.topics import TopicName
+from weir.rest.http import Response
+from weir.rest.routes import RefusedError
 
 _API = "/admin/weir/v1/groups"
 #: Partitions of a group whose lag is shown; of more, the first.
@@ -91,3 +96,63 @@ async def _place(view: View, part: TopicName, to: str, value: str) -> int:
     if to == "end" or not page["messages"]:
         return int(page["end"])
     return int(page["start"] if to == "start" else page["messages"][0]["offset"])
+
+
+_MOST = 500
+
+
+def queues_routes(console: Console) -> list[PageRoute]:
+    return [PageRoute("GET", "/console/queues", queues_show)]
+
+
+async def queues_show(view: View) -> Response:
+    wanted = view.asked("q").strip().lower()
+    queues = [one for one in await view.ask("GET", "/api/queues") if wanted in one["name"].lower()]
+    exchanges = [one for one in await view.ask("GET", "/api/exchanges") if wanted in one["name"].lower()]
+    for one in queues[:_MOST]:
+        name = TopicName(namespace_of_vhost(one["vhost"]), one["name"])
+        one["url"] = topic_url(name) if one.get("durable") and not one.get("exclusive") else ""
+    return view.render(
+        "queues.html",
+        title="Queues",
+        tab="queues",
+        queues=queues[:_MOST],
+        exchanges=[one for one in exchanges[:_MOST] if one["name"]],
+        q=view.asked("q"),
+    )
+
+
+_STREAMS_API = "/admin/weir/v1/streams"
+
+
+def streams_routes(console: Console) -> list[PageRoute]:
+    return [
+        PageRoute("GET", "/console/streams", streams_show),
+        PageRoute("POST", "/console/streams/{verb}", change),
+    ]
+
+
+async def streams_show(view: View) -> Response:
+    return view.render(
+        "streams.html",
+        title="Streams",
+        tab="streams",
+        streams=await view.look(_STREAMS_API, default=[]),
+        runner=await view.look("/admin/weir/v1/stream-runner", default={}),
+        now_ms=view.context.clock.wall_ms(),
+    )
+
+
+async def change(view: View) -> Response:
+    name = TopicName.parse(view.said("stream"))
+    path = f"{_STREAMS_API}/{name.namespace}/{quote(name.local, safe='')}"
+    verb = view.path["verb"]
+    if verb == "drop":
+        await view.ask("DELETE", path)
+        return view.back("/console/streams", f"{name.local} is dropped; its topic stays.")
+    if verb not in ("pause", "resume"):
+        raise RefusedError(404, f"streams know no {verb[:40]}")
+    found = await view.ask("GET", path)
+    body = {name: found[name] for name in ("sql", "sources", "options")}
+    await view.ask("PUT", path, body={**body, "state": "paused" if verb == "pause" else "running"})
+    return view.back("/console/streams", f"{name.local} shall {'rest' if verb == 'pause' else 'run'} now.")

@@ -1,18 +1,28 @@
-"""Messages of a topic: by offset, by moment, by key, decoded by the schema; and one sent again."""
+"""Messages of a topic: by offset, by moment, by key, decoded by the schema; and one sent again.
 
-from base64 import b64decode
+Sending one message, now or later.
+
+What waits for its moment: listed, cancelled, let go now.
+
+What became of messages of a topic, by key, id or offset.
+"""
+
+from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
-from weir.admin.http import Response
-from weir.admin.routing import RefusedError
 from weir.console.app import Console, PageRoute
-from weir.console.pages.topic_frame import BASE, TopicFrame, frame_of, render, schema_of
-from weir.console.values import Shown, ValueSchema, plain, show
+from weir.console.message_values import Shown, ValueSchema, encode, plain
+from weir.console.message_values import show as values_show
+from weir.console.pages.topics import BASE, TopicFrame, frame_of, render, schema_of, topic_segment
 from weir.console.view import View
 from weir.model.registry import Action
 from weir.model.topics import TopicName
+from weir.rest.http import Response
+from weir.rest.routes import RefusedError
 
 _PAGE = 50
 #: The end of the year 9999, the last one that dates have.
@@ -120,7 +130,9 @@ async def shown_messages(view: View, frame: TopicFrame, messages: list[dict[str,
         key = None if raw["key"] is None else b64decode(raw["key"])
         value = None if raw["value"] is None else b64decode(raw["value"])
         schema = None if raw["cut"] else schemas[version]
-        found.append(ShownMessage(raw, "" if key is None else plain(key).text, show(value, schema, key), headers))
+        found.append(
+            ShownMessage(raw, "" if key is None else plain(key).text, values_show(value, schema, key), headers)
+        )
     return found
 
 
@@ -160,3 +172,148 @@ def _query(view: View) -> tuple[str, int | None, dict[str, object]]:
 
 def _header(value: str | None) -> str:
     return "null" if value is None else plain(b64decode(value)).text
+
+
+def produce_routes(console: Console) -> list[PageRoute]:
+    return [PageRoute("GET", f"{BASE}/produce", show), PageRoute("POST", f"{BASE}/produce", send)]
+
+
+async def show(view: View) -> Response:
+    return await _page(view, await frame_of(view))
+
+
+async def _page(view: View, frame: TopicFrame, status: int = 200, problem: str = "") -> Response:
+    """The form, with the content that was sent and the reason why it was refused."""
+    return render(
+        view,
+        frame,
+        "produce",
+        "produce.html",
+        status,
+        problem=problem,
+        filled={name: view.form.get(name, "") for name in ("value", "key", "at", "as", "headers")},
+        schema=await schema_of(view, frame),
+        may=view.context.authoriser.may(view.role, Action.PRODUCE, frame.name),
+    )
+
+
+async def send(view: View) -> Response:
+    frame = await frame_of(view)
+    try:
+        return await _send(view, frame)
+    except RefusedError as refused:
+        if refused.status == HTTPStatus.FORBIDDEN:
+            raise
+        return await _page(view, frame, refused.status, str(refused))
+
+
+async def _send(view: View, frame: TopicFrame) -> Response:
+    schema = await schema_of(view, frame)
+    try:
+        value = bytes.fromhex(view.said("value")) if view.form.get("as") == "hex" else None
+        value = encode(view.said("value").replace("\r\n", "\n"), schema) if value is None else value
+    except Exception as bad:  # whatever codecs raise on what does not fit
+        raise RefusedError(400, f"the value does not fit the schema: {str(bad)[:300]}") from bad
+    key, at = view.form.get("key", ""), view.form.get("at", "").strip()
+    headers = [_pair(line) for line in view.form.get("headers", "").splitlines() if line.strip()]
+    if schema is not None and schema.type not in ("STRING", "BYTES", "NONE"):
+        latest = await _version(view, frame.name)
+        headers.append((SCHEMA_VERSION, b64encode(str(latest).encode()).decode()))
+    body: dict[str, Any] = {
+        "value": b64encode(value).decode(),
+        "key": b64encode(key.encode()).decode() if key else None,
+        "headers": headers,
+        "deliverAtMs": moment_ms(at) if at else None,
+    }
+    sent = await view.ask(
+        "POST", frame.weir_api("messages"), body={k: v for k, v in body.items() if v is not None}
+    )
+    if sent["held"]:
+        return view.back(frame.url("held"), "Sent: it waits for its moment.")
+    return view.back(
+        frame.url("messages"), f"Sent: offset {sent['offset']} of {sent['topic'].rpartition('/')[2]}."
+    )
+
+
+async def _version(view: View, name: Any) -> int:
+    found = await view.ask("GET", f"/admin/v2/schemas/{name.namespace}/{topic_segment(name.base)}/schema")
+    return int(found["version"])
+
+
+def _pair(line: str) -> tuple[str, str]:
+    name, colon, value = line.partition(":")
+    if not colon or not name.strip():
+        raise RefusedError(400, f"{line[:60]!r} is not a header", hint="write name: value, one on each line")
+    return name.strip(), b64encode(value.strip().encode()).decode()
+
+
+_HELD_PAGE = 100
+
+
+def held_routes(console: Console) -> list[PageRoute]:
+    return [
+        PageRoute("GET", f"{BASE}/held", held_show),
+        PageRoute("POST", f"{BASE}/held/cancel", cancel),
+        PageRoute("POST", f"{BASE}/held/release", release),
+    ]
+
+
+async def held_show(view: View) -> Response:
+    frame = await frame_of(view)
+    part = chosen_part(view, frame)
+    base = frame.weir_api("held", part)
+    page = await view.ask("GET", base, {"limit": _HELD_PAGE, "after": view.asked("after") or None})
+    return render(
+        view,
+        frame,
+        "held",
+        "held.html",
+        part=part,
+        held=page["held"],
+        next=page.get("next"),
+        total=await view.ask("GET", f"{base}/count"),
+        now_ms=view.context.clock.wall_ms(),
+        may=view.context.authoriser.may(view.role, Action.PRODUCE, frame.name),
+    )
+
+
+async def cancel(view: View) -> Response:
+    frame = await frame_of(view)
+    part = chosen_part(view, frame, view.said("partition"))
+    await view.ask("DELETE", f"{frame.weir_api('held', part)}/{quote(view.said('held'), safe='')}")
+    return view.back(frame.url(f"held?partition={part.partition or 0}"), "Cancelled: it will never be seen.")
+
+
+async def release(view: View) -> Response:
+    frame = await frame_of(view)
+    part = chosen_part(view, frame, view.said("partition"))
+    await view.ask("POST", f"{frame.weir_api('held', part)}/{quote(view.said('held'), safe='')}/release")
+    return view.back(frame.url(f"held?partition={part.partition or 0}"), "It can be seen now.")
+
+
+_KINDS = ("key", "id", "offset")
+
+
+def trace_routes(console: Console) -> list[PageRoute]:
+    return [PageRoute("GET", f"{BASE}/trace", trace_show)]
+
+
+async def trace_show(view: View) -> Response:
+    frame = await frame_of(view)
+    part = chosen_part(view, frame)
+    kind = view.asked("by") if view.asked("by") in _KINDS else "key"
+    wanted = view.asked("wanted")
+    rate = await view.look(frame.api("/traceRate"), {"applied": "true"})
+    found = await view.look(frame.weir_api("trace", part), {kind: wanted, "limit": 20}) if wanted else None
+    return render(
+        view,
+        frame,
+        "trace",
+        "trace.html",
+        part=part,
+        kinds=_KINDS,
+        kind=kind,
+        wanted=wanted,
+        rate=100 * (rate or 0),
+        messages=None if found is None else found["messages"],
+    )

@@ -1,7 +1,7 @@
 """Pulsar's binary protocol, served: `PulsarServer` over any `weir.broker.api.Broker`
 (docs/reference/pulsar.md)."""
 
-from weir.gateway.pulsar.server import PulsarServer
+from weir.gateway.pulsar.gateway import PulsarServer
 from weir.gateway.pulsar.settings import PulsarSettings, SessionLimits
 
 __all__ = ["PulsarServer", "PulsarSettings", "SessionLimits"]

@@ -12,19 +12,17 @@ from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
 
-from weir.broker.api import Broker, Owner, Schemas, TopicLists
-from weir.gateway.pulsar.broker_urls import BrokerUrls, urls_of
-from weir.gateway.pulsar.consuming import ConsumerLink
-from weir.gateway.pulsar.credentials import Credentials
+from weir.broker.api.broker import Broker, Owner, TopicLists
+from weir.broker.api.schemas import Schemas
+from weir.gateway.pulsar.command_table import HANDLERS, NEXT, READING, Event, State, Way
+from weir.gateway.pulsar.connect import Credentials
+from weir.gateway.pulsar.consumers import ConsumerLink
 from weir.gateway.pulsar.errors import code_of, text_of
+from weir.gateway.pulsar.in_flight import Load
 from weir.gateway.pulsar.links import Links
-from weir.gateway.pulsar.load import Load
-from weir.gateway.pulsar.metrics import PulsarMetrics
-from weir.gateway.pulsar.publishing import ProducerLink
-from weir.gateway.pulsar.registry import HANDLERS, Way
-from weir.gateway.pulsar.settings import SessionLimits
-from weir.gateway.pulsar.states import NEXT, READING, Event, State
-from weir.gateway.pulsar.watching import Watch
+from weir.gateway.pulsar.lookup import BrokerUrls, Watch, urls_of
+from weir.gateway.pulsar.producers import ProducerLink
+from weir.gateway.pulsar.settings import PulsarMetrics, SessionLimits
 from weir.model.errors import (
     NetworkError,
     NotAllowedError,
@@ -37,20 +35,25 @@ from weir.model.errors import (
 )
 from weir.model.ids import Buffer
 from weir.model.topics import TopicName
-from weir.runtime.byte_budget import ByteBudget
+from weir.runtime.adjustable_clock import liveness
+from weir.runtime.budgets import ByteBudget, RequestBudget, RequestShare
 from weir.runtime.interfaces import Clock, Connection
-from weir.runtime.log_context import log_about
-from weir.runtime.movable import liveness
-from weir.runtime.outbox import Outbox
-from weir.runtime.request_budget import RequestBudget, RequestShare
-from weir.runtime.tasks import TaskScope
-from weir.runtime.turns import OPEN_UNITS, UNIT_BYTES, Turns
+from weir.runtime.server import Outbox
+from weir.runtime.tasks import OPEN_UNITS, UNIT_BYTES, TaskScope, Turns, log_about
 from weir.wire.first_bytes import ServedPort, answer_to
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.commands import COMMANDS, Type
-from weir.wire.pulsar.frames import FRAME_PADDING_BYTES, Frame, decode_frame, encode_command, splitter
-from weir.wire.pulsar.hot import PING
-from weir.wire.pulsar.proto import Message, api
-from weir.wire.pulsar.refusals import NO_REQUEST, refusal
+from weir.wire.pulsar.fast_frames import PING
+from weir.wire.pulsar.frames import (
+    FRAME_PADDING_BYTES,
+    NO_REQUEST,
+    Frame,
+    decode_frame,
+    encode_command,
+    refusal,
+    splitter,
+)
+from weir.wire.pulsar.proto import Message
 
 log = logging.getLogger(__name__)
 

@@ -1,16 +1,23 @@
-"""Clients as their telemetry streams tell of them: what they want, and how the server reaches them."""
+"""Clients as their telemetry streams tell of them: what they want, and how the server reaches them.
+
+Telling clients on their telemetry streams that what holds for their consumer group has changed.
+"""
 
 from asyncio import Event
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from weir.model.subscriptions import GroupSettings
 from weir.model.topics import TopicName
-from weir.wire.rocketmq.proto import api
+from weir.runtime.interfaces import Clock
+from weir.runtime.tasks import TaskScope
+from weir.wire.rocketmq import rocketmq_pb2 as api
 
 if TYPE_CHECKING:
-    from weir.gateway.rocketmq.connection.calls import Call
-    from weir.gateway.rocketmq.connection.session import Session
+    from weir.gateway.rocketmq.call import Call
+    from weir.gateway.rocketmq.session import Session
+
 
 _LITE = (api.ClientType.LITE_PUSH_CONSUMER, api.ClientType.LITE_SIMPLE_CONSUMER)
 #: Clients say every 30 s which lite topics they want.
@@ -170,3 +177,40 @@ class Clients:
         """A connection ended, and with it the clients that were reached by it."""
         for client in [one for one in self._by_id.values() if one.session is session]:
             self.terminated(client.id)
+
+
+_LOOK_S = 1.0
+
+
+class Announcing:
+    """Looks at what holds while any client is there that wants to know."""
+
+    def __init__(self, clock: Clock, clients: Clients) -> None:
+        self._clock = clock
+        self._clients = clients
+        self._tasks = TaskScope("rocketmq settings")
+        self._watched: dict[str, tuple[Client, GroupSettings, Callable[[], GroupSettings], Callable[[], Any]]] = {}
+        self._looking = False
+
+    def watch(self, client: Client, now: Callable[[], GroupSettings], answer: Callable[[], Any]) -> None:
+        """The client was told what holds `now`; `answer`: what it is told of that, as RocketMQ's settings."""
+        self._watched[client.id] = (client, now(), now, answer)
+        if not self._looking:
+            self._looking = True
+            self._tasks.spawn(self._look(), "look")
+
+    async def _look(self) -> None:
+        while self._watched:
+            await self._clock.sleep(_LOOK_S)
+            for client_id, (client, told, now, answer) in list(self._watched.items()):
+                if self._clients.find(client_id) is not client:
+                    if self._watched[client_id][0] is client:
+                        del self._watched[client_id]
+                elif (settings := now()) != told:
+                    status = api.Status(code=api.Code.OK, message="OK")
+                    if client.tell(api.TelemetryCommand(status=status, settings=answer())):
+                        self._watched[client_id] = (client, settings, now, answer)
+        self._looking = False
+
+    async def close(self) -> None:
+        await self._tasks.close()

@@ -3,7 +3,7 @@
 from typing import Any
 
 from weir.model import errors
-from weir.wire.rocketmq.proto import api
+from weir.wire.rocketmq import rocketmq_pb2 as api
 
 _C = api.Code
 

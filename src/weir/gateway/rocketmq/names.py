@@ -1,4 +1,7 @@
-"""Resources of RocketMQ as names of Weir: namespaces, topics and consumer groups."""
+"""Resources of RocketMQ as names of Weir: namespaces, topics and consumer groups.
+
+Filters as RocketMQ's clients write them: by tags, or in SQL.
+"""
 
 import re
 from typing import Any
@@ -6,8 +9,9 @@ from urllib.parse import quote
 
 from weir.gateway.rocketmq.errors import Refused
 from weir.model.errors import InvalidNameError
+from weir.model.subscriptions import ALL_TAGS, MessageFilter
 from weir.model.topics import DEFAULT_NAMESPACE, NamespaceName, TopicName
-from weir.wire.rocketmq.proto import api
+from weir.wire.rocketmq import rocketmq_pb2 as api
 
 _NAME = re.compile(r"[%|.a-zA-Z0-9_-]+")
 _MOST_TOPIC, _MOST_GROUP = 127, 255
@@ -69,3 +73,14 @@ def group_of(resource: Any) -> str:
             "the consumer group has characters other than letters, digits and % | . _ -",
         )
     return name
+
+
+def filter_of(expression: Any) -> MessageFilter:
+    """Nothing, and `*`, is everything."""
+    match expression.type:
+        case api.FilterType.SQL:
+            if not expression.expression.strip():
+                raise Refused(api.Code.ILLEGAL_FILTER_EXPRESSION, "the SQL expression is empty")
+            return MessageFilter(sql=expression.expression)
+        case _:
+            return MessageFilter(tags=expression.expression or ALL_TAGS)

@@ -1,28 +1,133 @@
-"""One broker's process: a whole Weir on a clock that can be moved, and what a test asks of it."""
+"""One broker's process: a whole Weir on a clock that can be moved, and what a test asks of it.
+
+Files that live as long as a test: nothing is synced, so that nothing waits; they do survive their process.
+
+An event loop that can tell when nothing is left to do: nothing is ready, nothing has come, only timers wait.
+"""
 
 import asyncio
 import gc
 import json
 import os
 import random
-from collections.abc import Awaitable, Callable, Mapping
+import selectors
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from weir.model.errors import ConfigError, WeirError
-from weir.pytest_plugin.host.idle_loop import IdleLoop
-from weir.pytest_plugin.host.looking import Looking
-from weir.pytest_plugin.host.scratch_disk import ScratchDisk
+from weir.model.ids import Buffer
+from weir.pytest_plugin.host.inspection import Looking
+from weir.runtime.adjustable_clock import MovableClock
 from weir.runtime.interfaces import Runtime
-from weir.runtime.movable import MovableClock
-from weir.runtime.real import RealClock
+from weir.runtime.real import RealClock, RealResources
+from weir.runtime.real_disk import Lane, RealDisk, RealFile, Shortcut
 from weir.runtime.real_net import RealNetwork
-from weir.runtime.real_resources import RealResources
 from weir.server.broker_node import BrokerNode
 from weir.server.config.load import load
 from weir.server.config.tree import Config
 from weir.server.logs import set_up_logs
-from weir.stream.holding.settings import HoldingSettings
+from weir.stream.settings import HoldingSettings
+
+#: With clients that send without end a loop is never idle; so many turns must do.
+_MOST_TURNS = 10_000
+
+
+class _IdleSelector(selectors.DefaultSelector):
+    """Asked to wait, it is the loop's way to say that nothing is ready. (The selector is the documented parameter
+    of asyncio's loop, so this holds for every version of Python.)"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[asyncio.Future[None]] = []
+        self._turns = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if not self.waiting:
+            return super().select(timeout)
+        self._turns += 1
+        found = super().select(0)
+        if (timeout == 0 or found) and self._turns < _MOST_TURNS:
+            return found
+        self._turns = 0
+        waiting, self.waiting = self.waiting, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
+        return found
+
+
+class IdleLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._idle = _IdleSelector()
+        super().__init__(self._idle)
+
+    async def settled(self) -> None:
+        """Wait until everything that can be done without time passing is done. Disks must not have threads of
+        their own for it (`ScratchDisk`)."""
+        done = self.create_future()
+        self._idle.waiting.append(done)
+        await done
+
+
+T = TypeVar("T")
+
+
+class _Inline(Lane):
+    """Does at once, on the loop, what it is asked to do: the files are in the system's memory, and a hop to a
+    thread and back would take longer."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: None)
+
+    def call(self, work: Callable[[], T], *, shortcut: Shortcut | None = None) -> "asyncio.Future[T]":
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        try:
+            loop.call_soon(_tell, done.set_result, done, work())
+        except Exception as failed:
+            loop.call_soon(_tell, done.set_exception, done, failed)
+        return done
+
+
+def _tell(tell: Callable[[Any], None], done: "asyncio.Future[Any]", what: object) -> None:
+    """In the loop's next turn: as on any disk, others have theirs in between."""
+    if not done.done():
+        tell(what)
+
+
+class _ScratchFile(RealFile):
+    async def write_at(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        await super().write_at(offset, buffers)
+
+    async def sync(self) -> None:
+        """What the system has survives the process, and nothing else needs to be survived."""
+
+    def _preallocate(self, size: int) -> None:
+        if os.fstat(self._fd).st_size < size:
+            os.ftruncate(self._fd, size)
+
+
+class ScratchDisk(RealDisk):
+    """Fills `Disk`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lane = _Inline()
+        self._directories = self._lane
+
+    async def open(self, path: str, *, create: bool = False) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        descriptor = await self._call(path, partial(os.open, path, flags, 0o640))
+        return _ScratchFile(path, descriptor, os.fstat(descriptor).st_size, self._lane, self._queues)
+
+    async def make_dirs(self, directory: str) -> None:
+        await self._call(directory, partial(os.makedirs, directory, 0o750, exist_ok=True))
+
+    async def sync_dir(self, directory: str) -> None:
+        await self._call(directory, partial(os.stat, directory))  # as for files, but it must be there
+
 
 #: Beneath the test's own settings. Small files, since each test has new ones; no waiting for more members of a
 #: group, as in Kafka's own set-ups for tests; and a disk that others fill is not this broker's business.

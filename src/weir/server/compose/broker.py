@@ -1,46 +1,347 @@
-"""A broker with all its parts, started one by one."""
+"""A broker with all its parts, started one by one.
 
+Coordinators of consumer groups and transactions, and the partitions that they have to do with.
+
+A broker's side in its cluster: what it owns, how it asks other brokers, and what it answers them.
+
+The queues of a broker, put together: its own, and in a cluster those of others.
+
+Logs and holding areas, as a broker's topics have them.
+
+The composition root: a broker with all its parts and gateways, over any runtime, metadata and ledgers.
+
+`weir up`, the simulations and the stages of tests differ in the runtime, the metadata and the ledgers that they
+give, and in the values of `Composition`; what is wired to what is said here alone.
+"""
+
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 
-from weir.broker import ports
-from weir.broker.access.exchanges import ExchangeAccess
-from weir.broker.access.security import Authenticator, Authoriser, TopicGuard
-from weir.broker.api import ConnectionDirectory
+from weir.broker.api.connections import ConnectionDirectory
+from weir.broker.api.consumers import ConsumerLimit
+from weir.broker.api.queues import Queues
 from weir.broker.broker import Broker
+from weir.broker.cluster.bundle_handover import BundleMoves
+from weir.broker.cluster.ownership import BundleOwnership
+from weir.broker.cluster.registration import FeatureGate, PeerReach, number_of
+from weir.broker.cluster.topic_calls import CheckersElsewhere, PeerParts, PeerSuccessor
 from weir.broker.context import BrokerContext
-from weir.broker.dispatch.consumer_limit import ConsumerLimit
-from weir.broker.exchanges.service import ExchangeService
-from weir.broker.feature_gate import FeatureGate
-from weir.broker.peers.calls import PeerHandlers
-from weir.broker.peers.gateway_calls import PeerGatewayCalls
-from weir.broker.peers.metrics import PeerMetrics
-from weir.broker.peers.settings import PeerLinks
-from weir.broker.queues.declared import DeclaredRules
-from weir.broker.queues.replies import ReplyReceivers
-from weir.broker.queues.service import forget_bindings
-from weir.broker.registry.registry import Registry
-from weir.broker.schemas.registry import SchemaRegistry
-from weir.broker.tiered.rules import LakeRules
-from weir.broker.trace.log import TraceLog
-from weir.gateway.amqp.services import Services as AmqpServices
-from weir.gateway.kafka.catalog import Catalog
-from weir.gateway.kafka.connection.settings import KafkaSettings
-from weir.gateway.kafka.services import Services as KafkaServices
+from weir.broker.coordination.partition_ops import LocalParts, Parts
+from weir.broker.coordination.remote_partition_ops import PartsService, RoutedParts
+from weir.broker.coordination.shards import CLUSTER_SHARDS, CoordinatorShards, ShardCount
+from weir.broker.exchanges.exchange_table import Cluster, ExchangeService
+from weir.broker.groups.group_access import GroupAccess
+from weir.broker.groups.group_coordinator import GroupCoordinator
+from weir.broker.groups.group_offsets import GroupOffsets
+from weir.broker.metadata.lake_rules import LakeRules
+from weir.broker.metadata.registry import Registry
+from weir.broker.peers.peer_calls import (
+    LonePeers,
+    PeerCalls,
+    PeerGatewayCalls,
+    PeerHandlers,
+    PeerLinks,
+    PeerMetrics,
+)
+from weir.broker.peers.peer_client import PeerPool
+from weir.broker.queues.cluster_queues import ReplyReceivers, RoutedQueues
+from weir.broker.queues.partitioned_queue import WholeTopicQueues
+from weir.broker.queues.queue_policies import DeclaredRules
+from weir.broker.queues.queue_relay_server import RelayedQueues
+from weir.broker.queues.queue_service import PolicedExchangeService, QueueService, forget_bindings
+from weir.broker.schemas.schema_registry import SchemaRegistry
+from weir.broker.security.authentication import Authenticator
+from weir.broker.security.authorization import Authoriser, ExchangeAccess, TopicGuard
+from weir.broker.standalone import SoleOwner
+from weir.broker.trace.trace_log import TraceLog
+from weir.broker.transactions.remote_transactions import Elsewhere, TakingPart, TransactionsService
+from weir.broker.transactions.transaction import TransactionSettings
+from weir.broker.transactions.transaction_access import TransactionAccess
+from weir.broker.transactions.transaction_coordinator import Transactions
+from weir.gateway.amqp.context import Services as AmqpServices
+from weir.gateway.kafka.context import Services as KafkaServices
+from weir.gateway.kafka.handlers.groups import topics_read
+from weir.gateway.kafka.metadata import Catalog
+from weir.gateway.kafka.settings import KafkaSettings
 from weir.ledger.client import LedgerClient
+from weir.meta import keys
 from weir.meta.interfaces import MetaStore
-from weir.model.features import TOPIC_INDEX, EveryFeature
+from weir.meta.update import IdBlocks
+from weir.model.cluster import TOPIC_INDEX, EveryFeature, FeaturesInUse
 from weir.model.registry import BrokerInfo
-from weir.runtime.byte_budget import ByteBudget
-from weir.runtime.interfaces import Runtime
-from weir.server.compose.balance import compose_balance
-from weir.server.compose.composed import ComposedBroker
-from weir.server.compose.composition import Composition
-from weir.server.compose.coordinators import compose_coordinators
-from weir.server.compose.membership import cluster_of, compose_peers, join_cluster, own_bundles
-from weir.server.compose.queues import compose_queues
+from weir.runtime.adjustable_clock import unmoved
+from weir.runtime.budgets import ByteBudget
+from weir.runtime.interfaces import Clock, Runtime
+from weir.server.compose.cluster_balance import compose_balance
+from weir.server.compose.composed import ComposedBroker, Composition
 from weir.server.compose.rocketmq import compose_rocketmq
-from weir.server.compose.streams import compose_streams, open_holding
+from weir.stream.context import StreamContext
+from weir.stream.holding.area import HoldingArea
+from weir.stream.log import Stream
+from weir.stream.settings import HoldingSettings
+from weir.stream.state_log import StateLog
+from weir.stream.tail import TailCache
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinators:
+    """Of consumer groups and of transactions, and the same for every role, wherever their shard is."""
+
+    groups: GroupCoordinator
+    transactions: Transactions
+    transaction_access: TransactionAccess
+    group_access: GroupAccess
+
+
+def compose_coordinators(
+    context: BrokerContext,
+    broker: Broker,
+    registry: Registry,
+    how: Composition,
+    *,
+    authoriser: Authoriser,
+    catalog: Catalog,
+    bundles: BundleMoves | None,
+    peers: PeerCalls | None,
+    handlers: PeerHandlers,
+    stack: AsyncExitStack,
+) -> Coordinators:
+    """Start them, and answer other brokers for them."""
+    clock = context.runtime.clock
+    wanted = how.coordinator_shards or (1 if peers is None else CLUSTER_SHARDS)
+    count = ShardCount(context.streams.meta, wanted, bundles)
+    shards = CoordinatorShards(broker, count, several_brokers=peers is not None)
+    parts = compose_parts(broker, clock, peers, handlers)
+    groups = _groups(context, parts, shards, catalog, how)
+    groups.start()
+    stack.push_async_callback(groups.close)
+    transactions = compose_transactions(
+        context,
+        parts,
+        shards,
+        groups.offsets,
+        may_use_all=authoriser.is_superuser,
+        settings=how.transactions,
+        ids_at_once=how.producer_ids,
+        peers=peers,
+        handlers=handlers,
+    )
+    transactions.start()
+    stack.push_async_callback(transactions.close)
+    elsewhere = None if peers is None else Elsewhere(peers)
+    transaction_access = TransactionAccess(transactions, authoriser, elsewhere)
+    TransactionsService(transaction_access).answer(handlers)
+    group_access = GroupAccess(groups, authoriser, registry, clock, peers)
+    group_access.answer(handlers)
+    return Coordinators(groups, transactions, transaction_access, group_access)
+
+
+def compose_parts(broker: Broker, clock: Clock, peers: PeerCalls | None, handlers: PeerHandlers | None) -> Parts:
+    """The partitions that coordinators have to do with: of all brokers, if there are others."""
+    local = LocalParts(broker, clock)
+    if handlers is not None:
+        PartsService(local).answer(handlers)
+    return local if peers is None else RoutedParts(local, broker, peers, clock)
+
+
+def compose_transactions(
+    context: BrokerContext,
+    parts: Parts,
+    shards: CoordinatorShards,
+    offsets: GroupOffsets,
+    *,
+    may_use_all: Callable[[str], bool] = lambda role: True,
+    settings: TransactionSettings | None = None,
+    ids_at_once: int,
+    peers: PeerCalls | None = None,
+    handlers: PeerHandlers | None = None,
+) -> Transactions:
+    """Transactions, of whatever protocol has them."""
+    clock = context.runtime.clock
+    taking_part = TakingPart(parts, offsets, shards, peers)
+    transactions = Transactions(
+        clock,
+        shards,
+        takes_part=taking_part,
+        positions=offsets,
+        ids=IdBlocks(clock, context.streams.meta, size=ids_at_once, counter=keys.PRODUCER_COUNTER),
+        gate=context.transactions,
+        settings=settings,
+        may_use_all=may_use_all,
+        peers=peers,
+    )
+    if handlers is not None:
+        taking_part.answer(handlers)
+        transactions.answer(handlers)
+    return transactions
+
+
+def _groups(
+    context: BrokerContext, parts: Parts, shards: CoordinatorShards, catalog: Catalog, how: Composition
+) -> GroupCoordinator:
+    """Consumer groups, of whatever protocol has them."""
+    return GroupCoordinator(
+        context.runtime,
+        shards,
+        GroupOffsets(parts, shards, context.runtime.clock),
+        context.members,
+        how.groups,
+        topics_read=partial(topics_read, catalog),
+        guard=context.guard,
+    )
+
+
+def compose_peers(
+    runtime: Runtime,
+    how: Composition,
+    handlers: PeerHandlers,
+    metrics: PeerMetrics,
+    *,
+    brokers: Callable[[], list[BrokerInfo]],
+    stack: AsyncExitStack,
+) -> PeerCalls:
+    """How the broker's parts ask other brokers."""
+    if how.peers is None:
+        return LonePeers(how.name, handlers)
+    pool = PeerPool(
+        runtime,
+        how.name,
+        handlers,
+        brokers,
+        settings=how.peers.client,
+        credentials=how.peers.credentials,
+        metrics=metrics,
+    )
+    stack.push_async_callback(pool.close)
+    return pool
+
+
+async def own_bundles(
+    runtime: Runtime, meta: MetaStore, how: Composition, registry: Registry, stack: AsyncExitStack
+) -> BundleMoves:
+    runtime = replace(runtime, clock=unmoved(runtime.clock))  # leases are renewed by it
+    number = await number_of(meta, runtime, how.name)
+    instance = f"{runtime.rng.getrandbits(64):016x}"
+    info = BrokerInfo(how.name, instance, how.listeners, number, rack=how.rack, features=how.features)
+    ownership = BundleOwnership(
+        meta,
+        runtime,
+        info,
+        how.ownership,
+        isolation_of=registry.isolation,
+    )
+    bundles = BundleMoves(ownership)
+    await ownership.start()
+    stack.push_async_callback(ownership.close)
+    return bundles
+
+
+def join_cluster(
+    bundles: BundleMoves,
+    broker: Broker,
+    context: BrokerContext,
+    how: Composition,
+    *,
+    peers: PeerCalls,
+    handlers: PeerHandlers,
+) -> None:
+    """What a broker asks others for, and answers them."""
+    bundles.serve(broker, PeerSuccessor(peers, handlers, bundles))
+    bundles.ownership.silent.reach = PeerReach(peers, context.runtime.clock)
+    broker.deletions.elsewhere = PeerParts(context.runtime.clock, peers, handlers, broker)
+    if how.peers is not None:
+        here = context.half_checkers
+        elsewhere = CheckersElsewhere(
+            here, context.guard, peers, handlers, broker_id=how.name, brokers=bundles.ownership.brokers
+        )
+        here.elsewhere = elsewhere.ask
+
+
+def cluster_of(ownership: BundleOwnership) -> Cluster:
+    return Cluster(ownership.me.instance, lambda: {info.instance for info in ownership.brokers()})
+
+
+def compose_streams(
+    runtime: Runtime,
+    meta: MetaStore,
+    ledgers: LedgerClient,
+    how: Composition,
+    *,
+    features: FeaturesInUse,
+    stack: AsyncExitStack,
+) -> StreamContext:
+    context = StreamContext(
+        runtime,
+        meta,
+        ledgers,
+        TailCache(how.tail_bytes),
+        how.streams,
+        features,
+        ByteBudget(how.broker.queue_memory_bytes),
+        stores=how.stores,
+        reached=how.reached,
+    )
+    stack.push_async_callback(context.segments.close)
+    return context
+
+
+async def open_holding(
+    settings: HoldingSettings, context: StreamContext, stream: Stream, state: StateLog
+) -> HoldingArea:
+    return await HoldingArea.open(context, stream.name, stream, state, settings)
+
+
+def compose_queues(
+    context: BrokerContext,
+    registry: Registry,
+    broker: Broker,
+    exchanges: PolicedExchangeService,
+    *,
+    name: str,
+    peers: PeerCalls | None,
+    handlers: PeerHandlers,
+    authoriser: Authoriser,
+    schemas: SchemaRegistry,
+    stack: AsyncExitStack,
+) -> Queues:
+    """The queues of this broker; with others there, theirs too, and these are answered."""
+    local = QueueService(context, registry, broker, exchanges)
+    stack.push_async_callback(local.close)
+    logs = _queues_of_logs(
+        context, registry, broker, local, name=name, peers=peers, handlers=handlers, stack=stack
+    )
+    clock = context.runtime.clock
+    queues = WholeTopicQueues(logs, exchanges, registry, broker, authoriser=authoriser, clock=clock)
+    local.lead_to(queues)
+    local.start()
+    if context.trace is not None:
+        context.trace.lead_to(queues, registry, schemas, name)
+        stack.push_async_callback(context.trace.close)
+    return queues
+
+
+def _queues_of_logs(
+    context: BrokerContext,
+    registry: Registry,
+    broker: Broker,
+    local: QueueService,
+    *,
+    name: str,
+    peers: PeerCalls | None,
+    handlers: PeerHandlers,
+    stack: AsyncExitStack,
+) -> Queues:
+    """Those that are one log each."""
+    if peers is None:
+        return local
+    clock = context.runtime.clock
+    relayed = RelayedQueues(clock, local, handlers, lambda other: other in {b.broker_id for b in broker.brokers()})
+    stack.push_async_callback(relayed.close)
+    routed = RoutedQueues(local, registry, broker, peers, handlers, runtime=context.runtime, broker_id=name)
+    stack.push_async_callback(routed.close)
+    return routed
 
 
 async def compose_broker(
@@ -64,7 +365,7 @@ async def compose_broker(
 
     peers = compose_peers(runtime, how, peer_handlers, peer_metrics, brokers=brokers, stack=stack)
     bundles = None if how.owner is not None else await own_bundles(runtime, meta, how, registry, stack)
-    ownership = how.owner or (ports.SoleOwner() if bundles is None else bundles.ownership)
+    ownership = how.owner or (SoleOwner() if bundles is None else bundles.ownership)
     features = EveryFeature() if bundles is None else FeatureGate(lambda: bundles.ownership.registration.live)
     authoriser = Authoriser(registry, how.security)
     guard = TopicGuard(authoriser)
@@ -188,3 +489,6 @@ async def compose_broker(
 
 def _number_of(broker: Broker, name: str) -> int:
     return next((info.node_id for info in broker.brokers() if info.broker_id == name), 0)
+
+
+__all__ = ["ComposedBroker", "Composition", "compose_broker"]

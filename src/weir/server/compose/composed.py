@@ -1,49 +1,61 @@
-"""A broker that is put together and started: its parts, and the listeners that are added to it."""
+"""A broker that is put together and started: its parts, and the listeners that are added to it.
 
+What is decided about a broker from outside, before it is put together.
+"""
+
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from ssl import SSLContext
 from typing import Protocol, TypeVar
 
-from weir.broker.access.security import Authoriser, TopicGuard
-from weir.broker.access.topic_lists import GuardedTopicLists
-from weir.broker.api import ConnectionDirectory, Queues
+from weir.broker.access.guarded_schemas import GuardedSchemas
+from weir.broker.api.connections import ConnectionDirectory
+from weir.broker.api.queues import Queues
+from weir.broker.balance.balancer import BalanceSettings
 from weir.broker.broker import Broker
-from weir.broker.bundles.moving import BundleMoves
+from weir.broker.cluster.bundle_handover import BundleMoves
+from weir.broker.cluster.registration import OwnershipSettings
 from weir.broker.context import BrokerContext
-from weir.broker.exchanges.service import ExchangeService
-from weir.broker.groups.coordinator import GroupCoordinator
-from weir.broker.groups.owned import GroupAccess
-from weir.broker.peers.calls import PeerCalls, PeerHandlers
-from weir.broker.peers.metrics import PeerMetrics
-from weir.broker.peers.server import PeerServer
-from weir.broker.peers.settings import PeerLinks, PeerServerSettings
-from weir.broker.registry.registry import Registry
-from weir.broker.schemas.registry import SchemaRegistry
-from weir.broker.transactions.coordinator import Transactions
-from weir.broker.transactions.owned import TransactionAccess
-from weir.gateway.amqp.connection.server import AmqpServer
-from weir.gateway.amqp.connection.settings import AmqpSettings
-from weir.gateway.amqp.metrics import AmqpMetrics
-from weir.gateway.amqp.services import Services as AmqpServices
-from weir.gateway.kafka.catalog import Catalog
-from weir.gateway.kafka.connection.metrics import KafkaMetrics
-from weir.gateway.kafka.connection.server import KafkaServer
-from weir.gateway.kafka.connection.settings import KafkaSettings
-from weir.gateway.kafka.services import Services as KafkaServices
-from weir.gateway.pulsar.metrics import PulsarMetrics
-from weir.gateway.pulsar.server import PulsarServer
-from weir.gateway.pulsar.settings import PulsarSettings
-from weir.gateway.rocketmq.commands import ClientCommands
-from weir.gateway.rocketmq.connection.server import RocketmqServer
-from weir.gateway.rocketmq.connection.settings import RocketmqSettings
-from weir.gateway.rocketmq.metrics import RocketmqMetrics
-from weir.gateway.rocketmq.services import Services as RocketmqServices
-from weir.runtime.byte_budget import ByteBudget
+from weir.broker.exchanges.exchange_table import ExchangeService
+from weir.broker.groups.group import GroupSettings
+from weir.broker.groups.group_access import GroupAccess
+from weir.broker.groups.group_coordinator import GroupCoordinator
+from weir.broker.metadata.registry import Registry
+from weir.broker.metadata.topic_records import TopicLimits
+from weir.broker.peers.peer_calls import PeerCalls, PeerHandlers, PeerLinks, PeerMetrics, PeerServerSettings
+from weir.broker.peers.peer_server import PeerServer
+from weir.broker.ports import Authenticator, Ownership
+from weir.broker.schemas.schema_registry import SchemaRegistry
+from weir.broker.security.authentication import SecuritySettings
+from weir.broker.security.authorization import Authoriser, GuardedTopicLists, TopicGuard
+from weir.broker.security.tokens import TokenVerifier
+from weir.broker.settings import BrokerSettings
+from weir.broker.trace.spans import Tracing
+from weir.broker.transactions.transaction import TransactionSettings
+from weir.broker.transactions.transaction_access import TransactionAccess
+from weir.broker.transactions.transaction_coordinator import Transactions
+from weir.gateway.amqp.context import Services as AmqpServices
+from weir.gateway.amqp.gateway import AmqpServer
+from weir.gateway.amqp.settings import AmqpMetrics, AmqpSettings
+from weir.gateway.kafka.context import Services as KafkaServices
+from weir.gateway.kafka.gateway import KafkaServer
+from weir.gateway.kafka.metadata import Catalog
+from weir.gateway.kafka.settings import KafkaMetrics, KafkaSettings
+from weir.gateway.pulsar.gateway import PulsarServer
+from weir.gateway.pulsar.settings import PulsarMetrics, PulsarSettings
+from weir.gateway.rocketmq.client_commands import ClientCommands
+from weir.gateway.rocketmq.context import Services as RocketmqServices
+from weir.gateway.rocketmq.gateway import RocketmqServer
+from weir.gateway.rocketmq.settings import RocketmqMetrics, RocketmqSettings
+from weir.model.cluster import FEATURES
+from weir.model.lake import LakeCatalog
+from weir.model.policies import Policies
+from weir.runtime.budgets import ByteBudget, RequestBudget
 from weir.runtime.interfaces import Runtime
-from weir.runtime.request_budget import RequestBudget
-from weir.server.compose.balance import ClusterBalance
-from weir.server.schema_port import GuardedSchemas
+from weir.runtime.object_store import ObjectStores
+from weir.server.compose.cluster_balance import ClusterBalance
+from weir.stream.settings import HoldingSettings, StreamSettings
 
 
 class _Server(Protocol):
@@ -200,3 +212,52 @@ class ComposedBroker:
         """One more listener for RocketMQ's clients."""
         services = self._rocketmq if metrics is None else replace(self._rocketmq, metrics=metrics)
         return await self._listen(RocketmqServer(services, settings, tls=tls, request_budget=request_budget))
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """What is decided about a broker from outside."""
+
+    name: str
+    #: Where its clients find it, by the name of the listener.
+    listeners: dict[str, str] = field(default_factory=dict)
+    #: What holds where nobody has said otherwise; what these leave open is as Weir has it.
+    policies: Policies = field(default_factory=Policies)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    tokens: TokenVerifier | None = None
+    #: What access keys are made of, beside the secret of tokens.
+    access_secret: bytes = b""
+    ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
+    streams: StreamSettings = field(default_factory=StreamSettings)
+    broker: BrokerSettings = field(default_factory=BrokerSettings)
+    topics: TopicLimits = field(default_factory=TopicLimits)
+    holding: HoldingSettings = field(default_factory=HoldingSettings)
+    groups: GroupSettings = field(default_factory=GroupSettings)
+    transactions: TransactionSettings = field(default_factory=TransactionSettings)
+    #: What was just written and is kept in memory for those who read at the end, over all topics.
+    tail_bytes: int = 1 << 20
+    #: Shards of coordinators, where it is not said yet how many there are; None: one for a broker on its own,
+    #: `CLUSTER_SHARDS` for several.
+    coordinator_shards: int | None = None
+    #: Where it stands.
+    rack: str = ""
+    #: Ids of producers that are taken from the metadata at a time.
+    producer_ids: int = 1000
+    #: Stands in for the one that goes by tokens and certificates.
+    authenticator: Authenticator | None = None
+    #: Stands in for ownership by a lease in the metadata.
+    owner: Ownership | None = None
+    #: How it speaks with the other brokers; None: it is on its own, and asks nobody but itself.
+    peers: PeerLinks | None = None
+    #: What it says that it can do.
+    features: tuple[str, ...] = FEATURES
+    #: The catalog of the lake that there is although no superuser has defined it.
+    default_lake: LakeCatalog | None = None
+    #: Stands in for the stores of the lake as the runtime reaches them.
+    stores: ObjectStores | None = None
+    #: Told at which step a ledger is on its way to the lake.
+    reached: Callable[[str], None] = lambda step: None
+    #: Its part in balance, if it speaks with other brokers; None: it is measured by nobody and leads nobody.
+    balance: BalanceSettings | None = None
+    #: Who hears of messages that carry a trace.
+    tracing: Tracing | None = None

@@ -2,17 +2,17 @@
 
 from contextlib import AsyncExitStack
 
-from weir.broker.access.security import TopicGuard
 from weir.broker.broker import Broker
-from weir.broker.groups.owned import GroupAccess
-from weir.broker.peers.gateway_calls import PeerGatewayCalls
-from weir.broker.registry.registry import Registry
+from weir.broker.groups.group_access import GroupAccess
+from weir.broker.metadata.registry import Registry
+from weir.broker.peers.peer_calls import PeerGatewayCalls
+from weir.broker.security.authorization import TopicGuard
+from weir.gateway.rocketmq.clients import Announcing
 from weir.gateway.rocketmq.clients import Clients as RocketmqClients
-from weir.gateway.rocketmq.cluster.handed_on import HandedOnCalls
-from weir.gateway.rocketmq.cluster.routing import GATEWAY as ROCKETMQ
-from weir.gateway.rocketmq.consume.announcing import Announcing
-from weir.gateway.rocketmq.consume.groups import ConsumerGroups
-from weir.gateway.rocketmq.services import Services as RocketmqServices
+from weir.gateway.rocketmq.consumer_groups import ConsumerGroups
+from weir.gateway.rocketmq.context import Services as RocketmqServices
+from weir.gateway.rocketmq.forwarding import GATEWAY as ROCKETMQ
+from weir.gateway.rocketmq.forwarding import HandedOnCalls
 from weir.runtime.interfaces import Runtime
 
 

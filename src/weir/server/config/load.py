@@ -1,14 +1,18 @@
 """From file, environment and command line to one configuration; the later word wins.
 
 Each value remembers where it came from, and whatever is unknown or wrong is refused with that place in the error.
+
+The options by which a command takes a configuration.
 """
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import click
 
 from weir.model.errors import ConfigError
 from weir.server.addresses import Address
@@ -148,3 +152,26 @@ def _from_assignments(assignments: Sequence[str]) -> Iterator[_Given]:
             shown = named[0] if named else ""
             raise ConfigError(f"--set: {shown!r} is no assignment", hint="write --set key=value")
         yield _Given(name.strip(), value.strip(), "--set")
+
+
+#: `--port-offset N`, as `port_offset`: None if it is not given.
+port_offset_option = click.option(
+    "--port-offset",
+    type=click.IntRange(0, 65_535),
+    metavar="N",
+    help="Add N to the port of each listener: with 100, Pulsar 6750, Kafka 9192, HTTP 8180, and so on.",
+)
+
+
+def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--config FILE` and `--set key=value`, as `config_file` and `assignments`."""
+    command = click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set one value; may be repeated. See weir config show.",
+    )(command)
+    return click.option(
+        "--config", "config_file", envvar="WEIR_CONFIG", metavar="FILE", help="Read settings from a TOML file."
+    )(command)

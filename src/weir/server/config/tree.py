@@ -1,6 +1,6 @@
 """Everything that can be set about a Weir, as one typed tree.
 
-The tree is for people. No part of Weir receives it: `weir.server.config.parts` makes each part's own small
+The tree is for people. No part of Weir receives it: `weir.server.config.part_settings` makes each part's own small
 settings of it.
 """
 # ruff: noqa: RUF009  (`setting` is `dataclasses.field` with more to say)
@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from weir.model.policies import DEFAULT_RETENTION
 from weir.server.addresses import Address
-from weir.server.config.keys import keys_of, setting
-from weir.server.config.types import (
+from weir.server.config.keys import (
     BOUND,
     BOUNDED_SIZE,
     COUNT,
@@ -23,7 +22,9 @@ from weir.server.config.types import (
     SIZE,
     SYNC,
     TEXT,
+    keys_of,
     one_of,
+    setting,
 )
 
 KIB = 1024

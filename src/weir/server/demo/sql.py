@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
-from weir.cli.spark.common import quiet_session
-from weir.client.blocking import Access, ask_v2
+from weir.cli.spark_session import quiet_session
+from weir.client.admin import Access, ask_v2
 from weir.model.errors import WeirError
 
 if TYPE_CHECKING:
@@ -230,9 +230,9 @@ class _Story:
     def tell(self, starter: SparkStarter, plot: Path) -> None:
         spark = starter.get()
         self._did("spark", f"{spark.version} in this process, with every topic as a table")
-        from weir.spark.sql.cluster import WeirCluster
         from weir.spark.sql.console import Console
         from weir.spark.sql.runner import Runner
+        from weir.spark.tables.names import WeirCluster
 
         place = WeirCluster(self._access, self._kafka)
         console = Console(lambda: spark, place)

@@ -1,19 +1,231 @@
-"""A function as a streaming query: inputs, the tasks that call it, and what they give, each micro-batch once."""
+"""What Spark's tasks do for a function: Arrow batches in and out, and state by key through transformWithState.
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+A function as a streaming query: inputs, the tasks that call it, and what they give, each micro-batch once.
 
-from weir.functions.in_place import DEAD, FAILED, SENT
+The stream that a function reads on Spark: the data source `weir`, with inputs that come and go by updates.
+
+For any other query, a topic that it has read and that is not among its topics any more is a loss. Here it is what
+the user has asked for: its position is forgotten, and not told to the brokers, who would make its subscription
+again. And a topic that is new is read from where its subscription is: what came since that was made is kept for
+the function. An input that was deleted and created again is read from its start.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import StructType
+
+from weir.client.admin import Access
+from weir.client.kafka.cluster import Partition
+from weir.client.kafka.groups import committed
+from weir.client.schemas import topic_of
+from weir.functions.executor_protocol import Item, SchemaVersion
+from weir.functions.invocation import States
+from weir.functions.micro_batch import DEAD, FAILED, SENT, InPlace, OutRow
 from weir.functions.options import from_text
-from weir.functions.place import Place, kafka_name
-from weir.model.functions import Function
-from weir.spark.functions.source import FunctionSource
-from weir.spark.functions.tasks import READ, WRITTEN, KeyedFunction, TaskFunction, mapper
-from weir.spark.sql.cluster import WeirCluster
+from weir.functions.subscriptions import Place, kafka_name, schemas_of_topic
+from weir.functions.values import LaterVersions, Values
+from weir.model.definitions import Function
+from weir.model.topics import TopicName
+from weir.spark.options import LATEST, parse, to_json
+from weir.spark.source.batch_reader import WeirSource
+from weir.spark.source.planning import Offsets, partitions_of, start_offsets
+from weir.spark.source.streaming import Json, TopicStreamReader
+from weir.spark.tables.names import WeirCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+
+log = logging.getLogger(__name__)
+
+
+class FunctionSource(WeirSource):
+    """`spark.readStream.format("weir-function")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "weir-function"
+
+    def streamReader(self, schema: StructType) -> "FunctionReader":
+        return FunctionReader(parse(self._given, streaming=True))
+
+
+class FunctionReader(TopicStreamReader):
+    """Its options name topics and a subscription."""
+
+    def initialOffset(self) -> Json:
+        if self._options.start.word != LATEST:
+            return super().initialOffset()
+        partitions = partitions_of(self._brokers(), self._options)
+        begins = start_offsets(self._brokers(), self._options, partitions) | self._kept(partitions)
+        return to_json(begins, self._brokers().topic_ids)
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        return super().latestOffset(self._of_inputs(start), limit)
+
+    def _begins_of_new(self, partitions: Sequence[Partition]) -> Offsets:
+        return self._kept(partitions)
+
+    def _was_recreated(self, topic: str, before: str, now: str, what: str) -> None:
+        log.warning("topic %s was deleted and created again (id %s, then %s); %s", topic, before, now, what)
+
+    def commit(self, end: Json) -> None:
+        super().commit(self._of_inputs(end))
+
+    def _starts_of_new(self, began: Mapping[Partition, int], found: Mapping[Partition, int]) -> Offsets:
+        usual = super()._starts_of_new(began, found)
+        return usual | self._kept(usual)
+
+    def _kept(self, partitions: Iterable[Partition]) -> Offsets:
+        """Where the subscription is, of partitions that the query has not read: there it was made."""
+        asked = list(partitions)
+        return committed(self._brokers(), self._options.subscription or "", asked) if asked else {}
+
+    def _of_inputs(self, offsets: Json) -> Json:
+        """A micro-batch that was planned before the update has more, and is finished."""
+        return {topic: parts for topic, parts in offsets.items() if topic in self._options.wanted.topics}
+
+
+#: As the query gives them to tasks: times are milliseconds, which no time zone changes on the way.
+READ = ("key", "value", "topic", "partition", "offset", "ms", "headers")
+HEADERS = "array<struct<key: string, value: binary>>"
+WRITTEN = f"kind string, topic string, key binary, value binary, ms bigint, headers {HEADERS}"
+_ARROW = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("topic", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("ms", pa.int64()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFunction:
+    """A function as it travels to tasks. `names`: the full names of its inputs, by those of Kafka. `access`: whom
+    to ask for versions of schemas that come later."""
+
+    function: Function
+    schemas: Mapping[str, Sequence[SchemaVersion]]
+    names: Mapping[str, str]
+    partitioned: tuple[str, ...]
+    access: Access
+
+    @property
+    def inline(self) -> list[str]:
+        """Inputs, by Kafka's names, whose keys lie in the values (KEY_VALUE, INLINE)."""
+        return [name for name, topic in self.names.items() if Values(topic, self.schemas.get(topic, ())).inline]
+
+    def run(self, items: Sequence[Item], states: States) -> tuple[list[OutRow], States]:
+        """All rows that come of them, and the states that have changed."""
+        key = (self.function.id, self.function.version)
+        if key not in _LOADED:
+            _forget()
+            _LOADED[key] = self._load(self.schemas)
+        if _LATER.wanted(items, _LOADED[key].values):
+            found = {topic: schemas_of_topic(self.access, TopicName.parse(topic)) for topic in self.schemas}
+            _forget()
+            _LOADED[key] = self._load(found)
+        return _LOADED[key].run(items, states)
+
+    def _load(self, schemas: Mapping[str, Sequence[SchemaVersion]]) -> InPlace:
+        return InPlace(self.function, from_text(self.function.options), schemas, self.partitioned)
+
+    def item(self, row: Mapping[str, Any]) -> Item:
+        headers = [
+            (one["key"], None if one["value"] is None else bytes(one["value"])) for one in row["headers"] or ()
+        ]
+        known = self.names.get(row["topic"])
+        return Item(
+            str(topic_of(row["topic"])) if known is None else known,  # an input that was dropped meanwhile
+            row["partition"],
+            row["offset"],
+            None if row["key"] is None else bytes(row["key"]),
+            None if row["value"] is None else bytes(row["value"]),
+            headers,
+            row["ms"],
+        )
+
+
+#: One for each process, function and version.
+_LOADED: dict[tuple[str, int], InPlace] = {}
+_LATER = LaterVersions()
+
+
+def _forget() -> None:
+    for one in _LOADED.values():
+        one.close()
+    _LOADED.clear()
+
+
+def mapper(task: TaskFunction) -> Any:
+    """For `mapInArrow`."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            rows, _ = task.run([task.item(row) for row in batch.to_pylist()], {})
+            if rows:
+                yield _batch(rows)
+
+    return run
+
+
+def _batch(rows: Sequence[OutRow]) -> Any:
+    found = [
+        {
+            "kind": row.kind,
+            "topic": row.topic,
+            "key": row.key,
+            "value": row.value,
+            "ms": row.timestamp,
+            "headers": [{"key": name, "value": value} for name, value in row.headers],
+        }
+        for row in rows
+    ]
+    return pa.RecordBatch.from_pylist(found, schema=_ARROW)
+
+
+class KeyedFunction(StatefulProcessor):
+    """For `transformWithState`: the messages of a key in the order of their offsets, and its state as bytes."""
+
+    def __init__(self, task: TaskFunction) -> None:
+        self._task = task
+        self._state: Any = None
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState("state", "stored binary")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        items = [self._task.item(row.asDict()) for row in rows]
+        items.sort(key=lambda item: (item.topic, item.partition, item.offset))
+        whose = bytes(key[0])
+        before = bytes(self._state.get()[0]) if self._state.exists() else None
+        found, changed = self._task.run(items, {whose: before})
+        if whose in changed:
+            after = changed[whose]
+            if after is None:
+                self._state.clear()
+            else:
+                self._state.update((after,))
+        for one in found:
+            headers = [Row(key=name, value=value) for name, value in one.headers]
+            yield Row(
+                kind=one.kind, topic=one.topic, key=one.key, value=one.value, ms=one.timestamp, headers=headers
+            )
+
+    def close(self) -> None:
+        """Nothing is open."""
+
 
 #: What a micro-batch counted, in its progress.
 COUNTED = "counted"

@@ -14,18 +14,17 @@ from typing import Any
 import click
 
 from weir.client import functions as rest
-from weir.client.blocking import Access
-from weir.functions.counting import Counts, Origin, Reports
-from weir.functions.executors import Executors
-from weir.functions.in_place import setup_of
-from weir.functions.loading import look
+from weir.client.admin import Access
+from weir.functions.executor_pool import Executors
+from weir.functions.executor_process import end_with_parent
+from weir.functions.executor_protocol import SchemaVersion
+from weir.functions.function_code import look
+from weir.functions.micro_batch import setup_of
 from weir.functions.options import FunctionOptions, from_text
-from weir.functions.parent import end_with_parent
-from weir.functions.place import Place
-from weir.functions.protocol import SchemaVersion
-from weir.functions.subscribing import leave_dropped, subscribe
+from weir.functions.stats import Counts, Origin, Reports
+from weir.functions.subscriptions import Place, leave_dropped, subscribe
+from weir.model.definitions import Function, FunctionStats
 from weir.model.errors import FunctionError, SparkSetupError, WeirError
-from weir.model.functions import Function, FunctionStats
 from weir.model.topics import TopicName
 
 #: How long a broker may be away.
@@ -84,9 +83,9 @@ def serve(
         from py4j.protocol import Py4JError
 
         from weir.spark.functions.query import start, task_of
-        from weir.spark.sessions import session
-        from weir.spark.sql.cluster import WeirCluster
-        from weir.spark.sql.waiting import unread
+        from weir.spark.spark_session import session
+        from weir.spark.sql.stream_query import unread
+        from weir.spark.tables.names import WeirCluster
     except ImportError as missing:
         raise SparkSetupError(f"the function runs on Spark, and {missing.name} is not installed") from None
     place, cluster = Place.find(access, kafka), WeirCluster.find(access, kafka)
@@ -154,7 +153,7 @@ def _follow(query: Any, counts: Counts, stopped: list[int]) -> None:
     if stopped:
         query.stop()
         return
-    from weir.spark.sql.progress import told
+    from weir.spark.sql.stream_query import told
 
     failure = query.exception()
     raise FunctionError(f"the query has ended: {'without a word' if failure is None else told(failure)}")

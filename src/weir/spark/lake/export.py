@@ -4,21 +4,34 @@ Where an export begins is what the table says. Files have names of their own, an
 which says that it follows the snapshot that was read; so what dies anywhere, or comes second, adds nothing, and
 the next export begins at the same offset. Behind the commit is only what can be told again: how far the topic may
 be trimmed.
+
+One range of offsets written as Parquet files, a file for each day in it: what a task of Spark does.
+
+Ranges written by Spark's tasks, or by this process.
 """
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
+from datetime import UTC, datetime, timedelta
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
 
+import numpy as np
+import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyspark import TaskContext
+from pyspark.accumulators import Accumulator
+from pyspark.sql import SparkSession
 
 from weir.client.kafka.cluster import Cluster, Partition
-from weir.client.kafka.offsets import ends, starts
-from weir.client.registry import kafka_name, schemas_by
+from weir.client.kafka.fetch import ends, starts
+from weir.client.schemas import kafka_name, schemas_by
 from weir.model.errors import (
     ConfigError,
     DataLostError,
@@ -28,18 +41,153 @@ from weir.model.errors import (
     TopicNotFoundError,
 )
 from weir.model.topics import TopicName
-from weir.spark.lake.columns import storable, topic_schema
-from weir.spark.lake.definitions import Definition
-from weir.spark.lake.failures import in_a_line
-from weir.spark.lake.holding import hold_one, keep
-from weir.spark.lake.stores import store_options
-from weir.spark.lake.tables import LOST, MERGED, OFFSETS, RANGES, LakeTable, open_table, summary_of
-from weir.spark.lake.writing import WriteJob, Written
-from weir.spark.source.options import SourceOptions, Wanted, parse
-from weir.spark.source.ranges import Range, limited, split
-from weir.spark.source.reading import check_same_topic
-from weir.spark.sql.cluster import WeirCluster
+from weir.spark.lake.catalog import Definition, in_a_line, store_options, suit_store
+from weir.spark.lake.parquet import CORRUPT, RowsWriter, conform, data_file, storable, topic_schema
+from weir.spark.lake.table import LOST, MERGED, OFFSETS, RANGES, LakeTable, open_table, summary_of
+from weir.spark.lake.topics import hold_one, keep
+from weir.spark.options import Registry, SourceOptions, Wanted, parse
+from weir.spark.source.planning import Losses, Range, limited, split
+from weir.spark.source.reading import check_same_topic, read_range
+from weir.spark.tables.names import WeirCluster
 from weir.spark.values.typed import ValueSchema, value_schema
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table.metadata import TableMetadata
+
+
+_US_PER_DAY = 86_400_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Days that are written at the same time: producers may give any time, and each open file has a buffer.
+_OPEN_FILES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJob:
+    """What all tasks of one export need to know; travels there."""
+
+    #: Names the files: those of an export that came to nothing are nobody's, whatever it was doing when it died.
+    export: str
+    options: SourceOptions
+    values: ValueSchema | None
+    metadata: "TableMetadata"
+    store: Mapping[str, str]
+    #: Of the topic that the table is of; a task fails if another topic has its name by now.
+    topic_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What one range has become. `lost`: offsets that had been trimmed."""
+
+    range: Range
+    rows: int
+    lost: int
+    files: "tuple[DataFile, ...]" = ()
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.file_size_in_bytes for file in self.files)
+
+
+def write_range(job: WriteJob, wanted: Range, reached: Callable[[str], None] = lambda step: None) -> Written:
+    """Files of the range's rows, in the order of their offsets; they are in no table yet. `reached` is told
+    `writing` with a file begun, and `closed` with all of them whole."""
+    losses = Losses(fail=False)
+    values = None if job.values is None else {wanted.partition.topic: job.values}
+    options = job.options if values is None else _with_corrupt(job.options)
+    suit_store(job.store)
+    io = load_file_io(dict(job.store), job.metadata.location)
+    writer = _Days(job, wanted, io, schema_to_pyarrow(job.metadata.schema()))
+    try:
+        for batch in read_range(options, wanted, values, losses, protocol=True, topic_id=job.topic_id):
+            writer.add(batch)
+            reached("writing")
+        files = writer.close()
+        reached("closed")
+    except BaseException:
+        writer.abandon()
+        raise
+    return Written(wanted, writer.rows, losses.count, files)
+
+
+def _with_corrupt(options: SourceOptions) -> SourceOptions:
+    from dataclasses import replace
+
+    return replace(options, registry=Registry("", permissive=True, corrupt=CORRUPT), raw=True)
+
+
+class _Days:
+    """The files of one range."""
+
+    def __init__(self, job: WriteJob, wanted: Range, io: FileIO, schema: Any) -> None:
+        self.rows = 0
+        self._job = job
+        self._range = wanted
+        self._io = io
+        self._schema = schema
+        self._open: dict[int, RowsWriter] = {}
+        self._paths: list[str] = []
+        context = TaskContext.get()
+        self._attempt = 0 if context is None else context.taskAttemptId()
+
+    def add(self, batch: Any) -> None:
+        self.rows += batch.num_rows
+        found = conform(batch, self._schema)
+        for day, part in _by_day(found):
+            self._file(day).add(part)
+
+    def close(self) -> "tuple[DataFile, ...]":
+        while self._open:
+            self._open.pop(next(iter(self._open))).close()
+        return tuple(data_file(self._io, self._job.metadata, path) for path in self._paths)
+
+    def abandon(self) -> None:
+        """Nobody will add what was written; what cannot be deleted now is an orphan, and goes later."""
+        for one in self._open.values():
+            with suppress(Exception):
+                one.abandon()
+        for path in self._paths:
+            with suppress(Exception):
+                self._io.delete(path)
+
+    def _file(self, day: int) -> RowsWriter:
+        found = self._open.pop(day, None)
+        if found is None:
+            if len(self._open) >= _OPEN_FILES:
+                self._open.pop(next(iter(self._open))).close()
+            found = self._begin(day)
+        self._open[day] = found  # the one that was used last is closed last
+        return found
+
+    def _begin(self, day: int) -> RowsWriter:
+        job, wanted = self._job, self._range
+        name = f"{wanted.partition.index:05d}-{wanted.start:019d}-{wanted.end:019d}"
+        name += f"-{job.export}-{self._attempt}-{len(self._paths)}.parquet"
+        path = f"{job.metadata.location}/data/day={_shown(day)}/{name}"
+        found = RowsWriter(self._io, path, self._schema)
+        self._paths.append(path)
+        return found
+
+
+def _by_day(batch: Any) -> Iterator[tuple[int, Any]]:
+    times = np.asarray(batch.column("timestamp").cast(pa.int64()))
+    days = times // _US_PER_DAY
+    if not len(days):
+        return
+    if days[0] == days[-1] and (days == days[0]).all():
+        yield int(days[0]), batch
+        return
+    for day in np.unique(days).tolist():
+        yield day, batch.take(pa.array(np.flatnonzero(days == day)))
+
+
+def _shown(day: int) -> str:
+    try:
+        return (_EPOCH + timedelta(days=day)).date().isoformat()
+    except OverflowError:
+        return str(day)
+
 
 #: Offsets that one commit adds at the most, and that one task reads.
 COMMIT_OFFSETS, TASK_OFFSETS = 8_000_000, 1_000_000
@@ -256,3 +404,80 @@ def standing_of(ends: Mapping[int, int], table: LakeTable | None) -> list[Standi
 
 def _by_index(found: Mapping[Partition, int]) -> dict[int, int]:
     return {partition.index: offset for partition, offset in found.items()}
+
+
+_LOOK_S = 0.25
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class SparkJobs:
+    """One task for each range, wherever the session's tasks run. `reached` travels there, and is told which step
+    the first attempt of each has done; tests end the process there."""
+
+    def __init__(self, spark: SparkSession, *, reached: Callable[[str], None] = lambda step: None) -> None:
+        self._spark = spark
+        self._reached = reached
+
+    def run(self, job: WriteJob, ranges: Sequence[Range], done: Callable[[int], None]) -> Sequence[Written]:
+        context = self._spark.sparkContext
+        counted, shared, reached = context.accumulator(0), context.broadcast(job), self._reached
+
+        def write(wanted: Range) -> Written:
+            attempt = TaskContext.get()
+            is_first = attempt is not None and attempt.attemptNumber() == 0
+            found = write_range(shared.value, wanted, reached if is_first else lambda step: None)
+            counted.add(wanted.size)
+            return found
+
+        watch = _Watch(counted, done)
+        watch.start()
+        try:
+            context.setJobDescription(f"lake: {ranges[0].partition.topic}")
+            return context.parallelize(list(ranges), len(ranges)).map(write).collect()
+        finally:
+            watch.close()
+            shared.destroy()
+
+    def map(self, work: Callable[[A], B], items: Sequence[A]) -> list[B]:
+        return self._spark.sparkContext.parallelize(list(items), len(items)).map(work).collect()
+
+
+class _Watch(Thread):
+    """Tells how much is written while the driver waits."""
+
+    def __init__(self, counted: "Accumulator[int]", done: Callable[[int], None]) -> None:
+        super().__init__(name="lake-progress", daemon=True)
+        self._counted = counted
+        self._done = done
+        self._ended = Event()
+        self._told = 0
+
+    def run(self) -> None:
+        while not self._ended.wait(_LOOK_S):
+            self._look()
+
+    def close(self) -> None:
+        self._ended.set()
+        self.join()
+        self._look()
+
+    def _look(self) -> None:
+        now = self._counted.value
+        if now > self._told:
+            self._done(now - self._told)
+            self._told = now
+
+
+class LocalJobs:
+    """In this process, one range after the other: for little."""
+
+    def run(self, job: WriteJob, ranges: Sequence[Range], done: Callable[[int], None]) -> Sequence[Written]:
+        found = []
+        for wanted in ranges:
+            found.append(write_range(job, wanted))
+            done(wanted.size)
+        return found
+
+    def map(self, work: Callable[[A], B], items: Sequence[A]) -> list[B]:
+        return [work(one) for one in items]

@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from weir.client.kafka.admin import admin_url
-from weir.client.kafka.cluster import Cluster
-from weir.client.registry import topic_of
+from weir.client.kafka.cluster import Cluster, admin_url
+from weir.client.schemas import topic_of
 from weir.model.errors import ConfigError, LakeError, NetworkError, NotAuthenticatedError, NotAuthorisedError
-from weir.spark.lake.definitions import namespace_lake
-from weir.spark.source.columns import RAW_KEY, RAW_VALUE
-from weir.spark.source.options import SourceOptions
-from weir.spark.source.ranges import Range
-from weir.spark.source.schemas import access_by
+from weir.spark.columns import RAW_KEY, RAW_VALUE
+from weir.spark.lake.catalog import namespace_lake
+from weir.spark.options import SourceOptions
+from weir.spark.source.planning import Range
+from weir.spark.source.reading import access_by
 from weir.spark.values.typed import ValueSchema
 
 if TYPE_CHECKING:
-    from weir.spark.lake.ordered import Source
+    from weir.spark.lake.parquet import Source
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +67,7 @@ class TopicHistory:
     ) -> Iterator[Any]:
         from pyiceberg.table import StaticTable
 
-        from weir.spark.lake.stores import suit_store
+        from weir.spark.lake.catalog import suit_store
 
         suit_store(self.store)
         table = StaticTable.from_metadata(self.metadata, dict(self.store))
@@ -82,10 +81,8 @@ def _files(table: Any, wanted: Range) -> Iterator[Any]:
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    from weir.spark.lake.columns import conform
-    from weir.spark.lake.files import batches_of
-    from weir.spark.lake.ordered import in_order
-    from weir.spark.lake.rewriting import named, same_names
+    from weir.spark.lake.parquet import batches_of, conform, in_order
+    from weir.spark.lake.upkeep import named, same_names
 
     now, index = schema_to_pyarrow(table.schema()), wanted.partition.index
     scan = table.scan(row_filter=f"partition = {index} and offset >= {wanted.start} and offset < {wanted.end}")
@@ -113,8 +110,8 @@ def _conformed(found: Any, wanted: Range, options: SourceOptions, values: Mappin
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_type
 
-    from weir.spark.lake.columns import conform
-    from weir.spark.source.decode import SCHEMA, SCHEMA_WITH_HEADERS
+    from weir.spark.lake.parquet import conform
+    from weir.spark.records.decoder import SCHEMA, SCHEMA_WITH_HEADERS
 
     schema = SCHEMA_WITH_HEADERS if options.headers else SCHEMA
     typed = (values or {}).get(wanted.partition.topic)
@@ -213,8 +210,8 @@ def find_topic_history(options: SourceOptions, topic: str) -> TopicHistory | Non
 
 
 def _snapshot(options: SourceOptions, topic: str, definition: Any) -> TopicHistory | None:
-    from weir.spark.lake.stores import store_options
-    from weir.spark.lake.tables import find_table, is_own
+    from weir.spark.lake.catalog import store_options
+    from weir.spark.lake.table import find_table, is_own
 
     found = find_table(topic_of(topic), definition)
     if found is None or not is_own(found, definition) or found.table.current_snapshot() is None:

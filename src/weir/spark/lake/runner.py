@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pyiceberg.exceptions import CommitFailedException
 
 from weir.client.kafka.cluster import Cluster, Described
-from weir.client.kafka.refusals import RETRIABLE
-from weir.client.registry import kafka_name
+from weir.client.kafka.connection import RETRIABLE
+from weir.client.schemas import kafka_name
 from weir.model.errors import (
     LakeConflictError,
     LakeError,
@@ -21,15 +21,23 @@ from weir.model.errors import (
     WeirError,
 )
 from weir.model.topics import TopicName
-from weir.spark.lake.definitions import Definition, whole_lake
+from weir.spark.lake.catalog import Definition, in_a_line, whole_lake
 from weir.spark.lake.export import Exported, Exporter, Standing, Told, standing_of
-from weir.spark.lake.failures import in_a_line
-from weir.spark.lake.holding import hold, hold_all, let_go, let_go_internal
-from weir.spark.lake.looking import LakeTopic, TopicEnds, lake_topics, look, look_at
-from weir.spark.lake.tables import LakeTable, drop_table, find_table, is_own
+from weir.spark.lake.table import LakeTable, drop_table, find_table, is_own
+from weir.spark.lake.topics import (
+    LakeTopic,
+    TopicEnds,
+    hold,
+    hold_all,
+    lake_topics,
+    let_go,
+    let_go_internal,
+    look,
+    look_at,
+)
 from weir.spark.lake.upkeep import Kept, Limits, Tasks, Upkeep, drop_deleted
-from weir.spark.source.options import connection
-from weir.spark.sql.cluster import WeirCluster
+from weir.spark.options import connection
+from weir.spark.tables.names import WeirCluster
 
 log = logging.getLogger(__name__)
 

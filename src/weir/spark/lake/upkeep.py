@@ -2,40 +2,280 @@
 
 Each is a commit of its own that changes nothing else, and can be done again; an export that comes between makes it
 fail, and the next time does it.
+
+Files of a table replaced by others with the same rows, or with fewer: what tasks do, and their commit.
+
+Keys that are to be gone from a table: found by the tombstones of a compacted topic, looked for in its files.
+
+All of it works on columns: a table has many more rows than there are tombstones.
 """
 
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from uuid import uuid4
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileType
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import load_file_io
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-from weir.client.kafka.admin import topic_config
-from weir.client.kafka.cluster import Cluster
-from weir.client.registry import kafka_name
-from weir.model.errors import TopicNotFoundError
+from weir.client.kafka.cluster import Cluster, topic_config
+from weir.client.schemas import kafka_name
+from weir.model.errors import LakeConflictError, TopicNotFoundError
 from weir.model.topics import TopicName
-from weir.spark.lake.definitions import Definition, NamespaceLake
-from weir.spark.lake.erasing import Erased, ErasedKeys, may_have_tombstones
-from weir.spark.lake.rewriting import (
-    Rewrite,
-    RewriteJob,
-    Rewritten,
-    find_tombstones,
-    replace_files,
-    rewrite,
-    same_names,
-)
-from weir.spark.lake.stores import folder_in, store_options
-from weir.spark.lake.tables import LakeTable, drop_table, find_table, is_own, tables_in
+from weir.spark.columns import RAW_KEY, RAW_VALUE
+from weir.spark.lake.catalog import Definition, NamespaceLake, folder_in, store_options, suit_store
+from weir.spark.lake.parquet import RowsWriter, batches_of, conform, data_file
+from weir.spark.lake.table import LakeTable, drop_table, find_table, is_own, summary_of, tables_in
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.metadata import TableMetadata
+
+
+_FOUND = pa.schema([("key", pa.binary()), ("offset", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedKeys:
+    """Keys of one partition, each once, and for each the offset of its last tombstone: what is older is to go.
+    Travels to tasks."""
+
+    keys: Any
+    offsets: Any
+
+    @classmethod
+    def of(cls, tombstones: Iterable[Any]) -> "ErasedKeys":
+        """Of what `tombstones_in` found in files of one partition."""
+        rows = pa.concat_tables([_FOUND.empty_table(), *tombstones])
+        last = rows.group_by("key").aggregate([("offset", "max")]).combine_chunks()
+        offsets = last["offset_max"].to_numpy()
+        return cls(last["key"].combine_chunks(), offsets)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def hits(self, batch: Any) -> Any:
+        """Which rows of a batch are to be gone, as an array of truth; None if none is."""
+        keys = sent_keys(batch)
+        if keys is None or not len(self):
+            return None
+        at = pc.fill_null(pc.index_in(keys, value_set=self.keys.cast(keys.type)), -1).to_numpy(
+            zero_copy_only=False
+        )
+        if not (at >= 0).any():
+            return None
+        found = (at >= 0) & (batch.column("offset").to_numpy(zero_copy_only=False) < self.offsets[at])
+        return found if found.any() else None
+
+    def left(self, batch: Any) -> Any:
+        """The rows of a batch that stay."""
+        gone = self.hits(batch)
+        return batch if gone is None else batch.filter(pa.array(~gone))
+
+    def may_be_in(self, file: "DataFile", schema: "Schema") -> bool:
+        """By the file's own word of its least and greatest key and offset."""
+        number = _id(schema, RAW_KEY) or _id(schema, "key")
+        offset = schema.find_field("offset").field_id
+        low, high = file.lower_bounds or {}, file.upper_bounds or {}
+        if offset in low and int.from_bytes(low[offset], "little", signed=True) >= int(self.offsets.max()):
+            return False
+        if number not in low or number not in high or not pa.types.is_binary(self.keys.type):
+            return True
+        # Bounds are cut: the upper one is made larger then, the lower one is a beginning.
+        within = pc.and_(
+            pc.greater_equal(self.keys, pa.scalar(low[number], pa.binary())),
+            pc.less_equal(self.keys, pa.scalar(high[number], pa.binary())),
+        )
+        return bool(pc.any(within).as_py())
+
+
+def may_have_tombstones(file: "DataFile", schema: "Schema") -> bool:
+    """By the file's own count of values that are null; where it has none, they must be looked for."""
+    nulls = file.null_value_counts or {}
+    number = _id(schema, RAW_VALUE) or _id(schema, "value")
+    return nulls.get(number or 0, 1) > 0
+
+
+def tombstones_in(source: Any) -> Any:
+    """Keys and offsets of the messages without a value in a file; not of those whose value does not fit."""
+    whole = pq.ParquetFile(source)
+    there = whole.schema_arrow.names
+    wanted = [name for name in ("key", RAW_KEY, "value", RAW_VALUE, "offset", "corrupt") if name in there]
+    if RAW_VALUE in there:
+        wanted.remove("value")
+    if RAW_KEY in there:
+        wanted.remove("key")
+    found = [tombstones(batch) for batch in batches_of(source, wanted)]
+    return pa.concat_tables([_FOUND.empty_table(), *found])
+
+
+def tombstones(rows: Any) -> Any:
+    """The same of a batch."""
+    keys = sent_keys(rows)
+    if keys is None:
+        return _FOUND.empty_table()
+    gone = rows.column(RAW_VALUE if RAW_VALUE in rows.schema.names else "value").is_null()
+    if "corrupt" in rows.schema.names:
+        gone = pc.and_(gone, rows.column("corrupt").is_null())
+    gone = pc.and_(gone, pc.is_valid(keys))
+    found = [keys.filter(gone).cast(pa.binary()), rows.column("offset").filter(gone)]
+    return pa.table(found, schema=_FOUND)
+
+
+def has_any(source: Any, erased: ErasedKeys) -> bool:
+    """Whether a file has rows that are to be gone; only its keys are read."""
+    there = pq.read_schema(source).names
+    wanted = [RAW_KEY if RAW_KEY in there else "key", "offset"]
+    return any(erased.hits(batch) is not None for batch in batches_of(source, wanted))
+
+
+def sent_keys(rows: Any) -> Any:
+    """Keys as they were sent, of a batch; None if they are not known: typed ones have their bytes in a column of
+    their own, but for files of before tables had it."""
+    found = rows.column(RAW_KEY if RAW_KEY in rows.schema.names else "key")
+    return found if pa.types.is_binary(found.type) or pa.types.is_large_binary(found.type) else None
+
+
+def _id(schema: "Schema", name: str) -> int | None:
+    return next((field.field_id for field in schema.fields if field.name == name), None)
+
+
+#: By partition.
+Erased = Mapping[int, ErasedKeys]
+
+T = TypeVar("T")
+
+_FIELD_ID = b"PARQUET:field_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Files of one day and one partition, in the order of their offsets, that become one. Travels to a task."""
+
+    files: "tuple[DataFile, ...]"
+    #: Whose keys are to be gone from them.
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteJob:
+    """What all tasks need to know."""
+
+    metadata: "TableMetadata"
+    store: Mapping[str, str]
+    erased: Erased = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """`new`: what takes the place of the old files; nothing if no row is left."""
+
+    old: "tuple[DataFile, ...]"
+    new: "tuple[DataFile, ...]"
+
+
+def rewrite(job: RewriteJob, wanted: Rewrite) -> Rewritten:
+    """The files without rows that are to be gone; untouched (and so neither old nor new) if they have none."""
+    suit_store(job.store)
+    io = load_file_io(dict(job.store), job.metadata.location)
+    erased = None if wanted.partition is None else job.erased[wanted.partition]
+    if erased is not None and not any(_with(io, file, lambda it: has_any(it, erased)) for file in wanted.files):
+        return Rewritten((), ())
+    schema = schema_to_pyarrow(job.metadata.schema())
+    folder = wanted.files[0].file_path.rpartition("/")[0]
+    writer = RowsWriter(io, f"{folder}/rewritten-{uuid4().hex}.parquet", schema)
+    for file in wanted.files:
+        with io.new_input(file.file_path).open() as source:
+            for batch in batches_of(source):
+                kept = named(batch, schema)
+                writer.add(conform(kept if erased is None else erased.left(kept), schema))
+    writer.close()
+    if not writer.rows:
+        io.delete(writer.path)
+        return Rewritten(wanted.files, ())
+    return Rewritten(wanted.files, (data_file(io, job.metadata, writer.path),))
+
+
+def find_tombstones(job: RewriteJob, file: "DataFile") -> Any:
+    """Keys and offsets of messages without a value."""
+    suit_store(job.store)
+    return _with(load_file_io(dict(job.store), job.metadata.location), file, tombstones_in)
+
+
+def _with(io: Any, file: "DataFile", work: Callable[[Any], T]) -> T:
+    with io.new_input(file.file_path).open() as source:
+        return work(source)
+
+
+def same_names(file_schema: Any, schema: Any) -> bool:
+    """Whether a file's fields below the columns are those of the table, so that it can be read by names."""
+    known = _ids(schema)
+    return all(known.get(number, name) == name for number, name in _ids(file_schema, below=True).items())
+
+
+def _ids(schema: Any, *, below: bool = False) -> dict[bytes, str]:
+    found: dict[bytes, str] = {}
+
+    def look(field: Any, *, top: bool) -> None:
+        number = (field.metadata or {}).get(_FIELD_ID)
+        if number is not None and not (below and top):
+            found[number] = field.name
+        if pa.types.is_struct(field.type):
+            for one in field.type:
+                look(one, top=False)
+
+    for column in schema:
+        look(column, top=True)
+    return found
+
+
+def named(batch: Any, schema: Any) -> Any:
+    """A table or batch with the names that columns have now: they are known by their ids."""
+    now = {field.metadata[_FIELD_ID]: field.name for field in schema}
+    names = [now.get((field.metadata or {}).get(_FIELD_ID, b""), field.name) for field in batch.schema]
+    return batch.rename_columns(names)
+
+
+def replace_files(
+    found: LakeTable,
+    old: "Sequence[DataFile]",
+    new: "Sequence[DataFile]",
+    properties: Mapping[str, str] | None = None,
+    reached: Callable[[str], None] = lambda step: None,
+) -> None:
+    """One commit; LakeConflictError if another came before it, and then nothing is changed."""
+    table = found.table
+    table.metadata.properties["commit.retry.num-retries"] = "0"
+    said = summary_of(found.offsets(), found.lost())
+    try:
+        with table.transaction() as transaction:
+            if properties:
+                transaction.set_properties(dict(properties))
+            with transaction.update_snapshot(snapshot_properties=said).overwrite() as overwrite:
+                overwrite.delete_by_predicate(AlwaysTrue())  # of all manifests, the files that are named now
+                for file in old:
+                    overwrite.delete_data_file(file)
+                for file in new:
+                    overwrite.append_data_file(file)
+            reached("staged")
+    except CommitFailedException as late:
+        for file in new:
+            with suppress(Exception):
+                table.io.delete(file.file_path)
+        raise LakeConflictError(f"the table of {found.topic} was changed by another process") from late
+
 
 log = logging.getLogger(__name__)
 A = TypeVar("A")

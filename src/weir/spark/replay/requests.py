@@ -5,17 +5,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weir.client.admin import topic_path
-from weir.client.blocking import ask_v2
-from weir.client.kafka import positions
+from weir.client.admin import ask_v2, topic_path
+from weir.client.kafka import groups as positions
 from weir.client.kafka.cluster import Cluster
-from weir.client.registry import kafka_name, topic_of
 from weir.client.replays import begin_replay
+from weir.client.schemas import kafka_name, topic_of
+from weir.model.definitions import Replay, ReplayState, is_selection
 from weir.model.errors import ConfigError, ReplayStateError, TopicNotFoundError, WeirError
-from weir.model.replays import Replay, ReplayState, is_selection
 from weir.model.topics import TopicName
-from weir.spark.source.options import connection
-from weir.spark.sql.cluster import WeirCluster
+from weir.spark.options import connection
+from weir.spark.tables.names import WeirCluster
 
 _SUBSCRIPTION, _TOPIC = "subscription:", "topic:"
 #: Messages in one batch, unless the rate asks for smaller steps; and how many steps a second has then.

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from weir.model.errors import ConfigError, SparkSetupError, SqlError, WireError
-from weir.spark.serving import messages as m
-from weir.spark.serving.folder import runtime_folder, socket_path
+from weir.spark.serving import protocol as m
+from weir.spark.serving.protocol import runtime_folder, socket_path
 
 #: A server listens before it starts Spark, but loads much before it listens.
 _START_PATIENCE_S = 120.0

@@ -19,8 +19,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from weir.model.errors import SparkSetupError, WeirError, WireError
-from weir.spark.serving import messages as m
-from weir.spark.serving.folder import fingerprint, weir_version
+from weir.spark.serving import protocol as m
+from weir.spark.serving.protocol import fingerprint, weir_version
 from weir.spark.serving.session import SqlSession, failed
 
 if TYPE_CHECKING:
@@ -373,7 +373,7 @@ def peer_of(connection: socket.socket) -> int:
 
 def main(path: str, master: str, idle_s: float, warehouse: str, log_file: str) -> None:
     """The process: `python -m weir.spark.serving.server`."""
-    from weir.spark.sessions import session
+    from weir.spark.spark_session import session
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):

@@ -1,4 +1,7 @@
-"""One range of offsets, read as Arrow: what a task of Spark does."""
+"""One range of offsets, read as Arrow: what a task of Spark does.
+
+The schemas of the topics that a query reads, asked of the registry on the driver.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,20 +10,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weir.client.admin import Access
 from weir.client.kafka.cluster import Cluster
-from weir.client.kafka.fetching import Fetched, Fetcher
-from weir.client.kafka.offsets import starts
+from weir.client.kafka.fetch import Fetched, Fetcher, starts
+from weir.client.kafka.settings import KafkaSettings, TlsFiles
+from weir.client.schemas import schemas_by, topic_of
 from weir.model.errors import ConfigError, DataLostError, OffsetTrimmedError, TopicNotFoundError, WireError
-from weir.spark.source.columns import RAW_KEY, RAW_VALUE
-from weir.spark.source.decode import BatchTable, Decoder, all_of, committed_of
-from weir.spark.source.options import SourceOptions
-from weir.spark.source.planning import Losses
-from weir.spark.source.ranges import Range
-from weir.spark.values.typed import ValueSchema
+from weir.spark.columns import RAW_KEY, RAW_VALUE
+from weir.spark.options import SourceOptions
+from weir.spark.records.decoder import BatchTable, Decoder, all_of, committed_of
+from weir.spark.source.planning import Losses, Range, partitions_of
+from weir.spark.values.typed import ValueSchema, value_schema
 from weir.spark.workers import borrowed, settle
 
 if TYPE_CHECKING:
     from weir.spark.lake.history import TopicHistory
+
 
 #: The first answer is small, since the range may be; it says how large the messages are.
 _FIRST_BYTES = 1024 * 1024
@@ -177,3 +182,33 @@ def _bytes_for(offsets: int, got: int, size: int, most: int) -> int:
     if got <= 0:
         return min(_FIRST_BYTES, most)
     return max(_LEAST_BYTES, min(most, offsets * size * 5 // (got * 4)))
+
+
+def access_by(url: str, kafka: KafkaSettings, patience_s: float = 60.0) -> Access:
+    """The admin REST, by what a query comes in with to the brokers."""
+    token = None if kafka.login is None else kafka.login.password
+    tls = kafka.tls or TlsFiles()
+    return Access(url, token, tls.ca, patience_s, tls.certificate, tls.key)
+
+
+def value_schemas(options: SourceOptions) -> dict[str, ValueSchema]:
+    """By topic; empty if the values stay bytes. ConfigError if the topics' values differ in type."""
+    registry = options.registry
+    if registry is None:
+        return {}
+    with Cluster(options.kafka) as cluster:
+        topics = sorted({partition.topic for partition in partitions_of(cluster, options)})
+    access = access_by(registry.url, options.kafka)
+    found = {}
+    for topic in topics:
+        versions = schemas_by(access, topic_of(registry.topic or topic))
+        found[topic] = value_schema(topic, list(versions), permissive=registry.permissive)
+    for topic in topics[1:]:
+        if (found[topic].type, found[topic].key_type) != (found[topics[0]].type, found[topics[0]].key_type):
+            raise ConfigError(
+                f"the values of {topics[0]} and {topic}, or their keys, differ in type",
+                hint="read them one by one, and unite them",
+            )
+    if not found:
+        raise ConfigError("no topic has values to be typed", hint="name topics that exist")
+    return found

@@ -17,12 +17,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from weir.client.kafka.cluster import Cluster, Partition
-from weir.client.kafka.offsets import bounds, starts
-from weir.spark.source.keeping import Keeper, Teller
-from weir.spark.source.option_values import from_json, ids_of, recreated, to_json
-from weir.spark.source.options import EARLIEST, SourceOptions
-from weir.spark.source.planning import Losses, Offsets, partitions_of, start_offsets
-from weir.spark.source.ranges import Range, limited, split
+from weir.client.kafka.fetch import bounds, starts
+from weir.spark.options import EARLIEST, SourceOptions, from_json, ids_of, recreated, to_json
+from weir.spark.source.planning import Losses, Offsets, Range, limited, partitions_of, split, start_offsets
+from weir.spark.source.query_subscription import Keeper, Teller
 
 if TYPE_CHECKING:
     from weir.spark.lake.history import TopicHistory

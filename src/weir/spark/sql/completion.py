@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from sqlglot import Token, TokenType
 
 from weir.model.errors import SqlError
-from weir.spark.sql.queries import tokenize
+from weir.spark.tables.query import tokenize
 
 _WORDS = """
     SELECT|SELECT STREAM|DISTINCT ON|FROM|WHERE|GROUP BY|HAVING|ORDER BY|LIMIT|DISTINCT|UNION ALL|WITH|JOIN|LEFT

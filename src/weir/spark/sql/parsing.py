@@ -1,16 +1,179 @@
-"""Texts become statements: Weir's own by their first words, and everything else as Spark has it."""
+"""Texts become statements: Weir's own by their first words, and everything else as Spark has it.
 
-from collections.abc import Callable, Iterator, Sequence
+What `WITH (...)` of a stream takes.
+
+REPLAY topic [FROM t] [TO t] [WHERE condition] INTO [SUBSCRIPTION|TOPIC] name [RATE n] [DRY RUN].
+"""
+
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
+from msgspec import DecodeError, json
 from sqlglot import Token, TokenType
 
+from weir.model.definitions import Replay
 from weir.model.errors import SqlError
 from weir.spark.sql import statements as s
-from weir.spark.sql.queries import Query, find_query, moved, tokenize
-from weir.spark.sql.replay_parsing import count_replay, replay_messages, select_replay
-from weir.spark.sql.stream_options import read_options
-from weir.spark.sql.tokens import Tokens
+from weir.spark.tables.names import topic_named
+from weir.spark.tables.query import DEADLETTER, FAILFAST, MODES, Query, Tokens, find_query, moved, tokenize
+
+_SUBSCRIPTION = "subscription:"
+#: Words in quotes are no words of the statement.
+_QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
+
+
+def replay_messages(at: Tokens, sql: str) -> s.Statement:
+    name = at.name("the topic")
+    since = until = None
+    if at.words("FROM"):
+        since = _moment(at)
+    if at.words("TO"):
+        until = _moment(at)
+    where = _condition(at, sql) if at.words("WHERE") else ""
+    at.expect("INTO")
+    kind = _SUBSCRIPTION if at.words("SUBSCRIPTION") else "topic:" if at.words("TOPIC") else ""
+    parts = at.name("a subscription, or a topic")
+    into = parts[0] if len(parts) == 1 else ".".join(parts) if kind == _SUBSCRIPTION else _topic(parts)
+    rate = 0
+    if at.words("RATE"):
+        text = at.take("messages per second").text
+        if not text.isdigit() or not int(text):
+            raise at.wrong(f"RATE is {text!r}", hint="write messages per second")
+        rate = int(text)
+    dry_run = at.words("DRY", "RUN")
+    at.end()
+    return s.ReplayMessages(name, f"{kind}{into}", where, since, until, rate, dry_run)
+
+
+def _moment(at: Tokens) -> str:
+    found = at.take("a moment")
+    if found.token_type not in (TokenType.STRING, TokenType.NUMBER):
+        raise SqlError(
+            f"a moment is a text, and {found.text} is none", hint="write '2026-11-16T08:00:00Z' or '-2h'"
+        )
+    return found.text
+
+
+def _topic(parts: tuple[str, ...]) -> str:
+    """As the command is told."""
+    return str(topic_named(parts)).partition("://")[2]
+
+
+def _condition(at: Tokens, sql: str) -> str:
+    """All before the INTO that stands in no parentheses."""
+    depth, tokens = 0, []
+    while not at.done:
+        token = at.rest[0]
+        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+        if not depth and token.text.upper() == "INTO" and token.token_type not in _QUOTED:
+            break
+        tokens.append(at.take("a condition"))
+    if not tokens:
+        raise at.wrong("the condition is missing")
+    return sql[tokens[0].start : tokens[-1].end + 1]
+
+
+def count_replay(at: Tokens, sql: str) -> s.Statement:
+    """What is asked for is no text among others here: nothing in a condition can end it."""
+    found = at.take("what is asked for").text
+    at.end()
+    try:
+        return s.CountReplay(json.decode(b64decode(found), type=Replay))
+    except (ValueError, DecodeError):
+        raise at.wrong("this is not what the command `weir replay --dry-run` asks") from None
+
+
+def select_replay(at: Tokens, sql: str) -> s.Statement:
+    found = at.take("the id of a replay").text
+    at.end()
+    return s.SelectReplay(found)
+
+
+#: By their names in small letters.
+OPTIONS = {
+    name.lower(): name
+    for name in (
+        *("mode", "outputMode", "start", "trigger", "maxOffsetsPerTrigger", "partitions", "failOnDataLoss"),
+        "dead_letter_topic",
+    )
+} | {"deadlettertopic": "dead_letter_topic"}
+_OUTPUTS = ("append", "update", "complete")
+_STARTS = ("earliest", "latest")
+
+
+def read_options(at: Tokens) -> dict[str, str]:
+    """From the parenthesis on. SqlError says which one is wrong, and what to write."""
+    found: dict[str, str] = {}
+    if not at.symbol(TokenType.L_PAREN):
+        raise at.wrong("( is missing", hint="write WITH (mode = 'update', ...)")
+    while True:
+        name = _name(at.take("an option").text)
+        if not at.symbol(TokenType.EQ):
+            raise at.wrong("= is missing", hint=f"write {name} = '...'")
+        found[name] = at.take(f"the value of {name}").text
+        if at.symbol(TokenType.R_PAREN):
+            break
+        if not at.symbol(TokenType.COMMA):
+            raise at.wrong("a comma or ) is missing")
+    _check_modes(found)
+    _check_word(found, "start", _STARTS)
+    _check_word(found, "failOnDataLoss", ("true", "false"))
+    for name in ("maxOffsetsPerTrigger", "partitions"):
+        if name in found and not (found[name].isdigit() and int(found[name])):
+            raise SqlError(f"{name} is {found[name]!r}", hint="write a number, 1 or more")
+    return found
+
+
+def output_mode(options: Mapping[str, str]) -> str | None:
+    """How rows are written, if that was said: `mode` may say it, too, in small letters."""
+    mode = options.get("mode", "")
+    return options.get("outputMode") or (mode if mode in _OUTPUTS else None)
+
+
+def poison_mode(options: Mapping[str, str]) -> str:
+    """What becomes of messages whose values are not as their schema says."""
+    mode = options.get("mode", "")
+    if "dead_letter_topic" in options:
+        return DEADLETTER
+    return mode if mode in MODES else FAILFAST
+
+
+def _check_modes(found: dict[str, str]) -> None:
+    _check_word(found, "outputMode", _OUTPUTS)
+    if "mode" not in found:
+        return
+    mode = found["mode"]
+    if mode.lower() in _OUTPUTS:
+        found["mode"] = mode.lower()
+        if found.get("outputMode", found["mode"]) != found["mode"]:
+            raise SqlError(f"mode is {mode!r}, and outputMode {found['outputMode']!r}", hint="write one of them")
+    elif mode.upper() in MODES:
+        found["mode"] = mode.upper()
+        if "dead_letter_topic" in found and found["mode"] != DEADLETTER:
+            raise SqlError(f"dead_letter_topic goes with mode = 'DEADLETTER', not {mode!r}")
+    else:
+        words = ", ".join((*_OUTPUTS, *MODES))
+        raise SqlError(f"mode is {mode!r}", hint=f"write one of {words}")
+
+
+def _name(given: str) -> str:
+    name = OPTIONS.get(given.lower())
+    if name is None:
+        near = get_close_matches(given.lower(), OPTIONS, 1)
+        known = f"did you mean {OPTIONS[near[0]]}?" if near else f"there are {', '.join(OPTIONS.values())}"
+        raise SqlError(f"a stream has no option {given}", hint=known)
+    return name
+
+
+def _check_word(options: dict[str, str], name: str, words: tuple[str, ...]) -> None:
+    if name not in options:
+        return
+    options[name] = options[name].lower()
+    if options[name] not in words:
+        raise SqlError(f"{name} is {options[name]!r}", hint=f"write one of {', '.join(words)}")
+
 
 _QUERY = ("SELECT", "WITH", "FROM", "VALUES", "(")
 #: Of Spark's statements, those that may end with a query.

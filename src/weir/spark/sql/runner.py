@@ -14,8 +14,9 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from weir.client import streams as rest
-from weir.client.blocking import Access
+from weir.client.admin import Access
 from weir.client.streams import Defined
+from weir.model.definitions import SqlStream, StreamProgress, Wanted, table_name
 from weir.model.errors import (
     NetworkError,
     NotAuthorisedError,
@@ -23,13 +24,10 @@ from weir.model.errors import (
     TopicClosedError,
     WeirError,
 )
-from weir.model.sql_streams import SqlStream, StreamProgress, Wanted
-from weir.spark.jvm_state import GATEWAY_FAILURES, jvm_defect
-from weir.spark.sql.cluster import WeirCluster, table_name
-from weir.spark.sql.pipelines import RunningStream, clean_up, start
-from weir.spark.sql.progress import Meter, told
-from weir.spark.sql.tables import Tables
-from weir.spark.sql.waiting import last_batch, waiting
+from weir.spark.spark_session import GATEWAY_FAILURES, jvm_defect
+from weir.spark.sql.stream_query import Meter, RunningStream, clean_up, last_batch, start, told, waiting
+from weir.spark.tables.names import WeirCluster
+from weir.spark.tables.topic_tables import Tables
 
 log = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from weir.model.replays import Replay
-from weir.spark.sql.queries import Query
+from weir.model.definitions import Replay
+from weir.spark.tables.query import Query
 
 Name = tuple[str, ...]
 

@@ -16,18 +16,21 @@ import pyarrow.compute as pc
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
-from weir.client.registry import TopicSchema
+from weir.client.schemas import TopicSchema
 from weir.model.errors import ConfigError, WireError
-from weir.spark.source.kernels import Ints
+from weir.spark.records.kernels import Ints
+from weir.spark.values.avro import avro_decoder
 from weir.spark.values.avro_types import record_type
-from weir.spark.values.avro_values import avro_decoder
-from weir.spark.values.columns_of import Decode, Decoded, one_by_one
-from weir.spark.values.json_values import json_decoder
-from weir.spark.values.key_values import KIND as KEY_VALUE
-from weir.spark.values.key_values import split_inline, split_schema
-from weir.spark.values.plain_values import PLAIN, plain_decoder
-from weir.spark.values.proto_types import descriptor_of, message_type, native_definition, numbered_definition
-from weir.spark.values.proto_values import proto_decoder
+from weir.spark.values.columns import Decode, Decoded, one_by_one
+from weir.spark.values.plain import KIND as KEY_VALUE
+from weir.spark.values.plain import PLAIN, json_decoder, plain_decoder, split_inline, split_schema
+from weir.spark.values.protobuf import (
+    descriptor_of,
+    message_type,
+    native_definition,
+    numbered_definition,
+    proto_decoder,
+)
 from weir.wire.pulsar.translation import SCHEMA_VERSION
 
 KINDS = ("AVRO", "JSON", "PROTOBUF", "PROTOBUF_NATIVE", "STRING", "BYTES", *PLAIN, KEY_VALUE)

@@ -3,11 +3,13 @@
 They wait in ledgers of their own, by due time, and are appended to the stream when they are freed, as ordinary
 batches that name their held id. docs/reference/delayed-messages.md says why nothing is lost or released twice,
 whenever a broker dies.
+
+Listing what is held, by due moment, in bounded memory.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -20,22 +22,86 @@ from weir.model.errors import (
     StreamTerminatedError,
     WeirError,
 )
-from weir.model.held import FOREVER_MS, HeldCount, HeldItem
+from weir.model.messages import FOREVER_MS, HeldCount, HeldItem
 from weir.runtime.tasks import TaskScope
 from weir.stream.context import StreamContext
-from weir.stream.holding.appends import released_since
-from weir.stream.holding.context import HoldingContext
-from weir.stream.holding.ledger import LEDGER_KEYS, HeldLedger
-from weir.stream.holding.listing import list_held
-from weir.stream.holding.loader import Loader
-from weir.stream.holding.reads import HeldReads
-from weir.stream.holding.releaser import Releaser
-from weir.stream.holding.settings import HoldingSettings
-from weir.stream.holding.windows import UNDATED, due_of, place_of, window_of
+from weir.stream.holding.ledger import (
+    LEDGER_KEYS,
+    UNDATED,
+    DuePosition,
+    HeldLedger,
+    HoldingContext,
+    due_of,
+    place_of,
+    window_of,
+)
+from weir.stream.holding.loader import HeldReads, Loader
+from weir.stream.holding.releaser import Releaser, released_since
 from weir.stream.holding.writer import HoldingWriter
 from weir.stream.log import Stream
-from weir.stream.state import StateLog
-from weir.wire.held import decode_covered, decode_held, encode_covered, encode_held
+from weir.stream.settings import HoldingSettings
+from weir.stream.state_log import StateLog
+from weir.wire.delayed_batches import decode_covered, decode_held, encode_covered, encode_held
+from weir.wire.entry import Entry
+
+
+def groups(ledgers: list[HeldLedger]) -> list[list[HeldLedger]]:
+    """Ledgers in groups whose windows overlap, by time: everything in one is due before everything in the next."""
+    found: list[list[HeldLedger]] = []
+    end_ms = 0
+    for ledger in sorted(ledgers, key=lambda ledger: (ledger.window, ledger.serial)):
+        if found and ledger.window.first_ms < end_ms:
+            found[-1].append(ledger)
+        else:
+            found.append([ledger])
+        end_ms = max(end_ms, ledger.window.end_ms)
+    return found
+
+
+async def list_held(
+    ledgers: list[HeldLedger], reads: HeldReads, after: DuePosition, limit: int
+) -> AsyncGenerator[HeldItem, None]:
+    """What is held beyond a place, by due moment. A group with more than `limit` entries is read again for each
+    `limit` of them."""
+    for group in groups(ledgers):
+        while True:
+            page = await _page(group, reads, after, limit)
+            for place, item in page:
+                yield item
+                after = place
+            if len(page) < limit:
+                break
+
+
+async def _page(
+    group: list[HeldLedger], reads: HeldReads, after: DuePosition, limit: int
+) -> list[tuple[DuePosition, HeldItem]]:
+    """The first `limit` of the group beyond the place."""
+    found: list[tuple[DuePosition, HeldItem]] = []
+    for ledger in group:
+        try:
+            async with aclosing(reads.scan(ledger, 0, ledger.entries)) as chunks:
+                async for chunk in chunks:
+                    found += [(place, item) for place, item in _items(ledger, chunk) if place > after]
+                    if len(found) > 2 * limit:
+                        found = sorted(found, key=_by_place)[:limit]
+        except LedgerNotFoundError:
+            continue  # drained and dropped meanwhile
+    return sorted(found, key=_by_place)[:limit]
+
+
+def _items(ledger: HeldLedger, chunk: list[Entry]) -> Iterator[tuple[DuePosition, HeldItem]]:
+    """What is held of a chunk."""
+    for entry in chunk:
+        if entry.entry_id not in ledger.done:
+            due_ms, batch = decode_held(entry.payload)
+            item = HeldItem(HeldId(ledger.ledger_id, entry.entry_id), due_ms, batch.count, len(batch))
+            yield ledger.place(due_ms, entry.entry_id), item
+
+
+def _by_place(found: tuple[DuePosition, HeldItem]) -> DuePosition:
+    return found[0]
+
 
 __all__ = ["FOREVER_MS", "HeldCount", "HeldItem", "HoldingArea", "HoldingSettings"]
 

@@ -1,13 +1,128 @@
-"""One ledger of a holding area: what it holds, what of it is done, and how much of its index is in memory."""
+"""One ledger of a holding area: what it holds, what of it is done, and how much of its index is in memory.
+
+Windows of due time, and the order in which held entries come free. Plain functions and values.
+
+What the parts of one holding area share.
+
+The near future of a holding area, in memory: places in the order of their release, bounded in number.
+"""
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from pyroaring import BitMap64
 
+from weir.ledger.client import LedgerClient
 from weir.ledger.writer import LedgerWriter
-from weir.model.errors import WireError
+from weir.meta import keys
+from weir.meta.update import read
+from weir.model.errors import StreamFencedError, WireError
 from weir.model.ids import LedgerId
-from weir.stream.holding.windows import DuePosition, Window, moment, place_of
-from weir.stream.state import StateLog
-from weir.wire.held import HoldingRecord, decode_record, encode_record
+from weir.model.ledger import Quorum
+from weir.model.messages import FOREVER_MS
+from weir.runtime.interfaces import Clock
+from weir.runtime.tasks import TaskScope
+from weir.stream.chain import CHAIN
+from weir.stream.context import StreamContext
+from weir.stream.log import Stream
+from weir.stream.settings import HoldingSettings
+from weir.stream.state_log import StateLog
+from weir.wire.delayed_batches import HoldingRecord, decode_record, encode_record
+
+#: An entry's place in the order of release, as one number: due moment, then its ledger's serial (the order in
+#: which ledgers were begun), then its entry. A heap of plain ints is small and fast.
+DuePosition = int
+
+_ENTRY_BITS = 40
+_SERIAL_BITS = 24
+_MOMENT_SHIFT = _ENTRY_BITS + _SERIAL_BITS
+_ENTRY_MASK = (1 << _ENTRY_BITS) - 1
+_SERIAL_MASK = (1 << _SERIAL_BITS) - 1
+
+
+def place_of(due_ms: int, serial: int, entry: int) -> DuePosition:
+    return due_ms << _MOMENT_SHIFT | serial << _ENTRY_BITS | entry
+
+
+def moment(due_ms: int) -> DuePosition:
+    """Before every entry that is due then or later, after every one that is due before."""
+    return due_ms << _MOMENT_SHIFT
+
+
+def due_of(place: DuePosition) -> int:
+    return place >> _MOMENT_SHIFT
+
+
+def serial_of(place: DuePosition) -> int:
+    return place >> _ENTRY_BITS & _SERIAL_MASK
+
+
+def entry_of(place: DuePosition) -> int:
+    return place & _ENTRY_MASK
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Window:
+    """Moments from `first_ms` to before `end_ms`."""
+
+    first_ms: int
+    end_ms: int
+
+    @property
+    def dated(self) -> bool:
+        """Whether its moments ever come."""
+        return self.end_ms < FOREVER_MS
+
+
+#: What is due at no moment.
+UNDATED = Window(FOREVER_MS - 1, FOREVER_MS)
+
+
+def window_of(due_ms: int, now_ms: int, width_ms: int, fine: int) -> Window:
+    """The window of a message that comes now and is due then. What is due already counts as due now. Windows are
+    as long as `width_ms` for what is near, and the longer the further ahead they lie: at most about `fine` of
+    each length are in use at a time."""
+    due_ms = max(due_ms, now_ms)
+    while due_ms - now_ms >= fine * width_ms:
+        width_ms *= 2
+    first_ms = due_ms // width_ms * width_ms
+    if first_ms + width_ms >= FOREVER_MS:
+        return UNDATED
+    return Window(first_ms, first_ms + width_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingContext:
+    """The stream that messages are held for, its state, and the scope of background work."""
+
+    streams: StreamContext
+    name: str
+    stream: Stream
+    state: StateLog
+    settings: HoldingSettings
+    tasks: TaskScope
+
+    @property
+    def clock(self) -> Clock:
+        return self.streams.runtime.clock
+
+    @property
+    def ledgers(self) -> LedgerClient:
+        return self.streams.ledgers
+
+    @property
+    def quorum(self) -> Quorum:
+        return self.streams.settings.quorum
+
+    async def write_state(self) -> None:
+        """Make the state durable, and be sure that it is still the one that counts. A flush alone does not tell:
+        when another holder has begun a new state and deleted ours, the bookies no longer know that ours is fenced.
+        """
+        await self.state.flush()
+        record = await read(self.streams.meta, keys.stream(self.stream.name), CHAIN)
+        if record is None or record.value.epoch != self.stream.chain.epoch:
+            raise StreamFencedError(f"stream {self.stream.name} was taken over by another broker")
+
 
 _PREFIX = "holding/"
 
@@ -153,3 +268,46 @@ def _bitmap(data: bytes) -> BitMap64:
         return BitMap64.deserialize(data)
     except (ValueError, MemoryError, OverflowError) as bad:
         raise WireError(f"a holding ledger's bitmap is malformed: {bad}") from bad
+
+
+class NearIndex:
+    """A heap of places. It may hold a place twice, or one that is no longer held: whoever pops it looks."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = max(2, limit)
+        self._heap: list[DuePosition] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def is_low(self) -> bool:
+        """Whether there is room for more to be read in without cutting soon."""
+        return len(self._heap) * 4 <= self._limit
+
+    @property
+    def is_over(self) -> bool:
+        return len(self._heap) > self._limit
+
+    @property
+    def first(self) -> DuePosition | None:
+        return self._heap[0] if self._heap else None
+
+    def push(self, place: DuePosition) -> bool:
+        """Add a place; whether it is now the first."""
+        heappush(self._heap, place)
+        return self._heap[0] == place
+
+    def pop(self) -> DuePosition:
+        return heappop(self._heap)
+
+    def cut(self) -> DuePosition | None:
+        """Forget what is there twice and, if that is not enough, the later half; answers the first place that is
+        forgotten."""
+        self._heap = sorted(set(self._heap))  # a sorted list is a heap
+        if not self.is_over:
+            return None
+        keep = self._limit // 2
+        first_gone = self._heap[keep]
+        del self._heap[keep:]
+        return first_gone

@@ -16,10 +16,8 @@ from weir.model.check import check
 from weir.model.errors import InvariantError, StreamBusyError, StreamFencedError, WeirError
 from weir.model.ids import EntryId
 from weir.runtime.waiters import Waiters
-from weir.stream.holding.context import HoldingContext
-from weir.stream.holding.ledger import HeldLedger
-from weir.stream.holding.windows import DuePosition, Window
-from weir.wire.held import HoldingRecord
+from weir.stream.holding.ledger import DuePosition, HeldLedger, HoldingContext, Window
+from weir.wire.delayed_batches import HoldingRecord
 
 log = logging.getLogger(__name__)
 

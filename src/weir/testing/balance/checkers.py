@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from itertools import pairwise
 
-from weir.broker.balance.actions import Reason
+from weir.broker.balance.balance_round import Reason
 from weir.testing.balance.history import BalanceHistory, Moved, Sampled
 from weir.testing.checking import Violation
 

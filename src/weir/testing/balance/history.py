@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from weir.broker.balance.actions import Reason
+from weir.broker.balance.balance_round import Reason
 from weir.testing.balance.plan import BalancePlan
 
 

@@ -4,8 +4,8 @@ from collections.abc import Set
 from math import sin, tau
 from random import Random
 
+from weir.model.cluster import BrokerLoad, BundleLoad
 from weir.model.errors import NotOwnerError, PeerUnavailableError
-from weir.model.load import BrokerLoad, BundleLoad
 from weir.runtime.interfaces import Clock
 from weir.testing.balance.history import Sampled
 from weir.testing.balance.plan import BalancePlan

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from weir.broker.balance import evening
-from weir.broker.balance import plan as planning
-from weir.broker.balance.history import History
-from weir.broker.balance.round import Round
-from weir.model.steps import Steps
+from weir.broker.balance import balance_plan
+from weir.broker.balance import balance_plan as planning
+from weir.broker.balance.balance_round import History, Round
+from weir.model.check import Steps
 from weir.testing.balance.checkers import (
     BalanceChecker,
     counts_are_even,
@@ -65,7 +64,7 @@ MUTATIONS = {
     "no-minimum-gain": BalanceMutation(
         "Moves are made however little they gain.",
         moves_are_worth_it,
-        evening,
+        balance_plan,
         "keep_if_worth",
         lambda round_, moves: len(moves),
     ),

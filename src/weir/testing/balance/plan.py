@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field, replace
 
+from weir.broker.balance.balance_round import BalanceLimits
 from weir.broker.balance.balancer import BalanceSettings
-from weir.broker.balance.limits import BalanceLimits
 
 
 @dataclass(frozen=True, slots=True)

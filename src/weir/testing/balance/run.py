@@ -3,9 +3,8 @@
 import asyncio
 from random import Random
 
-from weir.broker.balance.actions import Move
+from weir.broker.balance.balance_round import History, Move
 from weir.broker.balance.balancer import Balancer
-from weir.broker.balance.history import History
 from weir.runtime.interfaces import Runtime
 from weir.testing.balance.history import BalanceHistory, Moved, Sampled
 from weir.testing.balance.model import ModelCluster

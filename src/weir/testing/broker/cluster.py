@@ -11,14 +11,15 @@ from dataclasses import replace
 from random import Random
 
 from weir.broker.broker import Broker
-from weir.broker.bundles.settings import OwnershipSettings
-from weir.broker.topic.topic import BrokerTopic
+from weir.broker.cluster.registration import OwnershipSettings
+from weir.broker.topics.topic import BrokerTopic
 from weir.model.batch import HeldId
 from weir.model.errors import InvariantError, WeirError
 from weir.model.policies import Policies, Retention
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
-from weir.server.compose import Composition, compose_broker
+from weir.server.compose.broker import compose_broker
+from weir.server.compose.composed import Composition
 from weir.stream.holding.area import HoldingArea
 from weir.testing.broker.history import BrokerHistory, MessagePosition
 from weir.testing.broker.node_settings import TAIL_BYTES, pulsar_settings, pulsar_url

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from weir.client.connection import BrokerConnection
-from weir.client.consumer import Consumer, Inbox, PartConsumer, Subscribing
-from weir.client.messages import Incoming
-from weir.client.pulsar import PulsarClient
-from weir.client.settings import ConsumerSettings
+from weir.client.access import ConsumerSettings
+from weir.client.pulsar.client import PulsarClient
+from weir.client.pulsar.connection import BrokerConnection
+from weir.client.pulsar.consumer import Consumer, Inbox, PartConsumer, Subscribing
+from weir.client.pulsar.messages import Incoming
 from weir.model.errors import InvariantError, WeirError
 from weir.runtime.interfaces import Runtime
 from weir.testing.broker.history import MessagePosition, place_of
@@ -16,8 +16,8 @@ from weir.testing.broker.workload import CLIENT, BrokerShared, fail, full_name
 from weir.testing.log_history import LogOpKind
 from weir.testing.operations import Pending
 from weir.testing.storage.history import payload_id
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.ids import EARLIEST, MessageId
-from weir.wire.pulsar.proto import api
 
 TYPES = {
     "exclusive": api.CommandSubscribe.Exclusive,

@@ -9,21 +9,24 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from weir.broker.api import Owner, ProducerIdentity, StartAt
+from weir.broker.api.broker import Owner
+from weir.broker.api.consumers import StartAt
+from weir.broker.api.transactions import ProducerIdentity
 from weir.broker.broker import Broker
-from weir.broker.coordinator_shards import CoordinatorShards, ShardCount
-from weir.broker.groups.coordinator import GroupCoordinator
-from weir.broker.groups.offsets import GroupOffsets
-from weir.broker.peers.calls import PeerHandlers
-from weir.broker.peers.in_process import InProcessPeers
-from weir.broker.ports import Claim, PlainRegistry
-from weir.broker.topic.topic import BrokerTopic
-from weir.broker.transactions.coordinator import Transactions
+from weir.broker.coordination.shards import CoordinatorShards, ShardCount
+from weir.broker.groups.group_coordinator import GroupCoordinator
+from weir.broker.groups.group_offsets import GroupOffsets
+from weir.broker.peers.peer_calls import PeerHandlers
+from weir.broker.ports import Claim
+from weir.broker.standalone import PlainRegistry
+from weir.broker.topics.topic import BrokerTopic
+from weir.broker.transactions.transaction_coordinator import Transactions
 from weir.model.batch import Stamp
 from weir.model.errors import NotOwnerError
 from weir.model.registry import BrokerInfo
 from weir.model.topics import TopicName
-from weir.server.compose.coordinators import compose_parts, compose_transactions
+from weir.server.compose.broker import compose_parts, compose_transactions
+from weir.testing.in_process_peers import InProcessPeers
 
 
 class Assignments:

@@ -7,12 +7,11 @@ from random import Random
 from typing import Any
 
 from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.errors import BookieUnavailableError
 from weir.model.ids import BookieId
 from weir.model.ledger import Quorum
-from weir.runtime import Runtime
-from weir.runtime.interfaces import Clock
+from weir.runtime.interfaces import Clock, Runtime
 from weir.stream.settings import StreamSettings
 from weir.testing.storage.fakes import FakeBookie, FakeBookiePool
 from weir.testing.world.errors import NodeCrashedError

@@ -8,28 +8,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from weir.broker.api import (
-    AbortedTransaction,
-    BrokerFlows,
-    Delivery,
-    Flow,
-    Identity,
-    Latency,
-    LogReader,
-    Outgoing,
-    Owner,
-    Position,
-    ProducerInfo,
-    ProducerRequest,
-    Receipt,
-    StoredTopic,
-    SubscribeRequest,
-    SubscriptionType,
-    TopicStats,
-)
-from weir.broker.bundles.sole import SoleBundles
-from weir.broker.half.checkers import LiveCheckers
-from weir.broker.topic.readable import WholeLog
+from weir.broker.api.broker import BrokerFlows, Owner
+from weir.broker.api.consumers import Delivery, SubscribeRequest, SubscriptionType
+from weir.broker.api.producers import Outgoing, ProducerRequest, Receipt
+from weir.broker.api.security import Identity
+from weir.broker.api.stats import Flow, Latency, TopicStats
+from weir.broker.api.topics import AbortedTransaction, LogReader, Position, ProducerInfo, StoredTopic
+from weir.broker.prepared.decision_checks import LiveCheckers
+from weir.broker.standalone import SoleBundles
+from weir.broker.topics.log_readers import WholeLog
 from weir.model.batch import Batch
 from weir.model.errors import (
     ConsumerClosedError,
@@ -41,7 +28,7 @@ from weir.model.errors import (
 )
 from weir.model.registry import BrokerInfo
 from weir.model.topics import TopicName
-from weir.runtime.byte_budget import ByteShare
+from weir.runtime.budgets import ByteShare
 from weir.runtime.waiters import Waiters
 
 LEDGER = 7

@@ -3,14 +3,15 @@
 from contextlib import AsyncExitStack
 from typing import Any
 
-from weir.broker.access.security import SecuritySettings
-from weir.broker.ports import SoleOwner
+from weir.broker.security.authentication import SecuritySettings
+from weir.broker.standalone import SoleOwner
 from weir.ledger.client import LedgerClient
 from weir.meta import keys
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.ids import BookieId
 from weir.runtime.interfaces import Runtime
-from weir.server.compose import ComposedBroker, Composition, compose_broker
+from weir.server.compose.broker import compose_broker
+from weir.server.compose.composed import ComposedBroker, Composition
 from weir.testing.kafka.roles import PasswordRoles
 from weir.testing.storage.fakes import FakeBookiePool
 from weir.wire.metadata import BookieInfo, encode_bookie_info

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from weir.client.connection import BrokerConnection
-from weir.client.consumer import Consumer, Inbox, PartConsumer, Subscribing
-from weir.client.messages import Incoming
-from weir.client.pulsar import PulsarClient
-from weir.client.settings import ConsumerSettings
+from weir.client.access import ConsumerSettings
+from weir.client.pulsar.client import PulsarClient
+from weir.client.pulsar.connection import BrokerConnection
+from weir.client.pulsar.consumer import Consumer, Inbox, PartConsumer, Subscribing
+from weir.client.pulsar.messages import Incoming
 from weir.model.errors import ConnectionLostError, InvariantError, WeirError
 from weir.runtime.interfaces import Runtime
 from weir.testing.broker.consumers import Handle

@@ -4,7 +4,7 @@ import asyncio
 
 from weir.model.errors import InvariantError, WeirError
 from weir.runtime.interfaces import Runtime
-from weir.server.compose import ComposedBroker
+from weir.server.compose.composed import ComposedBroker
 from weir.testing.broker.worked import WorkedBrokers, WorkPlan
 from weir.testing.world.world import World
 

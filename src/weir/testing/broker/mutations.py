@@ -5,33 +5,30 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from weir.broker.api import Position
-from weir.broker.bundles import ownership
-from weir.broker.bundles.splitting import Splitting
-from weir.broker.dispatch.key_shared import KeyShared
-from weir.broker.dispatch.subscription import Subscription
-from weir.broker.publish.lanes import Lanes
-from weir.broker.publish.receipts import ReceiptOrder
-from weir.broker.publish.sequences import Deduplication
+from weir.broker.api.topics import Position
+from weir.broker.cluster import ownership
+from weir.broker.cluster.bundle_handover import Splitting
+from weir.broker.publish.deduplication import Deduplication
+from weir.broker.publish.publish_order import Lanes, ReceiptOrder
 from weir.broker.settings import BrokerSettings
-from weir.broker.topic.topic import BrokerTopic
-from weir.gateway.pulsar.acking import Acking
-from weir.gateway.pulsar.unacked import Unacked
+from weir.broker.subscriptions.key_shared import KeyShared
+from weir.broker.subscriptions.subscription import Subscription
+from weir.broker.topics.topic import BrokerTopic
+from weir.gateway.pulsar.acknowledgments import Acking, Unacked
 from weir.ledger.client import LedgerClient
-from weir.model.bundles import BundleClaim, BundleName
+from weir.model.cluster import BundleClaim, BundleName
 from weir.model.ledger import Quorum
-from weir.stream import appender, held_chain
+from weir.stream import appender, chain
 from weir.stream.cursor import Cursor
-from weir.stream.holding.appends import Releases
 from weir.stream.holding.area import HoldingArea
-from weir.stream.holding.releaser import Releaser
+from weir.stream.holding.releaser import Releaser, Releases
 from weir.stream.settings import StreamSettings
 from weir.testing import log_checkers as logs
 from weir.testing.broker import checkers
 from weir.testing.log_mutations import receipt_before_stored, seen_before_stored
 from weir.testing.mutation import Mutations, often
 from weir.testing.storage.plan import Fault
-from weir.wire.pulsar.hot import Receipts
+from weir.wire.pulsar.fast_frames import Receipts
 
 BROKER_MUTATIONS = Mutations()
 _mutation = BROKER_MUTATIONS.add
@@ -377,7 +374,7 @@ def _epoch_begins_anew() -> Iterator[None]:
     def anew(owner: str, instance: str, epoch: int) -> BundleClaim:
         return BundleClaim(owner, instance, 0)
 
-    with patch.object(ownership, "BundleClaim", anew), patch.object(held_chain, "check", lambda *_: None):
+    with patch.object(ownership, "BundleClaim", anew), patch.object(chain, "check", lambda *_: None):
         yield
 
 

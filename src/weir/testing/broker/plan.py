@@ -10,8 +10,7 @@ from random import Random
 
 from weir.broker.settings import BrokerSettings
 from weir.model.ledger import Quorum
-from weir.stream.holding.settings import HoldingSettings
-from weir.stream.settings import StreamSettings
+from weir.stream.settings import HoldingSettings, StreamSettings
 from weir.testing.storage.plan import Fault, Plan
 from weir.testing.storage.plan_below import FAULTS_BELOW, SKEW_S, make_holding, storage_below
 from weir.testing.unload_times import unload_time

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from weir.client.messages import Outgoing
-from weir.client.producer import TopicProducer
-from weir.client.pulsar import PulsarClient
-from weir.client.settings import ProducerSettings
+from weir.client.access import ProducerSettings
+from weir.client.pulsar.client import PulsarClient
+from weir.client.pulsar.messages import Outgoing
+from weir.client.pulsar.producer import TopicProducer
 from weir.model.batch import HeldId
 from weir.model.errors import ConnectionLostError, InvariantError, WeirError
 from weir.runtime.interfaces import Clock, Runtime
@@ -18,8 +18,8 @@ from weir.testing.log_history import LogOpKind
 from weir.testing.operations import Pending
 from weir.testing.storage.history import make_payload, payload_id
 from weir.testing.world.clock import EPOCH_S
+from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.ids import MessageId
-from weir.wire.pulsar.proto import api
 
 _ANSWER_S = 3.0
 _WINDOW = 12

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from random import Random
 
-from weir.client.pulsar import PulsarClient
+from weir.client.pulsar.client import PulsarClient
 from weir.model.errors import InvariantError, WeirError
 from weir.runtime.interfaces import Runtime
 from weir.testing.broker.checkers import CHECKERS

@@ -4,19 +4,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weir.broker.api import ProducerIdentity, StartAt
+from weir.broker.api.consumers import StartAt
+from weir.broker.api.transactions import ProducerIdentity
 from weir.broker.broker import Broker
-from weir.broker.coordinator_shards import CoordinatorShards, ShardCount
-from weir.broker.groups.offsets import GroupOffsets
-from weir.broker.parts.local import LocalParts
-from weir.broker.ports import PlainRegistry, SoleOwner
-from weir.broker.topic.topic import BrokerTopic
-from weir.broker.transactions.coordinator import Transactions
-from weir.broker.transactions.model import TransactionSettings
+from weir.broker.coordination.partition_ops import LocalParts
+from weir.broker.coordination.shards import CoordinatorShards, ShardCount
+from weir.broker.groups.group_offsets import GroupOffsets
+from weir.broker.standalone import PlainRegistry, SoleOwner
+from weir.broker.topics.topic import BrokerTopic
+from weir.broker.transactions.transaction import TransactionSettings
+from weir.broker.transactions.transaction_coordinator import Transactions
 from weir.model.batch import Stamp
 from weir.model.errors import WeirError
 from weir.model.topics import TopicName
-from weir.server.compose.coordinators import compose_transactions
+from weir.server.compose.broker import compose_transactions
 from weir.testing.broker.crashing import Life, crashing_lives
 
 T0, T1, T2 = (TopicName.parse(name) for name in ("t0", "t1", "t2"))

@@ -10,12 +10,13 @@ from dataclasses import replace
 from random import Random
 from typing import Protocol
 
-from weir.broker.bundles.settings import OwnershipSettings
-from weir.broker.peers.settings import LISTENER, PeerClientSettings, PeerLinks, PeerServerSettings
+from weir.broker.cluster.registration import OwnershipSettings
+from weir.broker.peers.peer_calls import LISTENER, PeerClientSettings, PeerLinks, PeerServerSettings
 from weir.broker.settings import BrokerSettings
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
-from weir.server.compose import ComposedBroker, Composition, compose_broker
+from weir.server.compose.broker import compose_broker
+from weir.server.compose.composed import ComposedBroker, Composition
 from weir.stream.settings import StreamSettings
 from weir.testing.broker.node_settings import TAIL_BYTES
 from weir.testing.storage.cluster import LEDGER_SETTINGS, Cluster

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from weir.client.settings import ClientSettings
+from weir.client.access import ClientSettings
 from weir.model.errors import InvariantError, WeirError
 from weir.model.topics import TopicName
 from weir.testing.broker.cluster import BrokerCluster

@@ -4,15 +4,15 @@ from random import Random
 from typing import Any
 
 from weir.testing.codecs.fuzzing import Codec
+from weir.wire.amqp.command_reader import CommandReader
+from weir.wire.amqp.content import Deliveries, envelope, outgoing, publish
 from weir.wire.amqp.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER, Role
-from weir.wire.amqp.incoming import CommandReader
 from weir.wire.amqp.message import message_of, outgoing_of, properties_of
+from weir.wire.amqp.method_codec import Wire
 from weir.wire.amqp.methods import METHODS, Method, basic, encode_method
-from weir.wire.amqp.methods.form import Wire
-from weir.wire.amqp.outgoing import Deliveries, envelope, outgoing, publish
 from weir.wire.amqp.properties import NAMES, Properties, encode_properties
 from weir.wire.amqp.tables import Field, Table
-from weir.wire.messages import decode_messages, encode_messages
+from weir.wire.formats.messages import decode_messages, encode_messages
 
 FRAME_MAX = 300
 MAX_BODY = 500

@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from weir.wire.amqp.methods.form import Method, Wire
+from weir.wire.amqp.method_codec import Method, Wire
 from weir.wire.amqp.properties import Properties
 from weir.wire.amqp.tables import Field, Table
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from random import Random
 from struct import pack_into
 
+from weir.model.cluster import BrokerLoad, BundleLoad
 from weir.model.errors import BookieError
 from weir.model.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
 from weir.model.ledger import Fragment, LedgerMetadata, LedgerState, Quorum
-from weir.model.load import BrokerLoad, BundleLoad
 from weir.testing.codecs.files import FILE_CODECS
 from weir.testing.codecs.fuzzing import Codec, reseal_rest
 from weir.testing.codecs.kafka_samples import KAFKA_CODECS
@@ -21,13 +21,13 @@ from weir.testing.codecs.record_samples import RECORD_CODECS
 from weir.testing.codecs.samples import sample_entry, sample_id
 from weir.testing.codecs.snapshots import SNAPSHOT_CODECS
 from weir.testing.codecs.state_samples import STATE_CODECS
-from weir.wire import bookie, bookie_hello, metadata
-from weir.wire.bookie_errors import error_from, failed_from
-from weir.wire.bookie_layout import CRC_BYTES
+from weir.wire import bookie, metadata
+from weir.wire import bookie as bookie_hello
+from weir.wire.bookie import error_from, failed_from
+from weir.wire.broker_load import decode_load, encode_load
 from weir.wire.checksum import crc32c
 from weir.wire.entry import decode_entry
-from weir.wire.frames import PREFIX_BYTES, FrameSplitter
-from weir.wire.load import decode_load, encode_load
+from weir.wire.node.frames import CRC_BYTES, PREFIX_BYTES, FrameSplitter
 
 # --- samples ------------------------------------------------------------------------------------------------
 

@@ -8,51 +8,42 @@ from struct import pack_into
 from weir.model.batch import Batch, BatchFlags, BatchFormat, HeldId, MovedFrom, Origin, Prepared, Stamp
 from weir.model.errors import WireError
 from weir.model.ids import LedgerId
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.model.stream import Chain, LedgerFate, Segment, SegmentStore, Span
 from weir.testing.codecs.fuzzing import Codec, reseal_rest
 from weir.testing.codecs.samples import sample_entry, sample_id
-from weir.wire import (
-    batch,
-    checkpoint,
-    doubtful,
-    end_record,
-    entrylog,
-    etcd,
-    held,
-    journal,
-    marker,
-    messages,
-    metalog,
-    segment,
-    state,
-    stream,
-)
+from weir.wire import batch, bookie_files, delayed_batches, end_record, etcd, metadata_log, segment, stream
+from weir.wire import stream as state
 from weir.wire.checksum import crc32c
+from weir.wire.formats import marker, messages
 
 # --- a bookie's files ---------------------------------------------------------------------------------------
 
 
 def sample_record(dice: Random) -> bytes:
     """A journal record without its padding."""
-    kind = dice.choice(tuple(journal.RecordKind))
+    kind = dice.choice(tuple(bookie_files.RecordKind))
     body = {
-        journal.RecordKind.START: lambda: journal.encode_start(journal.Start(dice.getrandbits(64), 4096)),
-        journal.RecordKind.ENTRIES: lambda: b"".join(sample_entry(dice) for _ in range(dice.randrange(1, 4))),
-    }.get(kind, lambda: journal.encode_ledgers([LedgerId(sample_id(dice)) for _ in range(dice.randrange(3))]))()
-    header = journal.RecordHeader(kind, dice.getrandbits(64), 7, 4096, 0, len(body), crc32c(body))
-    return journal.encode_header(header) + body
+        bookie_files.RecordKind.START: lambda: bookie_files.encode_start(
+            bookie_files.Start(dice.getrandbits(64), 4096)
+        ),
+        bookie_files.RecordKind.ENTRIES: lambda: b"".join(sample_entry(dice) for _ in range(dice.randrange(1, 4))),
+    }.get(
+        kind, lambda: bookie_files.encode_ledgers([LedgerId(sample_id(dice)) for _ in range(dice.randrange(3))])
+    )()
+    header = bookie_files.RecordHeader(kind, dice.getrandbits(64), 7, 4096, 0, len(body), crc32c(body))
+    return bookie_files.encode_header(header) + body
 
 
 def decode_record(data: bytes) -> object:
-    header = journal.decode_header(data)
-    body = data[journal.HEADER_BYTES :]
-    journal.verify_body(header, body)
-    if header.kind is journal.RecordKind.START:
-        return journal.decode_start(body)
-    if header.kind is journal.RecordKind.ENTRIES:
-        return list(journal.split_entries(body))
-    return journal.decode_ledgers(body)
+    header = bookie_files.decode_header(data)
+    body = data[bookie_files.HEADER_BYTES :]
+    bookie_files.verify_body(header, body)
+    if header.kind is bookie_files.RecordKind.START:
+        return bookie_files.decode_start(body)
+    if header.kind is bookie_files.RecordKind.ENTRIES:
+        return list(bookie_files.split_entries(body))
+    return bookie_files.decode_ledgers(body)
 
 
 _BODY_LENGTH_AT = 44
@@ -60,34 +51,34 @@ _BODY_LENGTH_AT = 44
 
 def reseal_record(data: bytearray) -> None:
     """Length and checksum of the body, then the checksum of the header."""
-    if len(data) >= journal.HEADER_BYTES:
-        body = memoryview(data)[journal.HEADER_BYTES :]
+    if len(data) >= bookie_files.HEADER_BYTES:
+        body = memoryview(data)[bookie_files.HEADER_BYTES :]
         pack_into("<II", data, _BODY_LENGTH_AT, len(body), crc32c(body))
-        pack_into("<I", data, 0, crc32c(memoryview(data)[4 : journal.HEADER_BYTES]))
+        pack_into("<I", data, 0, crc32c(memoryview(data)[4 : bookie_files.HEADER_BYTES]))
 
 
 def sample_index_head(dice: Random) -> bytes:
     runs = b"".join(
-        entrylog.pack_run(sample_id(dice), 0, 9, 10 * n, 10, 0, 1000, dice.choice((-1, 8)))
+        bookie_files.pack_run(sample_id(dice), 0, 9, 10 * n, 10, 0, 1000, dice.choice((-1, 8)))
         for n in range(dice.randrange(4))
     )
-    return entrylog.encode_head(runs, rows=dice.randrange(1000), log_bytes=dice.getrandbits(40))[:512]
+    return bookie_files.encode_head(runs, rows=dice.randrange(1000), log_bytes=dice.getrandbits(40))[:512]
 
 
 def decode_index_head(data: bytes) -> object:
-    return entrylog.decode_runs(entrylog.decode_header(data), data[entrylog.HEADER_BYTES :])
+    return bookie_files.decode_runs(bookie_files.entrylog_decode_header(data), data[bookie_files.HEADER_BYTES :])
 
 
 def reseal_index_head(data: bytearray) -> None:
-    if len(data) >= entrylog.HEADER_BYTES:
-        pack_into("<I", data, 0, crc32c(memoryview(data)[4 : entrylog.HEADER_BYTES]))
+    if len(data) >= bookie_files.HEADER_BYTES:
+        pack_into("<I", data, 0, crc32c(memoryview(data)[4 : bookie_files.HEADER_BYTES]))
 
 
 def sample_checkpoint(dice: Random) -> bytes:
-    return checkpoint.encode_checkpoint(
-        checkpoint.Checkpoint(
+    return bookie_files.encode_checkpoint(
+        bookie_files.Checkpoint(
             dice.getrandbits(64),
-            checkpoint.Position(dice.getrandbits(64), 4096, dice.getrandbits(64)),
+            bookie_files.Position(dice.getrandbits(64), 4096, dice.getrandbits(64)),
             dice.getrandbits(20),
             tuple(LedgerId(sample_id(dice)) for _ in range(dice.randrange(3))),
             tuple((LedgerId(sample_id(dice)), n) for n in range(dice.randrange(3))),
@@ -108,14 +99,14 @@ _FILE_ID = 77
 
 def sample_meta_record(dice: Random) -> bytes:
     value = dice.choice((None, dice.randbytes(dice.randrange(30))))
-    return metalog.encode_record(
+    return metadata_log.encode_record(
         _FILE_ID, 0, dice.choice(("/weir/a", "/ä")), value, revision=5, durable=4, leased=dice.random() < 0.5
     )
 
 
 def decode_meta_record(data: bytes) -> object:
-    metalog.find_record(data, 0, _FILE_ID)
-    return metalog.decode_record(data, 0, _FILE_ID)
+    metadata_log.find_record(data, 0, _FILE_ID)
+    return metadata_log.decode_record(data, 0, _FILE_ID)
 
 
 def reseal_meta_record(data: bytearray) -> None:
@@ -125,8 +116,8 @@ def reseal_meta_record(data: bytearray) -> None:
 
 
 def sample_meta_header(dice: Random) -> bytes:
-    header = metalog.FileHeader(dice.getrandbits(64), dice.getrandbits(64), dice.getrandbits(64))
-    return metalog.encode_header(metalog.LOG_MAGIC, header)
+    header = metadata_log.FileHeader(dice.getrandbits(64), dice.getrandbits(64), dice.getrandbits(64))
+    return metadata_log.encode_header(metadata_log.LOG_MAGIC, header)
 
 
 def sample_etcd(dice: Random) -> bytes:
@@ -204,16 +195,18 @@ def decode_segment(data: bytes) -> object:
 
 
 def sample_held(dice: Random) -> bytes:
-    return held.encode_held(dice.getrandbits(dice.choice((42, 63))), batch.decode_batch(sample_batch(dice)))
+    return delayed_batches.encode_held(
+        dice.getrandbits(dice.choice((42, 63))), batch.decode_batch(sample_batch(dice))
+    )
 
 
 def sample_holding_record(dice: Random) -> bytes:
     entries, messages, size_bytes, gone = (dice.getrandbits(40) for _ in range(4))
     done = dice.randbytes(dice.randrange(20))
-    record = held.HoldingRecord(
+    record = delayed_batches.HoldingRecord(
         dice.randrange(9), 5, 60, dice.random() < 0.5, entries, messages, size_bytes, gone, done
     )
-    return held.encode_record(record)
+    return delayed_batches.encode_record(record)
 
 
 def sample_messages(dice: Random) -> bytes:
@@ -236,23 +229,35 @@ def sample_messages(dice: Random) -> bytes:
 FILE_CODECS: list[Codec] = [
     Codec("journal record", sample_record, decode_record, reseal_record),
     Codec("index head", sample_index_head, decode_index_head, reseal_index_head),
-    Codec("checkpoint", sample_checkpoint, checkpoint.decode_checkpoint, reseal_rest),
+    Codec("checkpoint", sample_checkpoint, bookie_files.decode_checkpoint, reseal_rest),
     Codec("end record", sample_end_record, end_record.decode_end_record),
     Codec(
         "ledgers in doubt",
-        lambda dice: doubtful.encode_doubtful([LedgerId(sample_id(dice))]),
-        doubtful.decode_doubtful,
+        lambda dice: bookie_files.encode_doubtful([LedgerId(sample_id(dice))]),
+        bookie_files.decode_doubtful,
     ),
     Codec("metadata record", sample_meta_record, decode_meta_record, reseal_meta_record),
-    Codec("metadata header", sample_meta_header, lambda data: metalog.decode_header(metalog.LOG_MAGIC, data)),
+    Codec(
+        "metadata header",
+        sample_meta_header,
+        lambda data: metadata_log.decode_header(metadata_log.LOG_MAGIC, data),
+    ),
     Codec("etcd stream", sample_etcd, decode_etcd),
     Codec("etcd answer", sample_etcd_range, etcd.decode_range),
     Codec("stored batch", sample_batch, batch.decode_batch),
     Codec("messages", sample_messages, messages.decode_messages),
     Codec("transaction marker", lambda dice: marker.encode_marker(dice.getrandbits(62)), marker.decode_marker),
-    Codec("held batch", sample_held, lambda data: (held.peek_held(data), held.decode_held(data))),
-    Codec("holding record", sample_holding_record, held.decode_record),
-    Codec("progress of releases", lambda dice: held.encode_covered(dice.getrandbits(50)), held.decode_covered),
+    Codec(
+        "held batch",
+        sample_held,
+        lambda data: (delayed_batches.peek_held(data), delayed_batches.decode_held(data)),
+    ),
+    Codec("holding record", sample_holding_record, delayed_batches.decode_record),
+    Codec(
+        "progress of releases",
+        lambda dice: delayed_batches.encode_covered(dice.getrandbits(50)),
+        delayed_batches.decode_covered,
+    ),
     Codec("stream state", sample_state, state.decode_changes),
     Codec("stream chain", sample_chain, stream.decode_chain),
     Codec("segment", sample_segment, decode_segment),

@@ -4,15 +4,14 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from weir.gateway.kafka.admin.config_table import TABLE
+from weir.gateway.kafka.configs import TABLE
 from weir.testing.codecs.fuzzing import mutate
 from weir.testing.codecs.kafka_samples import in_version, sample_message, sample_subscription
 from weir.testing.codecs.record_samples import reseal_records, sample_records
 from weir.wire.kafka.classes import Message
-from weir.wire.kafka.frames import request_frame
-from weir.wire.kafka.headers import RequestHeader
-from weir.wire.kafka.schema import APIS
-from weir.wire.kafka.schema.form import Field, Structure
+from weir.wire.kafka.frames import RequestHeader, request_frame
+from weir.wire.kafka.schema.layout import Field, Structure
+from weir.wire.kafka.schema.table import APIS
 
 #: A topic with some partitions and records, which the tests make.
 TOPIC = "fuzz"

@@ -5,12 +5,12 @@ from random import Random
 from typing import Any
 
 from weir.testing.codecs.fuzzing import Codec
-from weir.wire.kafka import codec, consumer
+from weir.wire.kafka import codec
+from weir.wire.kafka import codec as consumer
 from weir.wire.kafka.classes import CLASSES, Message
-from weir.wire.kafka.frames import request_frame
-from weir.wire.kafka.headers import RequestHeader, decode_request_header
-from weir.wire.kafka.schema import APIS, LAYOUTS
-from weir.wire.kafka.schema.form import Field, Layout, Structure
+from weir.wire.kafka.frames import RequestHeader, decode_request_header, request_frame
+from weir.wire.kafka.schema.layout import Field, Layout, Structure
+from weir.wire.kafka.schema.table import APIS, LAYOUTS
 
 #: The bits of every integer, and whether it has a sign.
 _INTEGERS = {

@@ -5,10 +5,11 @@ from random import Random
 from weir.model.errors import MetaError
 from weir.testing.codecs.fuzzing import Codec, reseal_rest
 from weir.testing.codecs.samples import sample_id
-from weir.wire.error_codes import Failed
-from weir.wire.frames import PREFIX_BYTES
-from weir.wire.meta import hello, requests, responses
-from weir.wire.meta.kinds import CODES
+from weir.wire import meta as hello
+from weir.wire import meta as requests
+from weir.wire import meta as responses
+from weir.wire.meta import CODES
+from weir.wire.node.frames import PREFIX_BYTES, Failed
 
 
 def _key(dice: Random) -> str:

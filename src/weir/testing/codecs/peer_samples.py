@@ -2,16 +2,14 @@
 
 from random import Random
 
-from weir.model.bundles import BundleName
+from weir.model.cluster import BrokerLoad, BundleLoad, BundleName
 from weir.model.errors import NotOwnerError, TopicNotFoundError
-from weir.model.load import BrokerLoad, BundleLoad
 from weir.model.topics import NamespaceName, TopicName
 from weir.testing.codecs.fuzzing import Codec, reseal_rest
-from weir.wire.frames import PREFIX_BYTES
-from weir.wire.peer import hello, messages
-from weir.wire.peer.administration import AdminAnswer, AdminCall
-from weir.wire.peer.bundles import CheckUnused, ErasePart, GetReady, HandOver, SplitBundle, TakeTopic
-from weir.wire.peer.calls import (
+from weir.wire.node.frames import PREFIX_BYTES
+from weir.wire.node.proof import NONCE_BYTES, ClusterSecret, ProvingClient, ProvingServer
+from weir.wire.peer import protocol
+from weir.wire.peer.call_table import (
     CALLS,
     call_named,
     call_of,
@@ -19,10 +17,20 @@ from weir.wire.peer.calls import (
     decode_request_value,
     encode_answer_value,
 )
-from weir.wire.peer.errors import decode_failure, encode_failure
-from weir.wire.peer.node import Done, Ping, ReportLoad
-from weir.wire.peer.values import PeerRequest, encode_value
-from weir.wire.proof import NONCE_BYTES, ClusterSecret, ProvingClient, ProvingServer
+from weir.wire.peer.calls import (
+    AdminAnswer,
+    AdminCall,
+    CheckUnused,
+    Done,
+    ErasePart,
+    GetReady,
+    HandOver,
+    Ping,
+    ReportLoad,
+    SplitBundle,
+    TakeTopic,
+)
+from weir.wire.peer.protocol import PeerRequest, decode_failure, encode_failure, encode_value
 
 _SECRET = ClusterSecret(b"a secret of thirty-two bytes, 32")
 
@@ -51,13 +59,13 @@ def sample_request(dice: Random) -> bytes:
     """A request frame's body."""
     value = _request_value(dice)
     number = dice.randrange(1, 2**64)
-    frame = messages.encode_request(number, call_of(value).number, dice.getrandbits(32), encode_value(value))
+    frame = protocol.encode_request(number, call_of(value).number, dice.getrandbits(32), encode_value(value))
     return frame[PREFIX_BYTES:]
 
 
 def decode_request(body: bytes) -> PeerRequest[object]:
     """As a session does it; a call that nobody knows is not the decoder's to refuse."""
-    sent = messages.decode_request(body)
+    sent = protocol.decode_request(body)
     known = {call.number for call in CALLS}
     return decode_request_value(call_named(sent.call if sent.call in known else 1), sent.value)
 
@@ -84,16 +92,16 @@ def sample_response(dice: Random) -> bytes:
     )
     make = dice.choice(
         (
-            messages.encode_failed(dice.getrandbits(64), encode_failure(failure)),
-            messages.encode_answer(dice.getrandbits(64), encode_value(Done())),
+            protocol.encode_failed(dice.getrandbits(64), encode_failure(failure)),
+            protocol.encode_answer(dice.getrandbits(64), encode_value(Done())),
         )
     )
     return make[PREFIX_BYTES:]
 
 
 def decode_response(body: bytes) -> object:
-    response = messages.decode_response(body)
-    return decode_failure(response.value) if isinstance(response, messages.Failed) else response
+    response = protocol.decode_response(body)
+    return decode_failure(response.value) if isinstance(response, protocol.Failed) else response
 
 
 def _name(dice: Random) -> str:
@@ -101,13 +109,13 @@ def _name(dice: Random) -> str:
 
 
 def sample_hello(dice: Random) -> bytes:
-    said = hello.Hello(_name(dice), _name(dice), 1, dice.randrange(1, 2**16), dice.getrandbits(32))
-    return hello.encode_hello(said)[PREFIX_BYTES:]
+    said = protocol.Hello(_name(dice), _name(dice), 1, dice.randrange(1, 2**16), dice.getrandbits(32))
+    return protocol.encode_hello(said)[PREFIX_BYTES:]
 
 
 def sample_welcome(dice: Random) -> bytes:
-    said = hello.Welcome(_name(dice), dice.getrandbits(16), dice.getrandbits(32), 1 << 20)
-    return hello.encode_welcome(said)[PREFIX_BYTES:]
+    said = protocol.Welcome(_name(dice), dice.getrandbits(16), dice.getrandbits(32), 1 << 20)
+    return protocol.encode_welcome(said)[PREFIX_BYTES:]
 
 
 def sample_proof(dice: Random) -> bytes:
@@ -125,7 +133,7 @@ PEER_CODECS: list[Codec] = [
     Codec("peer request", sample_request, decode_request, reseal_rest),
     Codec("peer answer", sample_answer, decode_answer),
     Codec("peer response", sample_response, decode_response, reseal_rest),
-    Codec("peer hello", sample_hello, hello.decode_hello, reseal_rest),
-    Codec("peer welcome", sample_welcome, hello.decode_welcome, reseal_rest),
+    Codec("peer hello", sample_hello, protocol.decode_hello, reseal_rest),
+    Codec("peer welcome", sample_welcome, protocol.decode_welcome, reseal_rest),
     Codec("proof", sample_proof, decode_proof, reseal_rest),
 ]

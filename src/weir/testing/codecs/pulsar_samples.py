@@ -4,7 +4,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from weir.wire.pulsar.proto import Message, api
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.proto import Message
 
 _NAMES = ("persistent://public/default/t", "t", "non-persistent://public/default/n", "", "a/b", "../../x", "t/\0")
 #: Values that find what is there, more often than chance would.

@@ -10,7 +10,7 @@ from weir.model.batch import Stamp
 from weir.model.ids import Buffer
 from weir.testing.codecs.fuzzing import Codec
 from weir.wire.checksum import crc32c
-from weir.wire.kafka.records import (
+from weir.wire.kafka.record_batch import (
     ATTRIBUTES_AT,
     HEADER_BYTES,
     NO_STAMP,
@@ -20,8 +20,7 @@ from weir.wire.kafka.records import (
     produced,
     sealed,
 )
-from weir.wire.kafka.records_build import Record, build_batch
-from weir.wire.kafka.records_read import iter_records
+from weir.wire.kafka.records import Record, build_batch, iter_records
 
 _FRAMED = b"\x82SNAPPY\x00" + pack(">ii", 1, 1)
 _FUZZ_LIMIT = 1 << 20

@@ -4,21 +4,14 @@ from random import Random
 
 from pyroaring import BitMap64
 
-from weir.model.positions import CommittedOffset
-from weir.model.producers import Stored
 from weir.model.topics import TopicName
-from weir.model.transactions import TransactionState
+from weir.model.transactions import CommittedOffset, Stored, TransactionState
 from weir.testing.codecs.fuzzing import Codec
-from weir.wire.snapshots import (
-    groups,
-    half,
-    positions,
-    producers,
-    retries,
-    subscriptions,
-    transaction_index,
-    transactions,
-)
+from weir.wire.snapshots import groups, producers, subscriptions, transactions
+from weir.wire.snapshots import groups as positions
+from weir.wire.snapshots import subscriptions as retries
+from weir.wire.snapshots import transactions as half
+from weir.wire.snapshots import transactions as transaction_index
 
 
 def _bitmap(dice: Random, first: int = 0) -> BitMap64:

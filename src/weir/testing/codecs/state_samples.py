@@ -8,7 +8,7 @@ from weir.ledger.losses import LostRun, decode_runs, encode_runs
 from weir.ledger.marks import decode_suspects, encode_suspects
 from weir.model.exchanges import Binding, Destination, Exchange, ExchangeType, StoredBinding, StoredExchange
 from weir.model.ids import BookieId, LedgerId
-from weir.stream.compacted import Compacted
+from weir.stream.compaction_record import Compacted
 from weir.testing.codecs.fuzzing import Codec
 from weir.wire.exchanges import decode_record, encode_record
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from weir.model.batch import HeldId
 from weir.model.errors import InvariantError, WeirError
-from weir.model.half import Decision
+from weir.model.messages import Decision
 from weir.model.policies import Policies, Retention
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
-from weir.server.compose import ComposedBroker, Composition
+from weir.server.compose.composed import ComposedBroker, Composition
 from weir.testing.broker.worked import WorkedBrokers
 from weir.testing.half.final import read_back
 from weir.testing.half.history import HalfHistory, HalfOpKind

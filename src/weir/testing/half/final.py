@@ -2,16 +2,17 @@
 
 import asyncio
 
-from weir.broker.api import Broker, SubscriptionType, Topic
+from weir.broker.api.broker import Broker
+from weir.broker.api.consumers import SubscriptionType
+from weir.broker.api.topics import Topic
 from weir.model.errors import InvariantError, WeirError
-from weir.model.half import Decision
-from weir.model.message import Message
+from weir.model.messages import Decision, Message
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 from weir.testing.half.history import HalfOpKind
 from weir.testing.half.workers import GROUPS, HALF, RECALL, ROLE, Known, stored_of, subscribe, whole
 from weir.testing.operations import FINAL
-from weir.wire.formats import messages_of
+from weir.wire.formats.table import messages_of
 
 _PAUSE_S = 0.2
 _QUIET_S = 2.0

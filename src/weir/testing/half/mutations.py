@@ -6,10 +6,10 @@ from unittest.mock import patch
 
 from pyroaring import BitMap64
 
-from weir.broker.dispatch.message_groups import MessageGroups
-from weir.broker.half.decisions import Decisions
-from weir.broker.half.messages import TopicHalfMessages
-from weir.broker.publish import publishing
+from weir.broker.prepared.decisions import Decisions
+from weir.broker.prepared.prepared_messages import TopicHalfMessages
+from weir.broker.publish import publisher
+from weir.broker.subscriptions.ready_messages import MessageGroups
 from weir.model.batch import Batch, HeldId
 from weir.model.ledger import Quorum
 from weir.stream.holding import area
@@ -32,7 +32,7 @@ _GROUPS = {**_CRASHES, "kinds": ("groups",), "messages": 40}
 @_mutation("committed-when-prepared", checkers.a_half_message_is_not_seen_early, **_HALF)
 def _committed_when_prepared() -> Iterator[None]:
     """A half message has a moment, and it is over."""
-    with patch.object(publishing, "FOREVER_MS", 1):
+    with patch.object(publisher, "FOREVER_MS", 1):
         yield
 
 

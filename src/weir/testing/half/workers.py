@@ -5,32 +5,23 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, Protocol
 
-from weir.broker.api import (
-    Broker,
-    Consumer,
-    HalfCheck,
-    Outgoing,
-    ProducerRequest,
-    StartAt,
-    StoredTopic,
-    SubscribeRequest,
-    SubscriptionType,
-    Topic,
-)
+from weir.broker.api.broker import Broker
+from weir.broker.api.consumers import Consumer, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.producers import Outgoing, ProducerRequest
+from weir.broker.api.topics import HalfCheck, StoredTopic, Topic
 from weir.model.batch import BatchFormat, HeldId
 from weir.model.errors import InvariantError, TopicNotFoundError, WeirError
-from weir.model.fifo import FIFO_PROPERTY
-from weir.model.half import Decision, Preparation
-from weir.model.message import Message
+from weir.model.messages import Decision, Message, Preparation
 from weir.model.retry import MAX_DELIVERIES, SCHEDULE
+from weir.model.subscriptions import FIFO_PROPERTY
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
 from weir.testing.half.history import HalfHistory, HalfOpKind
 from weir.testing.half.plan import HalfPlan
 from weir.testing.operations import Pending
-from weir.wire.formats import messages_of
-from weir.wire.messages import encode_messages
+from weir.wire.formats.messages import encode_messages
+from weir.wire.formats.table import messages_of
 
 ROLE = "worker"
 HALF, RECALL, GROUPS = (TopicName.parse(name) for name in ("half", "recall", "groups"))

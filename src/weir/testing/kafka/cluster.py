@@ -9,13 +9,14 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from random import Random
 
-from weir.broker.bundles.settings import OwnershipSettings
-from weir.broker.groups.model import GroupSettings
-from weir.broker.transactions.model import TransactionSettings
-from weir.gateway.kafka.connection.settings import KafkaSettings, SessionLimits
+from weir.broker.cluster.registration import OwnershipSettings
+from weir.broker.groups.group import GroupSettings
+from weir.broker.transactions.transaction import TransactionSettings
+from weir.gateway.kafka.settings import KafkaSettings, SessionLimits
 from weir.model.policies import Policies, Retention
 from weir.runtime.interfaces import Runtime
-from weir.server.compose import ComposedBroker, Composition, compose_broker
+from weir.server.compose.broker import compose_broker
+from weir.server.compose.composed import ComposedBroker, Composition
 from weir.testing.broker.node_settings import TAIL_BYTES, pulsar_settings, pulsar_url
 from weir.testing.kafka.clients.client import PORT, KafkaLink, Link
 from weir.testing.kafka.history import KafkaHistory

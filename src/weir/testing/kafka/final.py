@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from weir.client.pulsar import PulsarClient
+from weir.client.pulsar.client import PulsarClient
 from weir.model.errors import InvariantError, WeirError
 from weir.runtime.interfaces import Runtime
 from weir.testing.kafka.clients import calls

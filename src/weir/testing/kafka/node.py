@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from weir.gateway.kafka.connection.server import KafkaServer
-from weir.gateway.kafka.connection.settings import KafkaSettings
-from weir.gateway.kafka.services import Services
+from weir.gateway.kafka.context import Services
+from weir.gateway.kafka.gateway import KafkaServer
+from weir.gateway.kafka.settings import KafkaSettings
+from weir.runtime.budgets import PATIENCE_S, RequestBudget
 from weir.runtime.real import real_runtime
-from weir.runtime.request_budget import PATIENCE_S, RequestBudget
 from weir.server.broker_node import BrokerNode
 from weir.server.config.load import load
 from weir.testing.kafka.stage import Peer

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from random import Random
 
 from weir.broker.settings import BrokerSettings
-from weir.broker.transactions.model import MAX_EPOCH
+from weir.broker.transactions.transaction import MAX_EPOCH
 from weir.model.ledger import Quorum
-from weir.stream.holding.settings import HoldingSettings
-from weir.stream.settings import StreamSettings
+from weir.stream.settings import HoldingSettings, StreamSettings
 from weir.testing.storage.plan import Fault, Plan
 from weir.testing.storage.plan_below import FAULTS_BELOW, SKEW_S, make_holding, storage_below
 from weir.testing.unload_times import unload_time

@@ -1,6 +1,6 @@
 """Who a client of Kafka's is, on a stage: the password is the role."""
 
-from weir.broker.api import Identity
+from weir.broker.api.security import Identity
 from weir.model.errors import NotAuthenticatedError
 
 

@@ -31,7 +31,7 @@ from weir.testing.kafka.clients.workload import (
 from weir.testing.kafka.cluster import KafkaCluster
 from weir.testing.kafka.final import KafkaFinal
 from weir.testing.kafka.history import KafkaOp
-from weir.testing.kafka.mutations.data import KAFKA_MUTATIONS
+from weir.testing.kafka.mutations.entered import KAFKA_MUTATIONS
 from weir.testing.kafka.nemesis import KafkaNemesis
 from weir.testing.kafka.plan import KafkaPlan, make_kafka_plan
 from weir.testing.kafka.truth import PIPE
@@ -126,7 +126,7 @@ class KafkaRun(SeedRun[KafkaPlan, KafkaCluster]):
 
 def few_epochs(plan: KafkaPlan) -> AbstractContextManager[Any]:
     """Transactional ids get a new producer id after so many epochs."""
-    return patch("weir.broker.transactions.coordinator.MAX_EPOCH", plan.last_epoch)
+    return patch("weir.broker.transactions.transaction_coordinator.MAX_EPOCH", plan.last_epoch)
 
 
 KAFKA = Scenario("kafka", "kafka", make_kafka_plan, KafkaRun, CHECKERS, KAFKA_MUTATIONS, around=few_epochs)

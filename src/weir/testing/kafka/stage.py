@@ -4,29 +4,28 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weir.broker.access.security import Authoriser, SecuritySettings, TopicGuard
-from weir.broker.api import Outgoing
-from weir.broker.registry.registry import Registry
-from weir.gateway.kafka.catalog import Catalog
-from weir.gateway.kafka.connection.server import KafkaServer
-from weir.gateway.kafka.connection.settings import KafkaSettings, SessionLimits
-from weir.gateway.kafka.services import Services
-from weir.meta.memory import MemoryCore, MemoryMeta
+from weir.broker.api.producers import Outgoing
+from weir.broker.metadata.registry import Registry
+from weir.broker.security.authentication import SecuritySettings
+from weir.broker.security.authorization import Authoriser, TopicGuard
+from weir.gateway.kafka.context import Services
+from weir.gateway.kafka.gateway import KafkaServer
+from weir.gateway.kafka.metadata import Catalog
+from weir.gateway.kafka.settings import KafkaSettings, SessionLimits
+from weir.meta.local import MemoryCore, MemoryMeta
 from weir.model.batch import BatchFormat
 from weir.model.errors import NetworkError
 from weir.model.policies import DEFAULT_POLICIES, Policies
 from weir.model.topics import TopicName
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.testing.broker.fake import FakeBroker, FakeTopic
 from weir.testing.world.world import World, simulate
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import API, ApiKey
+from weir.wire.kafka.api_table import API, ApiKey
 from weir.wire.kafka.codec import decode_response
-from weir.wire.kafka.frames import request_frame, splitter
-from weir.wire.kafka.headers import RequestHeader, decode_response_header
-from weir.wire.kafka.records import parse_header, split_batches
-from weir.wire.kafka.records_build import Record, build_batch
-from weir.wire.kafka.records_read import iter_records
+from weir.wire.kafka.frames import RequestHeader, decode_response_header, request_frame, splitter
+from weir.wire.kafka.record_batch import parse_header, split_batches
+from weir.wire.kafka.records import Record, build_batch, iter_records
 
 
 def batch_of(*values: bytes, timestamps: list[int] | None = None, **more: Any) -> bytes:

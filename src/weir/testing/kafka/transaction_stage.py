@@ -5,25 +5,25 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from weir.broker.access.security import SecuritySettings
 from weir.broker.broker import Broker
-from weir.broker.registry.registry import Registry
-from weir.broker.transactions.coordinator import Transactions
-from weir.gateway.kafka.connection.server import KafkaServer
-from weir.gateway.kafka.connection.settings import KafkaSettings
+from weir.broker.metadata.registry import Registry
+from weir.broker.security.authentication import SecuritySettings
+from weir.broker.transactions.transaction_coordinator import Transactions
 from weir.gateway.kafka.errors import Code
+from weir.gateway.kafka.gateway import KafkaServer
+from weir.gateway.kafka.settings import KafkaSettings
 from weir.model.batch import Stamp
 from weir.model.ledger import Quorum
 from weir.model.topics import TopicName
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 from weir.stream.settings import StreamSettings
 from weir.testing.broker.fake_storage import compose_on_fakes, stage_composition
 from weir.testing.kafka.stage import Peer, batch_of
 from weir.testing.storage.fakes import FakeBookiePool
 from weir.testing.world.world import World, simulate
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.records import TRANSACTIONAL
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.record_batch import TRANSACTIONAL
 
 _EPOCH_SINCE = 5
 SECURE = SecuritySettings(authentication=True, authorisation=True, superusers=("root",))

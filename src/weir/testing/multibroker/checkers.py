@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from weir.model.bundles import BundleName
+from weir.model.cluster import BundleName
 from weir.model.topics import TopicName
 from weir.testing.checking import Checker, Violation
 from weir.testing.kafka.checkers import every

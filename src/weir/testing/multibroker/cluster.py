@@ -10,14 +10,14 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from random import Random
 
-from weir.broker.bundles.moving import BundleMoves
-from weir.broker.bundles.settings import OwnershipSettings
-from weir.broker.peers.settings import LISTENER, PeerClientSettings, PeerLinks, PeerServerSettings
-from weir.model.bundles import BundleName
+from weir.broker.cluster.bundle_handover import BundleMoves
+from weir.broker.cluster.registration import OwnershipSettings
+from weir.broker.peers.peer_calls import LISTENER, PeerClientSettings, PeerLinks, PeerServerSettings
+from weir.model.cluster import BundleName
 from weir.model.errors import InvariantError, WeirError
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
-from weir.server.compose import ComposedBroker, Composition
+from weir.server.compose.composed import ComposedBroker, Composition
 from weir.testing.kafka.clients.calls import Part
 from weir.testing.kafka.clients.client import Link
 from weir.testing.kafka.clients.table import TABLE

@@ -15,7 +15,7 @@ from weir.testing.kafka.clients.client import check_code
 from weir.testing.kafka.clients.workload import Who, Worker
 from weir.testing.multibroker.routing import MOVED, RoutedLink
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 
 _WAIT_MS = 300
 _MAX_BYTES = 100_000

@@ -7,26 +7,24 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from weir.broker.parts.routed import PartsService, RoutedParts
-from weir.broker.transactions.model import Transaction
-from weir.broker.transactions.shard import TransactionShard
-from weir.broker.transactions.shard_set import TransactionShards
-from weir.broker.transactions.verification import OpenRounds
+from weir.broker.coordination.remote_partition_ops import PartsService, RoutedParts
+from weir.broker.log.producer_state_manager import OpenRounds
+from weir.broker.transactions.transaction import Transaction
+from weir.broker.transactions.transaction_shards import TransactionShard, TransactionShards
 from weir.ledger.reader import LedgerReader
 from weir.model.errors import WeirError
 from weir.model.ids import EntryId
-from weir.model.positions import CommittedOffset
 from weir.model.topics import TopicName
-from weir.model.transactions import TransactionEnd
-from weir.stream import state
+from weir.model.transactions import CommittedOffset, TransactionEnd
+from weir.stream import state_log
 from weir.testing import log_checkers as logs
 from weir.testing.kafka.checkers import groups, transactions
 from weir.testing.kafka.mutations.entered import MEMBERS, WRITERS
 from weir.testing.multibroker.mutations_leading import LEADING_MUTATIONS, MOVES, SPREAD, quick
 from weir.testing.mutation import Mutations, often
 from weir.testing.storage.plan import Fault
-from weir.wire.peer.coordinators import EndInPart
-from weir.wire.peer.node import Done
+from weir.wire.peer.calls import Done
+from weir.wire.peer.coordinator_calls import EndInPart
 
 MULTIBROKER_MUTATIONS = Mutations(LEADING_MUTATIONS)
 _mutation = MULTIBROKER_MUTATIONS.add
@@ -148,7 +146,7 @@ def _late_marker_taken() -> Iterator[None]:
 )
 def _log_not_read_to_its_end() -> Iterator[None]:
     """Who takes a coordinator over leaves out the last thing that was written of it."""
-    load = state._load
+    load = state_log._load
 
     async def not_the_last(reader: LedgerReader, values: dict[str, bytes]) -> Any:
         class Shorter:
@@ -160,5 +158,5 @@ def _log_not_read_to_its_end() -> Iterator[None]:
 
         return await load(Shorter(), values)  # type: ignore[arg-type]
 
-    with patch.object(state, "_load", not_the_last):
+    with patch.object(state_log, "_load", not_the_last):
         yield

@@ -5,21 +5,18 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from weir.broker.bundles import ownership
-from weir.broker.bundles.held import HeldBundle
-from weir.broker.bundles.moving import BundleMoves
-from weir.broker.bundles.ownership import BundleOwnership
-from weir.broker.bundles.splitting import Splitting
-from weir.broker.topic.growth import GrowthListeners
-from weir.broker.topic.passing import PassOn
-from weir.broker.topic.topic import BrokerTopic
+from weir.broker.cluster import ownership
+from weir.broker.cluster.bundle_handover import BundleMoves, Splitting
+from weir.broker.cluster.ownership import BundleOwnership, HeldBundle
+from weir.broker.topics.lifecycle import GrowthListeners, PassOn
+from weir.broker.topics.topic import BrokerTopic
 from weir.gateway.kafka.errors import Code
-from weir.gateway.kafka.produce import publishing, refusals
+from weir.gateway.kafka.produce import producers
 from weir.meta import keys
 from weir.meta.local import LocalMeta
-from weir.model.bundles import BundleClaim, BundleName
+from weir.model.cluster import BundleClaim, BundleName
 from weir.model.errors import StreamClosedError, TopicClosedError, WeirError
-from weir.stream import held_chain
+from weir.stream import chain
 from weir.stream.appender import Appender
 from weir.testing import log_checkers as logs
 from weir.testing.kafka.mutations.entered import NOBODY, WRITERS
@@ -96,14 +93,14 @@ def _left_before_its_end() -> Iterator[None]:
 @_mutation("acknowledged-when-given-away", logs.acknowledged_is_stored, storage=quick(), **MOVES, **_PRODUCERS)
 def _acknowledged_when_given_away() -> Iterator[None]:
     """What comes while a topic is closed, to be given away, is acknowledged, and nobody stores it any more."""
-    usual = refusals.tell_refusal
+    usual = producers.tell_refusal
 
     def as_if_stored(session: Any, part: Any, failure: BaseException, **more: Any) -> None:
         usual(session, part, failure, **more)
         if isinstance(failure, TopicClosedError | StreamClosedError):
             part.error_code = Code.NONE
 
-    with patch.object(publishing, "tell_refusal", as_if_stored):
+    with patch.object(producers, "tell_refusal", as_if_stored):
         yield
 
 
@@ -161,8 +158,8 @@ def _epoch_begins_anew() -> Iterator[None]:
 
     with (
         patch.object(ownership, "BundleClaim", anew),
-        patch.object(held_chain, "check", lambda *_: None),
-        patch.object(held_chain, "max", lambda mine, former: mine, create=True),
+        patch.object(chain, "check", lambda *_: None),
+        patch.object(chain, "max", lambda mine, former: mine, create=True),
     ):
         yield
 

@@ -15,7 +15,7 @@ from weir.runtime.interfaces import Runtime
 from weir.testing.kafka.clients.calls import Part
 from weir.testing.kafka.clients.client import KafkaLink
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 
 _METADATA, _FIND = 12, 3
 _GROUP, _TRANSACTION = 0, 1

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from weir.client.blocking import Access
+from weir.client.admin import Access
 from weir.testing.certificates import make_certificate
 from weir.testing.processes.up import UpProcess, environment
 

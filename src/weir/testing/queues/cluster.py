@@ -7,7 +7,7 @@ from weir.model.errors import InvariantError, WeirError
 from weir.model.topics import DEFAULT_NAMESPACE
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
-from weir.server.compose import ComposedBroker
+from weir.server.compose.composed import ComposedBroker
 from weir.testing.broker.moved import MovedBrokers
 from weir.testing.broker.worked import PAUSE_S
 from weir.testing.queues.history import QueueHistory

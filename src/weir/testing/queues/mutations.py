@@ -4,19 +4,19 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-from weir.broker.api import QueueMessages
+from weir.broker.api.queues import QueueMessages
 from weir.broker.dead_letters import outbox
 from weir.broker.dead_letters.outbox import DeadLetters
-from weir.broker.dispatch.per_message import PerMessage
-from weir.broker.dispatch.subscription import Subscription
-from weir.broker.queues.durable import DurableQueue
-from weir.broker.queues.keeping.keeper import QueueKeeper
+from weir.broker.queues.durable_queue import DurableQueue
+from weir.broker.queues.queue_limits import QueueKeeper
+from weir.broker.subscriptions.per_message import PerMessage
+from weir.broker.subscriptions.subscription import Subscription
 from weir.model.ledger import Quorum
 from weir.stream.settings import StreamSettings
 from weir.testing.mutation import Mutations, often
 from weir.testing.queues import checkers
 from weir.testing.storage.plan import Fault
-from weir.wire.amqp.death import Reason
+from weir.wire.amqp.dead_letter import Reason
 
 QUEUE_MUTATIONS = Mutations()
 _mutation = QUEUE_MUTATIONS.add

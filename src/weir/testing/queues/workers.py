@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
-from weir.broker.api import ConsumeRequest, NamespaceQueues, Queue, QueueConsumer, QueueMessages
-from weir.broker.queues.consumers import LocalConsumer
+from weir.broker.api.queues import ConsumeRequest, NamespaceQueues, Queue, QueueConsumer, QueueMessages
+from weir.broker.queues.local_queue import LocalConsumer
 from weir.model.errors import InvariantError, WeirError
-from weir.model.message import Message
+from weir.model.messages import Message
 from weir.model.queues import QueueDeclaration
 from weir.runtime.interfaces import Clock
 from weir.testing.operations import FINAL, Pending
 from weir.testing.queues.history import QueueHistory, QueueOpKind
 from weir.testing.queues.plan import QueuePlan
-from weir.wire.formats import messages_of
-from weir.wire.messages import encode_message
+from weir.wire.formats.messages import encode_message
+from weir.wire.formats.table import messages_of
 
 ROLE = "worker"
 #: What is rejected in `work`, and is too old in `timed`, goes to `dead` and `late`.

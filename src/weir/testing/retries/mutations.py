@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-from weir.broker.api import QueueMessages
+from weir.broker.api.queues import QueueMessages
 from weir.broker.dead_letters import outbox
 from weir.broker.dead_letters.outbox import DeadLetters
-from weir.broker.dispatch.subscription import Subscription
+from weir.broker.subscriptions.subscription import Subscription
 from weir.model.ledger import Quorum
 from weir.model.retry import RetryPolicy
 from weir.stream.settings import StreamSettings

@@ -4,30 +4,20 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
-from weir.broker.api import (
-    Consumer,
-    ConsumeRequest,
-    Delivery,
-    LetterFilter,
-    NamespaceQueues,
-    QueueConsumer,
-    QueueMessages,
-    StartAt,
-    SubscribeRequest,
-    SubscriptionType,
-)
+from weir.broker.api.consumers import Consumer, Delivery, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.queues import ConsumeRequest, NamespaceQueues, QueueConsumer, QueueMessages
+from weir.broker.api.topics import LetterFilter
 from weir.broker.broker import Broker
-from weir.model.dead_letters import death_in
 from weir.model.errors import InvariantError, TopicClosedError, WeirError
-from weir.model.message import Message
+from weir.model.messages import Message, death_in
 from weir.model.retry import MAX_DELIVERIES, SCHEDULE
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock
 from weir.testing.operations import FINAL, Pending
 from weir.testing.retries.history import RetryHistory, RetryOpKind
 from weir.testing.retries.plan import RetryPlan
-from weir.wire.formats import messages_of
-from weir.wire.messages import encode_message
+from weir.wire.formats.messages import encode_message
+from weir.wire.formats.table import messages_of
 
 ROLE = "worker"
 TASKS, CREW = "tasks", "crew"

@@ -3,11 +3,11 @@
 import asyncio
 from typing import Any
 
-from weir.gateway.rocketmq.registry import SERVICE
+from weir.gateway.rocketmq.call import SERVICE
 from weir.model.errors import ConnectionLostError
 from weir.runtime.interfaces import Connection, Runtime
 from weir.wire.http2 import frames, grpc, hpack
-from weir.wire.rocketmq.proto import api
+from weir.wire.rocketmq import rocketmq_pb2 as api
 
 PORT = 8081
 _WINDOW = 1 << 24

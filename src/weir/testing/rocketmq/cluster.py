@@ -3,10 +3,10 @@
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from weir.gateway.rocketmq.connection.settings import RocketmqSettings, SessionLimits
+from weir.gateway.rocketmq.settings import RocketmqSettings, SessionLimits
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
-from weir.server.compose import ComposedBroker, Composition
+from weir.server.compose.composed import ComposedBroker, Composition
 from weir.testing.broker.moved import MovedBrokers
 from weir.testing.rocketmq.client import PORT
 from weir.testing.rocketmq.history import RocketmqHistory

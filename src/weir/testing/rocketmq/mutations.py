@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-from weir.broker.api import Receipt
-from weir.gateway.rocketmq.consume.links import Link
-from weir.gateway.rocketmq.consume.receiving import GroupTopic
-from weir.gateway.rocketmq.handlers import sending
-from weir.gateway.rocketmq.publish.publishing import Publishing
+from weir.broker.api.producers import Receipt
+from weir.gateway.rocketmq.group_topic import GroupTopic, Link
+from weir.gateway.rocketmq.handlers import send as sending
+from weir.gateway.rocketmq.publisher import Publishing
 from weir.model.errors import TopicClosedError
 from weir.testing.mutation import Mutations, often
 from weir.testing.rocketmq import checkers

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from random import Random
 
-from weir.broker.half.settings import HalfSettings
-from weir.broker.settings import BrokerSettings
+from weir.broker.settings import BrokerSettings, HalfSettings
 from weir.stream.settings import StreamSettings
 from weir.testing.queues.plan import make_queue_plan
 from weir.testing.storage.plan import Plan

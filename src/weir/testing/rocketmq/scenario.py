@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
-from weir.gateway.rocketmq.registry import load_handlers
+from weir.gateway.rocketmq.call import load_handlers
 from weir.runtime.interfaces import Runtime
 from weir.testing.broker.nemesis import BrokerNemesis
 from weir.testing.operations import FINAL

@@ -12,7 +12,8 @@ from weir.testing.rocketmq.client import GrpcLink
 from weir.testing.rocketmq.history import RocketmqHistory
 from weir.testing.rocketmq.history import RocketmqOpKind as Kind
 from weir.testing.rocketmq.plan import RocketmqPlan
-from weir.wire.rocketmq.proto import api, set_ms
+from weir.wire.rocketmq import rocketmq_pb2 as api
+from weir.wire.rocketmq.proto import set_ms
 
 TOPIC, GROUP = "orders", "billing"
 _TOPIC, _GROUP = api.Resource(name=TOPIC), api.Resource(name=GROUP)

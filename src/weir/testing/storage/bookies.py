@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from weir.bookie import (
-    Bookie,
+from weir.bookie.bookie import Bookie
+from weir.bookie.settings import (
     BookieSettings,
     CacheSettings,
     FlushSettings,

@@ -21,10 +21,10 @@ from weir.bookie.settings import (
     JournalSettings,
     SpaceSettings,
 )
-from weir.ledger.auditor import Auditor
-from weir.ledger.bookies import BookieDirectory
+from weir.ledger.bookie_directory import BookieDirectory
 from weir.ledger.client import LedgerClient
-from weir.ledger.remote import RemoteBookiePool, RemoteSettings
+from weir.ledger.remote_bookie import RemoteBookiePool, RemoteSettings
+from weir.ledger.replication import Auditor, ReplicationWorker
 from weir.ledger.settings import (
     LedgerSettings,
     ReaderSettings,
@@ -32,9 +32,8 @@ from weir.ledger.settings import (
     RepairSettings,
     WriterSettings,
 )
-from weir.ledger.worker import ReplicationWorker
 from weir.meta import keys
-from weir.meta.memory import MemoryMeta
+from weir.meta.local import MemoryMeta
 from weir.meta.update import UpdateSettings
 from weir.model.errors import (
     BookieCookieError,
@@ -47,7 +46,7 @@ from weir.model.ids import BookieId
 from weir.runtime.interfaces import Runtime
 from weir.runtime.tasks import TaskScope
 from weir.server.addresses import Address
-from weir.server.bookie import BookieNode, BookieNodeSettings
+from weir.server.bookie_node import BookieNode, BookieNodeSettings
 from weir.testing.storage.history import History
 from weir.testing.storage.plan import Plan, make_plan
 from weir.testing.world.disk import DiskFaults

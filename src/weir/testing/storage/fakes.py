@@ -14,7 +14,7 @@ from weir.model.errors import (
     WireError,
 )
 from weir.model.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
-from weir.model.reading import ReadResult
+from weir.model.ledger import ReadResult
 from weir.wire.entry import entry_key, last_confirmed_of, verify_entry
 
 

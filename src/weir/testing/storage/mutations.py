@@ -9,18 +9,16 @@ from unittest.mock import patch
 
 from weir.bookie.bookie import Bookie
 from weir.ledger import recovery as ledger_recovery
-from weir.ledger import transforms
+from weir.ledger import transitions
 from weir.ledger.copying import Copier
-from weir.ledger.fencing import Fencing
+from weir.ledger.ensemble import OpenEnsemble, Window
 from weir.ledger.losses import Losses
-from weir.ledger.open_ensemble import OpenEnsemble
 from weir.ledger.quorum import Stripes
 from weir.ledger.records import LedgerRecords
-from weir.ledger.recovery import Recovery
-from weir.ledger.tail import Answer, Verdict, decide
-from weir.ledger.window import Window
+from weir.ledger.recovery import Fencing, Recovery
+from weir.ledger.transitions import Answer, Verdict, decide
 from weir.ledger.writer import LedgerWriter
-from weir.meta.state import KeySpace
+from weir.meta.key_space import KeySpace
 from weir.model.errors import BookieError, EntryCorruptError, RecoveryFailedError
 from weir.model.ids import NO_ENTRY
 from weir.model.ledger import LedgerMetadata, LedgerState, Quorum
@@ -119,13 +117,13 @@ def _unrecorded_ensemble_change() -> Iterator[None]:
 @_mutation("close-forgets-last-entry", checkers.recovery_keeps_acknowledged)
 def _close_forgets_last_entry() -> Iterator[None]:
     """The writer closes its ledger one entry before the last acknowledged one."""
-    close_at = transforms._closed
+    close_at = transitions._closed
 
     def too_early(ledger: Any, last_entry: Any, length: int) -> Any:
         first = ledger.fragments[-1].first_entry
         return close_at(ledger, last_entry - 1 if last_entry >= first else last_entry, length)
 
-    with patch.object(transforms, "_closed", too_early):
+    with patch.object(transitions, "_closed", too_early):
         yield
 
 
@@ -207,7 +205,7 @@ _mutation("recovery-without-fencing", checkers.nothing_is_acknowledged_after_rec
 )
 def _recovery_never_taken_over() -> Iterator[None]:
     """Recovery leaves a ledger alone that someone else has begun to recover, even if that one died."""
-    begin = transforms.begin_recovery
+    begin = transitions.begin_recovery
 
     def begin_only_once(ledger: LedgerMetadata) -> LedgerMetadata:
         if ledger.state is LedgerState.IN_RECOVERY:
@@ -230,7 +228,7 @@ def _recovery_never_taken_over() -> Iterator[None]:
 )
 def _recovery_of_the_closed() -> Iterator[None]:
     """Recovery does not stop at a ledger that is closed, but looks for its end once more."""
-    begin = transforms.begin_recovery
+    begin = transitions.begin_recovery
 
     def begin_again(ledger: LedgerMetadata) -> LedgerMetadata:
         reopened = replace(ledger, state=LedgerState.IN_RECOVERY, last_entry=NO_ENTRY, length=0)

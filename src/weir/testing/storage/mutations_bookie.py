@@ -5,16 +5,15 @@ from typing import Any
 from unittest.mock import patch
 
 from weir.bookie.bookie import Bookie
-from weir.bookie.gc import GarbageCollector
+from weir.bookie.garbage_collection import GarbageCollector
 from weir.bookie.journal import Journal
 from weir.bookie.journal_scan import JournalReplay
-from weir.bookie.ledgers import LedgerTable
-from weir.bookie.store import Store
+from weir.bookie.store import LedgerTable, Store
 from weir.model.ledger import Quorum
 from weir.testing.mutation import Mutations
 from weir.testing.storage import checkers
 from weir.testing.storage.plan import Fault
-from weir.wire.journal import RecordHeader, RecordKind
+from weir.wire.bookie_files import RecordHeader, RecordKind
 
 BOOKIE_MUTATIONS = Mutations()
 _mutation = BOOKIE_MUTATIONS.add

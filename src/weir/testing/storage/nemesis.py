@@ -7,9 +7,9 @@ from dataclasses import replace
 from random import Random
 from typing import ClassVar
 
-from weir.bookie.layout import Layout
+from weir.bookie.folder import Layout
 from weir.model.ids import BookieId
-from weir.runtime.end_file import end_records
+from weir.runtime.loss_records import end_records
 from weir.testing.storage.cluster import Cluster, bookie_settings
 from weir.testing.storage.history import LedgerOpKind
 from weir.testing.storage.plan import Fault, Plan

@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 
 from weir.model.ledger import Quorum
-from weir.stream.holding.settings import HoldingSettings
+from weir.stream.settings import HoldingSettings
 from weir.testing.storage.plan import Fault, Plan, make_plan
 
 #: Of the storage and of what is between: brokers see them from afar.

@@ -80,9 +80,8 @@ def _on_real(
 
 def on_scratch(test: ConformanceTest, folder: str) -> None:
     """Run the test on what brokers of the pytest plug-in run on."""
-    from weir.pytest_plugin.host.idle_loop import IdleLoop
-    from weir.pytest_plugin.host.scratch_disk import ScratchDisk
-    from weir.runtime.movable import MovableClock
+    from weir.pytest_plugin.host.process import IdleLoop, ScratchDisk
+    from weir.runtime.adjustable_clock import MovableClock
     from weir.runtime.real import RealClock, real_runtime
 
     async def main() -> None:

@@ -11,7 +11,7 @@ from weir.meta.interfaces import Change, Creation, Lease, Listing, MetaStore, Ve
 from weir.meta.leases import HeldLease
 from weir.meta.local import LocalCore
 from weir.model.errors import InvariantError, MetaError, MetaUnavailableError
-from weir.runtime import Runtime
+from weir.runtime.interfaces import Runtime
 
 T = TypeVar("T")
 

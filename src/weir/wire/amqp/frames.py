@@ -7,15 +7,70 @@ answers with a header of its own, and closes.
 
 A frame that lies whole in one buffer is given out as a slice of it; only one that arrives in pieces is copied,
 into a buffer that grows with what came and not with what was announced.
+
+Acknowledgements of single messages that lie one after the other, taken out of a receive buffer at a glance.
+
+A consumer says hardly anything else, and all of them are alike but for their tags. What differs in any way is left
+where it is, for `CommandReader` to take or to refuse.
+
+The reply codes of AMQP 0-9-1, and which of them end a channel only.
 """
 
+import re
 from collections.abc import Iterator
-from enum import Enum
+from enum import Enum, IntEnum
+from functools import lru_cache
 from struct import Struct
 
 from weir.model.errors import AmqpError, AmqpHeaderError
 from weir.model.ids import Buffer
-from weir.wire.amqp.codes import ReplyCode
+
+
+class ReplyCode(IntEnum):
+    SUCCESS = 200
+    CONTENT_TOO_LARGE = 311
+    NO_ROUTE = 312
+    NO_CONSUMERS = 313
+    CONNECTION_FORCED = 320
+    INVALID_PATH = 402
+    ACCESS_REFUSED = 403
+    NOT_FOUND = 404
+    RESOURCE_LOCKED = 405
+    PRECONDITION_FAILED = 406
+    FRAME_ERROR = 501
+    SYNTAX_ERROR = 502
+    COMMAND_INVALID = 503
+    CHANNEL_ERROR = 504
+    UNEXPECTED_FRAME = 505
+    RESOURCE_ERROR = 506
+    NOT_ALLOWED = 530
+    NOT_IMPLEMENTED = 540
+    INTERNAL_ERROR = 541
+
+    @property
+    def ends_channel_only(self) -> bool:
+        """A soft error: the connection and its other channels go on."""
+        return self in _SOFT
+
+
+_SOFT = frozenset(
+    {
+        ReplyCode.CONTENT_TOO_LARGE,
+        ReplyCode.NO_ROUTE,
+        ReplyCode.NO_CONSUMERS,
+        ReplyCode.ACCESS_REFUSED,
+        ReplyCode.NOT_FOUND,
+        ReplyCode.RESOURCE_LOCKED,
+        ReplyCode.PRECONDITION_FAILED,
+    }
+)
+
+
+def reply_text(code: ReplyCode, what: str) -> str:
+    """What a close says, as RabbitMQ words it (`NOT_FOUND - no queue 'q'`), cut to what a short string holds."""
+    text = f"{code.name} - {what}".encode("utf-8", "replace")
+    return text[:255].decode("utf-8", "ignore")
+
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 
@@ -173,3 +228,33 @@ class FrameSplitter:
 
 def _unended(found: int) -> AmqpError:
     return AmqpError(f"a frame ends with {found:#04x} instead of 0xce", code=ReplyCode.FRAME_ERROR)
+
+
+_ACK = b"\x00\x3c\x00\x50"
+_PAYLOAD_BYTES = len(_ACK) + 8 + 1
+_NUMBER_AT = slice(1, 3)
+_TAGS = Struct(f">{HEAD.size + len(_ACK)}xQ2x")
+#: Of one such frame.
+FRAME_BYTES = _TAGS.size
+
+
+@lru_cache(maxsize=1024)
+def _pattern(channel: int) -> "re.Pattern[bytes]":
+    head = HEAD.pack(METHOD, channel, _PAYLOAD_BYTES) + _ACK
+    return re.compile(b"(?:" + re.escape(head) + rb".{8}\x00" + re.escape(END) + b")+", re.DOTALL)
+
+
+def begins_with_ack(data: memoryview) -> bool:
+    """Whether a frame that is an acknowledgement may be the first in the buffer."""
+    return data[HEAD.size : HEAD.size + len(_ACK)] == _ACK
+
+
+def take_acks(data: memoryview, most: int) -> tuple[int, list[int], int]:
+    """The channel and the tags of the acknowledgements of one channel that the buffer begins with, of at most so
+    many, and where they end: at 0 if there are none."""
+    channel = int.from_bytes(data[_NUMBER_AT], "big")
+    found = _pattern(channel).match(data, 0, min(len(data), most * FRAME_BYTES)) if channel else None
+    if found is None:
+        return channel, [], 0
+    end = found.end()
+    return channel, [tag for (tag,) in _TAGS.iter_unpack(data[:end])], end

@@ -8,14 +8,12 @@ others say and AMQP does not is in fields under `weir-`, and read back from them
 
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
-from weir.model.message import Message
-from weir.model.priority import PRIORITY
+from weir.model.messages import Message
+from weir.model.policies import PRIORITY
+from weir.wire.amqp.content import Outgoing, envelope, native_of, outgoing, outgoing_native
 from weir.wire.amqp.methods import basic
-from weir.wire.amqp.native import native_of, outgoing_native
-from weir.wire.amqp.outgoing import Outgoing, envelope, outgoing
 from weir.wire.amqp.properties import Properties, encode_properties
-from weir.wire.amqp.readable import is_text, readable, readable_name, text_field
-from weir.wire.amqp.tables import MAX_VALUES, Field, Table
+from weir.wire.amqp.tables import MAX_VALUES, Field, Table, is_text, readable, readable_name, text_field
 
 #: The field that is the message's key.
 KEY = "key"

@@ -11,9 +11,8 @@ from struct import Struct
 from struct import error as struct_error
 
 from weir.model.errors import AmqpError
-from weir.model.ids import Buffer
-from weir.model.value import value
-from weir.wire.amqp.codes import ReplyCode
+from weir.model.ids import Buffer, value
+from weir.wire.amqp.frames import ReplyCode
 from weir.wire.amqp.tables import Table
 
 _FLAGS = Struct(">H")

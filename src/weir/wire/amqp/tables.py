@@ -4,16 +4,24 @@
 
 RabbitMQ's tags are not those of the specification: `s` is a signed 16-bit number (not a short string), `l` and `L`
 are both signed 64-bit, `x` is a byte array. `U`, which some clients write for a signed 16-bit number, is read too.
+
+Typed values of AMQP as text that readers of other protocols understand, and text as values.
+
+Tables as mappings of plain values: what exchanges, queues and policies take.
 """
 
-from collections.abc import Iterable, Mapping
+import json
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
 from struct import Struct
 from struct import error as struct_error
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 from weir.model.errors import AmqpError
 from weir.model.ids import Buffer
-from weir.wire.amqp.codes import ReplyCode
+from weir.wire.amqp.frames import ReplyCode
 
 #: How deep tables and arrays may lie in one another, and how many values one table may have with all within it.
 MAX_DEPTH = 32
@@ -246,3 +254,94 @@ def _encoded(tag: str, value: Value) -> bytes:
 
 
 NO_FIELDS = Table()
+
+
+def plain_fields(table: Table) -> dict[str, Any]:
+    """A table as a mapping of plain values, as exchanges and queues take them; of two fields of one name the first
+    counts."""
+    found: dict[str, Any] = {}
+    for name, field in table.fields:
+        found.setdefault(name, _plain_plain(field))
+    return found
+
+
+def _plain_plain(field: Field) -> Any:
+    match field.tag, field.value:
+        case "T", int(seconds):
+            try:
+                return datetime.fromtimestamp(seconds, UTC)
+            except (OverflowError, ValueError, OSError):
+                return seconds
+        case "D", (int(scale), int(unscaled)):
+            return Decimal(unscaled).scaleb(-scale)
+        case "A", tuple(fields):
+            return [_plain_plain(one) for one in fields if isinstance(one, Field)]
+        case "F", Table() as table:
+            return plain_fields(table)
+    return field.value
+
+
+_AS_TEXT: dict[type, Callable[[Any], bytes]] = {
+    bytes: bytes,
+    str: lambda text: text.encode("utf-8", "surrogateescape"),
+    bool: lambda yes: b"true" if yes else b"false",
+    int: lambda number: b"%d" % number,
+    float: lambda number: repr(number).encode(),
+}
+
+
+def readable(field: Field) -> bytes | None:
+    """Strings and bytes as they are, numbers in decimal, `true` and `false`, arrays and tables as JSON."""
+    as_text = _AS_TEXT.get(type(field.value))
+    if as_text is not None:
+        return as_text(field.value)
+    plain = _plain(field)
+    return plain.encode() if isinstance(plain, str) else None if plain is None else _json(plain)
+
+
+def readable_name(name: str) -> str:
+    """What is no text in a name is replaced."""
+    if name.isascii():
+        return name
+    try:
+        return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    except UnicodeEncodeError:
+        return name.encode("utf-8", "replace").decode()
+
+
+def is_text(field: Field) -> bool:
+    """Whether the field is what `text_field` makes of its text."""
+    return field.tag == "S" and _is_utf8(str(field.value).encode("utf-8", "surrogateescape"))
+
+
+def text_field(value: bytes | None) -> Field:
+    """A header's value: text is a string, and anything else bytes."""
+    if value is None:
+        return Field("V", None)
+    return Field("S", value.decode()) if _is_utf8(value) else Field("x", bytes(value))
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _json(plain: object) -> bytes:
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def _plain(field: Field) -> object:
+    """As JSON knows it: bytes are base64, a decimal is text."""
+    match field.value:
+        case Table() as table:
+            return {readable_name(name): _plain(one) for name, one in table.fields}
+        case (int() as scale, int() as unscaled):
+            return str(Decimal(unscaled).scaleb(-scale))
+        case tuple() as fields:
+            return [_plain(one) for one in fields if isinstance(one, Field)]
+        case bytes() as data:
+            return b64encode(data).decode()
+    return field.value

@@ -6,13 +6,12 @@ An empty value is none in Pulsar: compaction goes by each protocol's own word.
 from collections.abc import Iterable
 
 from weir.model.batch import Batch, BatchFormat
+from weir.model.check import Steps
 from weir.model.errors import WireError
-from weir.model.message import Message
-from weir.model.steps import Steps
-from weir.wire.formats.form import Keyed, Translated, unkeyed
-from weir.wire.kafka import records
-from weir.wire.pulsar.batch import iter_batch, open_payload
-from weir.wire.pulsar.compression import Compression
+from weir.model.messages import Message
+from weir.wire.formats.format import Keyed, Translated, unkeyed
+from weir.wire.kafka import record_batch
+from weir.wire.pulsar.batch import Compression, iter_batch, open_payload
 from weir.wire.pulsar.frames import MAX_MESSAGE_BYTES
 from weir.wire.pulsar.message import is_batch, message_key, parse_metadata, split_message, sticky_key
 from weir.wire.pulsar.translation import announced_size, entry_of_messages, messages_of_entry
@@ -21,11 +20,11 @@ from weir.wire.pulsar.translation import announced_size, entry_of_messages, mess
 _MOST_BYTES = MAX_MESSAGE_BYTES - 64 * 1024
 #: How a batch that is too large for Pulsar when opened is compressed again.
 _COMPRESSIONS = {
-    records.Compression.NONE: Compression.LZ4,
-    records.Compression.GZIP: Compression.ZLIB,
-    records.Compression.SNAPPY: Compression.SNAPPY,
-    records.Compression.LZ4: Compression.LZ4,
-    records.Compression.ZSTD: Compression.ZSTD,
+    record_batch.Compression.NONE: Compression.LZ4,
+    record_batch.Compression.GZIP: Compression.ZLIB,
+    record_batch.Compression.SNAPPY: Compression.SNAPPY,
+    record_batch.Compression.LZ4: Compression.LZ4,
+    record_batch.Compression.ZSTD: Compression.ZSTD,
 }
 
 
@@ -87,7 +86,7 @@ class PulsarFormat:
 def _compression(batch: Batch) -> Compression:
     if batch.format is BatchFormat.KAFKA:
         try:
-            return _COMPRESSIONS[records.parse_header(batch.payload).compression]
+            return _COMPRESSIONS[record_batch.parse_header(batch.payload).compression]
         except WireError:
             pass
     return Compression.LZ4

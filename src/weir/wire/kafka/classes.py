@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct, defstruct
 
-from weir.wire.kafka.schema import LAYOUTS
-from weir.wire.kafka.schema.form import Layout, Structure
+from weir.wire.kafka.schema.layout import Layout, Structure
+from weir.wire.kafka.schema.table import LAYOUTS
 
 
 class Message(Struct):

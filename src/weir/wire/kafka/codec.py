@@ -2,20 +2,26 @@
 
 Whatever the bytes, decoding answers a message or a WireError. Bytes behind the last known field are left alone, as
 Kafka's own brokers do. Slices of `bytes` and `records` fields share the memory of what was given.
+
+What Kafka's consumers put into the bytes of JoinGroup and SyncGroup: a version, and a message of that version.
+
+Versions only ever append fields. So a newer one than is known here is read as the newest known, and the rest of it
+is left alone, as Kafka's own clients do.
 """
 
 from collections.abc import Callable
 from functools import cache
+from struct import Struct
 from struct import error as struct_error
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from weir.model.errors import UnknownVersionError, WireError
 from weir.model.ids import Buffer
+from weir.wire.kafka import messages as m
 from weir.wire.kafka.classes import Message
-from weir.wire.kafka.decoding import decoder
-from weir.wire.kafka.encoding import encoder
-from weir.wire.kafka.schema import APIS, LAYOUTS
-from weir.wire.kafka.schema.form import Layout
+from weir.wire.kafka.codec_compiler import decoder, encoder
+from weir.wire.kafka.schema.layout import Layout
+from weir.wire.kafka.schema.table import APIS, LAYOUTS
 
 #: What compiled codecs raise for bytes, or values, that do not fit; catching costs nothing where nothing is wrong.
 _UNREADABLE = (struct_error, IndexError, UnicodeDecodeError)
@@ -129,3 +135,39 @@ def _request_encoder(key: int, version: int) -> Callable[[Message], list[Buffer]
 @cache
 def _response_encoder(key: int, version: int) -> Callable[[Message], list[Buffer]]:
     return _encoder(_layouts(key)[1].name, version)
+
+
+_VERSION = Struct(">h")
+_SUBSCRIPTION = "ConsumerProtocolSubscription"
+_ASSIGNMENT = "ConsumerProtocolAssignment"
+
+
+def decode_subscription(data: Buffer) -> m.ConsumerProtocolSubscription:
+    """The metadata of a member that speaks the protocol type `consumer`."""
+    return cast(m.ConsumerProtocolSubscription, _decode(_SUBSCRIPTION, data))
+
+
+def encode_subscription(version: int, subscription: m.ConsumerProtocolSubscription) -> bytes:
+    return _encode(_SUBSCRIPTION, version, subscription)
+
+
+def decode_assignment(data: Buffer) -> m.ConsumerProtocolAssignment:
+    """What a leader of such a group gave to one member."""
+    return cast(m.ConsumerProtocolAssignment, _decode(_ASSIGNMENT, data))
+
+
+def encode_assignment(version: int, assignment: m.ConsumerProtocolAssignment) -> bytes:
+    return _encode(_ASSIGNMENT, version, assignment)
+
+
+def _decode(name: str, data: Buffer) -> m.Message:
+    view = memoryview(data)
+    if len(view) < _VERSION.size:
+        raise WireError(f"{name} has no version")
+    (version,) = _VERSION.unpack_from(view)
+    return decode_data(name, min(version, LAYOUTS[name].versions.high), view[_VERSION.size :])
+
+
+def _encode(name: str, version: int, message: m.Message) -> bytes:
+    body = encode_data(name, version, message)
+    return _VERSION.pack(version) + body

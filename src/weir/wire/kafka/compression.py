@@ -3,6 +3,10 @@
 A batch does not say how large its records are when decompressed, and whoever sent it may mean harm: the room for
 them grows step by step, up to the limit and no further. Each step begins anew, so the first is generous; who opens
 many batches gives room that is already there.
+
+LZ4 as Kafka's clients write it: a frame of blocks that do not need one another.
+
+Java's clients and brokers read no other frames; the library that compresses writes linked blocks.
 """
 
 import zlib
@@ -14,8 +18,30 @@ from cramjam import DecompressionError, lz4, snappy, zstd
 from weir.model.errors import FrameTooLargeError, WireError
 from weir.model.ids import Buffer
 from weir.wire.entry import MAX_PAYLOAD_BYTES
-from weir.wire.kafka.lz4_frame import lz4_frame
-from weir.wire.kafka.records import Compression
+from weir.wire.kafka.record_batch import Compression
+
+#: Magic, version 1 with independent blocks and no checksums, blocks of 64 KiB; the checksum of those two bytes.
+_HEAD = b"\x04\x22\x4d\x18\x60\x40\x82"
+_BLOCK_BYTES = 64 * 1024
+#: In a block's size: it is not compressed.
+_PLAIN = 1 << 31
+_END = bytes(4)
+
+
+def lz4_frame(data: Buffer) -> bytes:
+    """All of `data`, compressed."""
+    view = memoryview(data)
+    parts = [_HEAD]
+    for at in range(0, len(view), _BLOCK_BYTES):
+        block = view[at : at + _BLOCK_BYTES]
+        packed = bytes(lz4.compress_block(block, store_size=False))
+        if len(packed) < len(block):
+            parts += (len(packed).to_bytes(4, "little"), packed)
+        else:
+            parts += ((len(block) | _PLAIN).to_bytes(4, "little"), bytes(block))
+    parts.append(_END)
+    return b"".join(parts)
+
 
 #: What Java's and Python's clients put in front of snappy's blocks; librdkafka sends one bare block.
 _FRAMED = b"\x82SNAPPY\x00"

@@ -1,268 +1,384 @@
-"""A Kafka record batch, version 2: its header read, verified, patched; the records stay closed.
+"""The records of a batch, opened: decompressed, and read one by one.
 
-    base offset i64 | length i32 | leader epoch i32 | magic i8 | crc32c u32 | attributes i16 |
-    last offset delta i32 | base timestamp i64 | max timestamp i64 | producer id i64 | producer epoch i16 |
-    base sequence i32 | record count i32 | records
+    size varint | attributes i8 | timestamp delta varlong | offset delta varint | key | value |
+    header count varint | (name | value)*
 
-Big-endian; `length` counts what follows it. The checksum covers everything after itself, so that a broker may set
-base offset and leader epoch, the first sixteen bytes, and keep the rest as its producer sent it.
+Keys, values and names are a size (-1: null) and so many bytes; numbers are zigzag, in groups of seven bits.
+
+Whether a record of a batch has a header of some name, found out at as little cost as may be.
+
+Every batch that is produced is asked, so this is about bytes, not records. A header's name stands behind its
+length, which is a byte that is rare in text: those bytes are looked for, and the name behind them. Where they are
+frequent, as in binary values, all bytes are searched.
+Nothing decompressed is kept. A name that occurs in a key or value is taken for a header's too: whoever asks looks
+closer then.
+
+Record batches made here: of records in another form, and the markers that end transactions.
+
+A batch without some of its records, the others at their offsets: how a compacted topic is read.
+
+Whether a batch has the records that it claims to have, as far as that is cheap to tell.
+
+To read every record of every batch would cost a broker a fifth of its time. A producer that writes batches wrongly
+does so from the first record on, or in their number: the first ones are followed by their sizes, and of a batch
+that has no others it is known where they must end.
 """
 
-from enum import IntEnum
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
+from typing import Any
+
+from cramjam import DecompressionError, lz4, zstd
 
 from weir.model.batch import Stamp
-from weir.model.errors import ChecksumError, UnknownVersionError, WireError
-from weir.model.ids import Buffer
-from weir.model.value import value
-from weir.wire.batch import MAX_COUNT
-from weir.wire.checksum import crc32c
+from weir.model.errors import WireError
+from weir.model.ids import Buffer, value
+from weir.wire.entry import OPENED
+from weir.wire.kafka.compression import compressor, decompress
+from weir.wire.kafka.record_batch import (
+    COMPRESSION_BITS,
+    CONTROL,
+    HEADER_BYTES,
+    NO_STAMP,
+    NO_TIMESTAMP,
+    TRANSACTIONAL,
+    BatchHeader,
+    Compression,
+    parse_header,
+    sealed,
+)
 
-MAGIC = 2
-MAGIC_AT = 16
-HEADER_BYTES = 61
-#: Where the checksummed part begins.
-ATTRIBUTES_AT = 21
-NO_TIMESTAMP = -1
+#: A header's name and value, both as they stand in the record.
+Header = tuple[bytes, Buffer | None]
 
-#: All of the header; `PATCH` is what a broker sets, `COVERED` what the checksum covers of it.
-HEADER = Struct(">qiibIhiqqqhii")
-PATCH = Struct(">qii")
-COVERED = Struct(">hiqqqhii")
-#: Base offset and length, then the magic, which older formats have in the same place.
-_START = Struct(">qiib")
-_PATCH_BYTES = PATCH.size
-#: The bytes before those that `length` counts.
-LENGTH_END = 12
-_CHECKSUM = Struct(">I")
-_CHECKSUM_AT = 17
-
-COMPRESSION_BITS = 0x07
-LOG_APPEND_TIME = 0x08
-TRANSACTIONAL = 0x10
-CONTROL = 0x20
-#: Bits that Kafka leaves unused: of a batch that was translated here, whose producers wrote it. 0: Kafka's.
-ORIGIN_SHIFT, ORIGIN_MASK = 8, 0x0F
-ORIGINS = ("kafka", "pulsar", "amqp", "rocketmq")
-#: Another bit that Kafka leaves unused: the batch is for one subscription alone, which its first record names.
-ADDRESSED = 0x1000
-#: The base timestamp is the moment until which tombstones are kept; only compacted logs have it.
-DELETE_HORIZON = 0x40
-
-
-class Compression(IntEnum):
-    """Kafka's numbers of its compressions."""
-
-    NONE = 0
-    GZIP = 1
-    SNAPPY = 2
-    LZ4 = 3
-    ZSTD = 4
+#: Version, and abort or commit; then version and the coordinator's epoch.
+_MARKER_KEY = Struct(">hh")
+_MARKER_VALUE = Struct(">hi")
+_ABORT, _COMMIT = 0, 1
 
 
 @value
-class BatchHeader:
-    """What a batch says about its records."""
+class Record:
+    """One record of a batch. `offset_delta`: its distance from the batch's base offset."""
 
-    base_offset: int
-    #: All bytes of the batch, from the base offset on.
-    size: int
-    leader_epoch: int
-    checksum: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    #: How many records it has: fewer than offsets where compaction dropped some.
-    records: int
-
-    @property
-    def count(self) -> int:
-        """How many offsets it takes."""
-        return self.last_offset_delta + 1
-
-    @property
-    def compression(self) -> Compression:
-        return Compression(self.attributes & COMPRESSION_BITS)
-
-    @property
-    def log_append_time(self) -> bool:
-        """Whether every record's time is `max_timestamp`, the broker's."""
-        return bool(self.attributes & LOG_APPEND_TIME)
-
-    @property
-    def transactional(self) -> bool:
-        return bool(self.attributes & TRANSACTIONAL)
-
-    @property
-    def control(self) -> bool:
-        return bool(self.attributes & CONTROL)
-
-    @property
-    def addressed(self) -> bool:
-        return bool(self.attributes & ADDRESSED)
-
-    @property
-    def stamp(self) -> Stamp | None:
-        """The mark of its idempotent producer, if it has one."""
-        if self.producer_id < 0:
-            return None
-        return Stamp(self.producer_id, self.producer_epoch, self.base_sequence, self.checksum)
+    offset_delta: int
+    timestamp: int
+    key: Buffer | None
+    value: Buffer | None
+    headers: Sequence[Header] = ()
 
 
-def parse_header(data: Buffer) -> BatchHeader:
-    """The header of the batch that `data` begins with, all of which is there; its checksum is not looked at."""
-    view = memoryview(data)
-    if len(view) >= _START.size and view[_START.size - 1] != MAGIC:
-        found: int = _START.unpack_from(view)[3]
-        raise UnknownVersionError(
-            f"records in message format {found}",
-            hint="use format 2, as every client since Kafka 0.11 does",
-        )
-    if len(view) < HEADER_BYTES:
-        raise WireError(f"a record batch needs {HEADER_BYTES} bytes of header, {len(view)} are there")
-    base, length, leader, _, checksum, attributes, last, first_ms, max_ms, producer, epoch, sequence, records = (
-        HEADER.unpack_from(view)
-    )
-    size = LENGTH_END + length
-    if not HEADER_BYTES <= size <= len(view):
-        raise WireError(f"a record batch claims {size} bytes, {len(view)} are there")
-    if not 0 <= last < MAX_COUNT or not 0 <= records <= last + 1:
-        raise WireError(f"a record batch claims {records} records on {last + 1} offsets")
-    if attributes & COMPRESSION_BITS > Compression.ZSTD:
-        raise WireError(f"a record batch has the unknown compression {attributes & COMPRESSION_BITS}")
-    return BatchHeader(
-        base, size, leader, checksum, attributes, last, first_ms, max_ms, producer, epoch, sequence, records
-    )
+def zigzag(number: int) -> bytes:
+    """A signed number in groups of seven bits, small ones of either sign short."""
+    number = (number << 1) ^ (number >> 63)
+    if number < 0x80:
+        return number.to_bytes(1, "little")
+    groups = bytearray()
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    groups.append(number)
+    return bytes(groups)
 
 
-def transactional_producer(data: Buffer) -> tuple[int, int] | None:
-    """Producer id and epoch of a batch that says that it is part of a transaction; None of anything else. Nothing
-    is verified."""
-    if len(data) < HEADER_BYTES:
-        return None
-    _, _, _, magic, _, attributes, _, _, _, producer, epoch, _, _ = HEADER.unpack_from(data)
-    if magic != MAGIC or not attributes & TRANSACTIONAL or producer < 0:
-        return None
-    return producer, epoch
+_NULL = zigzag(-1)
+#: The small numbers, of which records are full.
+_SMALL = tuple(zigzag(number) for number in range(1024))
 
 
-def verify(batch: Buffer) -> BatchHeader:
-    """The header of a batch that is all of `batch`, and whose checksum holds."""
-    header = parse_header(batch)
-    if header.size != len(batch):
-        raise WireError(f"a record batch claims {header.size} bytes, {len(batch)} are there")
-    if crc32c(memoryview(batch)[ATTRIBUTES_AT:]) != header.checksum:
-        raise ChecksumError("a record batch was damaged on its way: its checksum does not hold")
-    return header
+def _sized(data: Buffer | None) -> tuple[bytes, Buffer]:
+    if data is None:
+        return _NULL, b""
+    size = len(data)
+    return _SMALL[size] if size < len(_SMALL) else zigzag(size), data
 
 
-def split_batches(records: Buffer) -> list[memoryview]:
-    """A `records` field cut into its batches. What a fetch cut short at the end is left out, as clients do it."""
-    view = memoryview(records)
-    batches: list[memoryview] = []
-    at = 0
-    while len(view) - at >= _START.size:
-        size: int = LENGTH_END + PATCH.unpack_from(view, at)[1]
-        if size < HEADER_BYTES:
-            raise WireError(f"a record batch claims {size} bytes")
-        if size > len(view) - at:
-            break
-        batches.append(view[at : at + size])
-        at += size
-    return batches
+def encode_record(record: Record, base_timestamp: int) -> bytes:
+    """The record's bytes, its size in front."""
+    parts: list[Buffer] = [
+        b"\x00",
+        zigzag(record.timestamp - base_timestamp),
+        zigzag(record.offset_delta),
+        *_sized(record.key),
+        *_sized(record.value),
+        zigzag(len(record.headers)),
+    ]
+    for name, header in record.headers:
+        parts += _sized(name)
+        parts += _sized(header)
+    body = b"".join(parts)
+    size = len(body)
+    return (_SMALL[size] if size < len(_SMALL) else zigzag(size)) + body
 
 
-def produced(records: Buffer) -> list[tuple[BatchHeader, memoryview]]:
-    """The batches that a producer sent, each verified and fit to be stored: every offset has its record."""
-    view = memoryview(records)
-    found: list[tuple[BatchHeader, memoryview]] = []
-    at = 0
-    while at < len(view):
-        size = parse_header(view[at:]).size
-        batch = view[at : at + size]
-        found.append((_fit(verify(batch)), batch))
-        at += size
-    return found
-
-
-def produced_batch(records: Buffer) -> BatchHeader:
-    """The header of the one batch that a producer sent, verified and fit to be stored."""
-    return _fit(verify(records))
-
-
-def _fit(header: BatchHeader) -> BatchHeader:
-    if header.records != header.count:
-        raise WireError(f"a producer sent {header.records} records on {header.count} offsets")
-    if header.control:
-        raise WireError("a producer sent a control batch, which only brokers write")
-    if header.transactional and header.producer_id < 0:
-        raise WireError("a transactional record batch names no producer id")
-    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
-        raise WireError("a record batch of an idempotent producer has no epoch or no sequence")
-    if header.attributes & DELETE_HORIZON:
-        raise WireError("a producer sent a batch with a delete horizon, which only compaction writes")
-    return header
-
-
-def patched(batch: Buffer, base_offset: int, leader_epoch: int = 0) -> list[Buffer]:
-    """The batch as it lies at `base_offset`, in pieces: its own bytes are not copied."""
-    return [PATCH.pack(base_offset, len(batch) - LENGTH_END, leader_epoch), memoryview(batch)[_PATCH_BYTES:]]
-
-
-def with_leader_epoch(pieces: list[Buffer], leader_epoch: int) -> list[Buffer]:
-    """The pieces of one batch, the first of which holds the fields before its checksum, as its leader wrote it."""
-    base_offset, length, _ = PATCH.unpack_from(pieces[0])
-    rest = memoryview(pieces[0])[_PATCH_BYTES:]
-    return [PATCH.pack(base_offset, length, leader_epoch), *([rest] if len(rest) else []), *pieces[1:]]
-
-
-def with_append_time(batch: Buffer, moment_ms: int) -> bytes:
-    """The batch with the broker's time for each of its records."""
-    header = parse_header(batch)
-    return _resealed(batch, header, header.attributes | LOG_APPEND_TIME, moment_ms)
-
-
-def with_own_times(batch: Buffer) -> bytes:
-    """The batch with the times that its producer wrote into its records, whatever it said of them."""
-    header = parse_header(batch)
-    return _resealed(batch, header, header.attributes & ~LOG_APPEND_TIME, header.max_timestamp)
-
-
-def _resealed(batch: Buffer, header: BatchHeader, attributes: int, max_timestamp: int) -> bytes:
+def build_batch(
+    records: Sequence[Record],
+    *,
+    base_offset: int = 0,
+    last_offset_delta: int | None = None,
+    attributes: int = Compression.NONE,
+    stamp: Stamp = NO_STAMP,
+    compression: Compression = Compression.NONE,
+) -> bytes:
+    """A batch of records. `last_offset_delta` may say that it takes more offsets than it has records, of which
+    there may be none. `compression`: done here, and said in its attributes."""
+    base_timestamp = records[0].timestamp if records else NO_TIMESTAMP
+    body = b"".join([encode_record(record, base_timestamp) for record in records])
+    if (compress := compressor(compression)) is not None:
+        body = compress(body)
+    if last_offset_delta is None:
+        last_offset_delta = records[-1].offset_delta if records else 0
     return sealed(
-        memoryview(batch)[HEADER_BYTES : header.size],
-        base_offset=header.base_offset,
+        body,
+        base_offset=base_offset,
+        attributes=attributes | compression,
+        last_offset_delta=last_offset_delta,
+        times=(base_timestamp, max((record.timestamp for record in records), default=NO_TIMESTAMP)),
+        stamp=stamp,
+        records=len(records),
+    )
+
+
+def control_batch(producer_id: int, epoch: int, commit: bool, timestamp_ms: int) -> bytes:
+    """The marker that ends the producer's transaction in one partition; it takes one offset."""
+    marker = Record(
+        offset_delta=0,
+        timestamp=timestamp_ms,
+        key=_MARKER_KEY.pack(0, _COMMIT if commit else _ABORT),
+        value=_MARKER_VALUE.pack(0, 0),
+    )
+    return build_batch([marker], attributes=TRANSACTIONAL | CONTROL, stamp=Stamp(producer_id, epoch))
+
+
+_MAX_SHIFT = 63
+_MIN_TIME, _MAX_TIME = -(1 << 63), (1 << 63) - 1
+
+
+def open_records(batch: Buffer, header: BatchHeader, limit: int | None = None) -> Buffer:
+    """The bytes of all records, decompressed: `limit` at most (`OPENED` if that is None)."""
+    limit = OPENED.max_bytes if limit is None else limit
+    return decompress(header.compression, memoryview(batch)[HEADER_BYTES : header.size], limit)
+
+
+def iter_records(batch: Buffer, limit: int | None = None) -> Iterator[Record]:
+    """The records of a batch, read one by one as they are asked for; their offsets grow."""
+    header = parse_header(batch)
+    data = bytes(open_records(batch, header, limit))
+    base_ms, appended_ms = header.base_timestamp, header.max_timestamp if header.log_append_time else None
+    last = -1
+    at = 0
+    for _ in range(header.records):
+        try:
+            record, at = _read(data, at, base_ms, appended_ms)
+        except IndexError:
+            raise WireError("a record ends beyond the end of its batch") from None
+        if not last < record.offset_delta <= header.last_offset_delta:
+            raise WireError(f"a record has offset {record.offset_delta} after {last} in its batch")
+        last = record.offset_delta
+        yield record
+    if at != len(data):
+        raise WireError(f"a batch of {header.records} records has {len(data) - at} bytes more")
+
+
+def _read(data: bytes, at: int, base_ms: int, appended_ms: int | None) -> tuple[Record, int]:
+    """The record at a place, and the place after it. IndexError where the bytes end within it."""
+    size, at = number(data, at)
+    end = at + size
+    if size < 0 or end > len(data):
+        raise WireError(f"a record claims {size} bytes, {len(data) - at} are there")
+    time_delta, at = number(data, at + 1)
+    offset_delta, at = number(data, at)
+    key, at = _bytes(data, at, end)
+    value, at = _bytes(data, at, end)
+    count, at = number(data, at)
+    if count < 0 or count > end - at:
+        raise WireError(f"a record claims {count} headers")
+    headers: list[Header] = []
+    while count:
+        count -= 1
+        name, at = _bytes(data, at, end)
+        if name is None:
+            raise WireError("a record's header has no name")
+        header_value, at = _bytes(data, at, end)
+        headers.append((name, header_value))
+    if at != end:
+        raise WireError(f"a record of {size} bytes ends {end - at} bytes early or late")
+    moment = base_ms + time_delta if appended_ms is None else appended_ms
+    if not _MIN_TIME <= moment <= _MAX_TIME:
+        raise WireError("a record's timestamp is no 64-bit number")
+    return Record(offset_delta, moment, key, value, headers), at
+
+
+def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    first = data[at]
+    if first < 0x80 and not first & 1:  # nearly always: the call below costs as much as all the rest
+        size, at = first >> 1, at + 1
+    else:
+        size, at = number(data, at)
+    if size < 0:
+        if size != -1:
+            raise WireError(f"a record has a part of {size} bytes")
+        return None, at
+    if size > end - at:
+        raise WireError(f"a record has a part of {size} bytes, {end - at} are left")
+    return data[at : at + size], at + size
+
+
+def number(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
+    """A zigzag number, and the place after it."""
+    first = data[at]
+    if first < 0x80:
+        return (first >> 1) ^ -(first & 1), at + 1
+    found = first & 0x7F
+    shift = 7
+    while True:
+        at += 1
+        group = data[at]
+        found |= (group & 0x7F) << shift
+        if group < 0x80:
+            return (found >> 1) ^ -(found & 1), at + 1
+        shift += 7
+        if shift > _MAX_SHIFT:
+            raise WireError("a number in a record is longer than 64 bits")
+
+
+#: What is left is compressed again only if it would be so many bytes, and so many times the whole batch.
+_LOOSE_BYTES = 256 * 1024
+_LOOSE_RATIO = 4
+
+
+def keep_records(batch: Buffer, wanted: int, base_offset: int = 0, limit: int | None = None) -> bytes:
+    """The batch with the records whose bits are set in `wanted`, bit 0 for the first offset; it takes as many
+    offsets as before, and is not compressed, unless it was packed very well. Nothing of a record is decoded but
+    its size."""
+    header = parse_header(batch)
+    data = bytes(open_records(batch, header, limit))
+    kept: list[bytes] = []
+    flags = wanted.to_bytes(-(-wanted.bit_length() // 8), "little")  # looked at in constant time
+    most = 8 * len(flags)
+    at = 0
+    try:
+        for _ in range(header.records):
+            start = at
+            size, at = number(data, at)
+            if size < 1:
+                raise WireError(f"a record claims {size} bytes")
+            _, place = number(data, at + 1)
+            delta, _ = number(data, place)
+            at += size
+            if 0 <= delta < most and flags[delta >> 3] >> (delta & 7) & 1:
+                kept.append(data[start:at])
+    except IndexError:
+        raise WireError("a record ends beyond the end of its batch") from None
+    if at != len(data):
+        raise WireError(f"a batch of {header.records} records has {len(data)} bytes, and they end at {at}")
+    body, attributes = b"".join(kept), header.attributes & ~COMPRESSION_BITS
+    pack = compressor(header.compression)
+    if pack is not None and len(body) > max(_LOOSE_BYTES, _LOOSE_RATIO * len(batch)):
+        body, attributes = pack(body), header.attributes
+    return sealed(
+        body,
+        base_offset=base_offset,
         attributes=attributes,
         last_offset_delta=header.last_offset_delta,
-        times=(header.base_timestamp, max_timestamp),
+        times=(header.base_timestamp, header.max_timestamp),
         stamp=Stamp(header.producer_id, header.producer_epoch, header.base_sequence),
-        records=header.records,
+        records=len(kept),
     )
 
 
-#: In a batch of a producer that is not idempotent.
-NO_STAMP = Stamp(-1, -1, -1)
+_INTO: dict[Compression, Callable[[Buffer, bytearray], int]] = {
+    Compression.LZ4: lz4.decompress_into,
+    Compression.ZSTD: zstd.decompress_into,
+}
+#: Most batches fit when decompressed; others are decompressed into memory of their own.
+_ROOM_BYTES = 1024 * 1024
+#: So many places are looked at before all bytes are searched: it then costs little more than that.
+_BYTES_PER_PLACE = 4096
+_FEW_PLACES = 16
 
 
-def sealed(
-    body: Buffer,
-    *,
-    base_offset: int,
-    attributes: int,
-    last_offset_delta: int,
-    times: tuple[int, int],
-    stamp: Stamp,
-    records: int,
-) -> bytes:
-    """A batch around the bytes of its records, compressed as `attributes` say. `times`: base and latest."""
-    covered = COVERED.pack(
-        attributes, last_offset_delta, *times, stamp.producer_id, stamp.epoch, stamp.sequence, records
-    )
-    # The checksum of two pieces is that of the whole: the body is not copied to compute it.
-    checksum = crc32c(body, crc32c(covered))
-    head = PATCH.pack(base_offset, HEADER_BYTES - LENGTH_END + len(body), 0) + bytes([MAGIC])
-    return b"".join((head, _CHECKSUM.pack(checksum), covered, body))
+class Searcher:
+    """Room to decompress into is made once, and used again for each search."""
+
+    def __init__(self, beginning: bytes, names: Sequence[bytes]) -> None:
+        """`beginning`: what all names begin with."""
+        self._patterns = [zigzag(len(name)) + name for name in names]
+        self._beginning = beginning
+        self._pattern: Any = None
+        self._room = bytearray()
+
+    def has(self, batch: Buffer, header: BatchHeader) -> bool:
+        """Whether any of the names is there. WireError if the records cannot be decompressed."""
+        if not self._room:
+            self._room = bytearray(_ROOM_BYTES)
+        if header.compression is Compression.NONE:
+            return self._is_in(self._searchable(batch), HEADER_BYTES, len(batch))
+        into = _INTO.get(header.compression)
+        if into is not None:
+            try:
+                size = into(memoryview(batch)[HEADER_BYTES:], self._room)
+            except DecompressionError:
+                pass  # there is too little room, or it is damaged: which of them is found out below
+            else:
+                return self._is_in(self._room, 0, size)
+        opened = bytes(open_records(batch, header))
+        return self._is_in(opened, 0, len(opened))
+
+    def _searchable(self, batch: Buffer) -> bytes | bytearray:
+        """A view cannot be searched; memory that is used again and again is the cheapest to copy to."""
+        if not isinstance(batch, memoryview):
+            return batch
+        if len(batch) > len(self._room):
+            return bytes(batch)
+        memoryview(self._room)[: len(batch)] = batch  # to assign to the array itself would copy twice
+        return self._room
+
+    def _is_in(self, data: bytes | bytearray, start: int, end: int) -> bool:
+        places = _FEW_PLACES + (end - start) // _BYTES_PER_PLACE
+        for pattern in self._patterns:
+            length = pattern[:1]
+            at = data.find(length, start, end)
+            while at >= 0:
+                if data.startswith(pattern, at, end):
+                    return True
+                places -= 1
+                if places < 0:
+                    return self._is_deep_in(data, start, end)
+                at = data.find(length, at + 1, end)
+        return False
+
+    def _is_deep_in(self, data: bytes | bytearray, start: int, end: int) -> bool:
+        if self._pattern is None:
+            import re2  # loaded when first needed: it takes its time
+
+            # The fastest search that there is: by the first byte of what is looked for, as long as that is rare.
+            self._pattern = re2.compile(self._beginning)
+        return self._pattern.search(data, start, end) is not None
+
+
+#: Records of a batch that are looked at.
+_LOOKED_AT = 4
+#: Attributes, two deltas, the sizes of key and value, the number of headers: a byte each.
+_LEAST_BYTES = 6
+
+
+def check_sizes(batch: Buffer, header: BatchHeader) -> None:
+    """WireError for an uncompressed batch whose records are not where they should be."""
+    if header.attributes & 7 != Compression.NONE:
+        return
+    data, at, end = memoryview(batch), HEADER_BYTES, header.size
+    left = header.records
+    if left * (_LEAST_BYTES + 1) > end - at:
+        raise WireError(f"a batch claims {left} records in {end - at} bytes")
+    looked_at = min(left, _LOOKED_AT)
+    try:
+        for _ in range(looked_at):
+            size, at = number(data, at)
+            at += size
+            if size < _LEAST_BYTES or at > end:
+                raise WireError(f"a record claims {size} bytes, {end - at + size} are left of its batch")
+    except IndexError:
+        raise WireError("a batch has fewer records than it claims") from None
+    if looked_at == left and at != end:
+        raise WireError(f"a batch of {left} records has {end - at} bytes more")

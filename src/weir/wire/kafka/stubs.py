@@ -1,10 +1,10 @@
 """The text of `messages.pyi`, out of the table; `tools/kafka_messages.py` writes it."""
 
-from weir.wire.kafka.schema import LAYOUTS
-from weir.wire.kafka.schema.form import Field, Layout, Structure
+from weir.wire.kafka.schema.layout import Field, Layout, Structure
+from weir.wire.kafka.schema.table import LAYOUTS
 
 _HEAD = '''\
-"""Made by tools/kafka_messages.py out of weir.wire.kafka.schema: do not edit."""
+"""Made by tools/kafka_messages.py out of weir.wire.kafka.schema.table: do not edit."""
 
 from collections.abc import Sequence
 

@@ -1,60 +1,175 @@
-"""The table of calls: which number is which request, and what answers it.
+"""Calls about bundles: their hand-over from one broker to another, and topics that go with all of their parts.
 
-Numbers are for ever: add, never change. 1 to 15 are about brokers as a whole, 16 to 31 about bundles and their
-hand-over, 32 to 63 about transactions and groups, 64 to 79 about administration,
-80 to 95 about queues, 96 to 111 about clients of gateways.
+Calls of gateways at other brokers: what clients asked of the wrong broker, and questions to producers.
+
+The admin call: a request of the admin API that another broker has to answer, since it owns what it is about.
+
+Calls about a broker as a whole.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from weir.model.check import check
-from weir.model.errors import PeerUnsupportedError
-from weir.model.ids import Buffer
-from weir.wire.peer import administration, bundles, coordinators, gateways, node, queues
-from weir.wire.peer.values import A, Call, PeerRequest, ValueDecoder, encode_value
+from weir.model.cluster import BrokerLoad, BundleName
+from weir.model.messages import HalfMessage
+from weir.model.topics import TopicName
+from weir.wire.broker_load import decode_load, encode_load
+from weir.wire.peer.protocol import Call, PeerRequest, ValueCodec
 
-CALLS: tuple[Call[Any], ...] = (
-    *node.CALLS,
-    *bundles.CALLS,
-    *coordinators.CALLS,
-    *administration.CALLS,
-    *queues.CALLS,
-    *gateways.CALLS,
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It is done, and there is nothing to say about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ping(PeerRequest[Done]):
+    """Are you there? Answered by every broker, also a busy one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLoad(PeerRequest[BrokerLoad]):
+    """How much work have you? Asked by whoever balances the cluster."""
+
+
+NODE_CALLS: tuple[Call[Any], ...] = (
+    Call(1, "ping", Ping, Done),
+    Call(2, "load", ReportLoad, BrokerLoad, ValueCodec(encode_load, decode_load)),
 )
 
-_BY_NUMBER = {call.number: call for call in CALLS}
-_BY_REQUEST: dict[type[PeerRequest[Any]], Call[Any]] = {call.request: call for call in CALLS}
-check(len(_BY_NUMBER) == len(_BY_REQUEST) == len(CALLS), "a call has a number and a request of its own")
-_REQUESTS: dict[int, ValueDecoder[Any]] = {call.number: ValueDecoder(call.request) for call in CALLS}
-_ANSWERS: dict[int, ValueDecoder[Any]] = {
-    call.number: ValueDecoder(call.answer) for call in CALLS if call.answer_codec is None
-}
+
+@dataclass(frozen=True, slots=True)
+class AdminAnswer:
+    """As the admin API answers it over HTTP."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def call_of(request: PeerRequest[A]) -> Call[A]:
-    """The call that this request is of."""
-    return _BY_REQUEST[type(request)]
+@dataclass(frozen=True, slots=True)
+class AdminCall(PeerRequest[AdminAnswer]):
+    """A request of somebody whom the asking broker has authenticated as `role`; what the role may do, the
+    answering one decides. `path` and `query` are as they came, percent-encoded."""
+
+    role: str
+    method: str
+    path: str
+    query: str = ""
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def call_named(number: int) -> Call[Any]:
-    """The call of that number; PeerUnsupportedError if this Weir has none, since a newer one may ask."""
-    call = _BY_NUMBER.get(number)
-    if call is None:
-        raise PeerUnsupportedError(f"this broker does not know call {number}")
-    return call
+ADMINISTRATION_CALLS: tuple[Call[Any], ...] = (Call(64, "admin", AdminCall, AdminAnswer),)
 
 
-def decode_request_value(call: Call[A], data: Buffer) -> PeerRequest[A]:
-    value: PeerRequest[A] = _REQUESTS[call.number].decode(data)
-    return value
+@dataclass(frozen=True, slots=True)
+class GatewayAnswer:
+    """Messages of the gateway's protocol, as the client would get them."""
+
+    messages: tuple[bytes, ...] = ()
 
 
-def encode_answer_value(call: Call[A], answer: A) -> bytes:
-    return encode_value(answer) if call.answer_codec is None else call.answer_codec.encode(answer)
+@dataclass(frozen=True, slots=True)
+class GatewayCall(PeerRequest[GatewayAnswer]):
+    """A call of a client whom the asking broker has authenticated as `role`; what the role may do, the answering
+    one decides. `body` is as the client sent it; `about`: names that the asker knows and the body does not say."""
+
+    gateway: str
+    method: str
+    role: str
+    client: str
+    body: bytes = b""
+    wait_ms: int = 0
+    about: tuple[str, ...] = ()
 
 
-def decode_answer_value(call: Call[A], data: Buffer) -> A:
-    if call.answer_codec is not None:
-        return call.answer_codec.decode(bytes(data))
-    value: A = _ANSWERS[call.number].decode(data)
-    return value
+@dataclass(frozen=True, slots=True)
+class HalfAsked:
+    """`asked`: whether somebody was there to be asked."""
+
+    asked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AskHalf(PeerRequest[HalfAsked]):
+    """Ask a live producer of the group, of those that are connected to you, what became of a half message of mine.
+    `batch`: as batches are stored."""
+
+    topic: TopicName
+    message: HalfMessage
+    batch: bytes
+
+
+GATEWAYS_CALLS: tuple[Call[Any], ...] = (
+    Call(96, "gateway", GatewayCall, GatewayAnswer),
+    Call(97, "ask_half", AskHalf, HalfAsked),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GetReady(PeerRequest[Done]):
+    """The bundle is about to be yours: these of its topics have clients, who will come as soon as it is; some of
+    these are written to, into ledgers whose ids come after `last_ledger`. Answered when you are ready."""
+
+    bundle: BundleName
+    topics: tuple[TopicName, ...] = ()
+    written: tuple[TopicName, ...] = ()
+    last_ledger: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver(PeerRequest[Done]):
+    """Give a bundle of yours to another broker, by its id. Answered when that one has it."""
+
+    bundle: BundleName
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class SplitBundle(PeerRequest[Done]):
+    """Make two of a bundle of yours, where the load that you measure is halved."""
+
+    bundle: BundleName
+
+
+@dataclass(frozen=True, slots=True)
+class CheckUnused(PeerRequest[Done]):
+    """Say NotAllowedError if somebody is connected to a topic of yours, or to a partition of one."""
+
+    part: TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class ErasePart(PeerRequest[Done]):
+    """Close a topic of yours, or a partition of one, which the registry says is being deleted, and delete what it
+    holds. NotOwnerError if it is not yours."""
+
+    part: TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class TakeTopic(PeerRequest[Done]):
+    """A topic that is about to be yours, in this leader epoch, was left so: its stream's chain as it is in the
+    metadata, with its version there; its state, and whether some of it is not written; and how far its open ledger
+    was written, if it has one: the offset after the last message, payload bytes, and when that was appended."""
+
+    topic: TopicName
+    epoch: int
+    chain: bytes
+    version: int
+    state: bytes
+    unsaved: bool = False
+    ledger: tuple[int, int, int] | None = None
+
+
+CALLS: tuple[Call[Any], ...] = (
+    Call(16, "get_ready", GetReady, Done),
+    Call(17, "hand_over", HandOver, Done),
+    Call(18, "split_bundle", SplitBundle, Done),
+    Call(19, "check_unused", CheckUnused, Done),
+    Call(20, "erase_part", ErasePart, Done),
+    Call(21, "take_topic", TakeTopic, Done),
+)

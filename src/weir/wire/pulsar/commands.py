@@ -10,8 +10,8 @@ from enum import Flag
 from typing import NamedTuple
 
 from weir.model.errors import InvariantError
-from weir.wire.pulsar.proto import Message, api, serialize
-from weir.wire.pulsar.varint import varint
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.proto import Message, serialize, varint
 
 Type = api.BaseCommand
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
-from weir.wire.pulsar.proto import api, parse, serialize
-from weir.wire.pulsar.varint import MAX_U64
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.proto import MAX_U64, parse, serialize
 
 MAX_I64 = 2**63 - 1
 

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from weir.model.errors import ChecksumError, WireError
 from weir.model.ids import Buffer
 from weir.wire.checksum import crc32c
-from weir.wire.pulsar.proto import api, parse, serialize
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.proto import parse, serialize
 
 CHECKSUM_MAGIC = 0x0E01
 BROKER_ENTRY_MAGIC = 0x0E02

@@ -10,15 +10,15 @@ from binascii import Error as Base64Error
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from weir.model.check import STEP_MESSAGES, Steps
 from weir.model.errors import WireError
 from weir.model.ids import Buffer
-from weir.model.message import Message
-from weir.model.steps import STEP_MESSAGES, Steps
+from weir.model.messages import Message
 from weir.wire.entry import OPENED
-from weir.wire.pulsar.batch import encode_batch, iter_batch, open_payload
-from weir.wire.pulsar.compression import Compression, compress
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.batch import Compression, compress, encode_batch, iter_batch, open_payload
 from weir.wire.pulsar.message import is_batch, message_key, parse_metadata, seal_message, split_message
-from weir.wire.pulsar.proto import api, parse, serialize
+from weir.wire.pulsar.proto import parse, serialize
 
 BASE64_HEADERS = "weir-base64-headers"
 NULL_HEADERS = "weir-null-headers"

@@ -15,7 +15,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from weir.model.errors import WireError
-from weir.model.producers import Stored
+from weir.model.transactions import Stored
 from weir.wire.snapshots.fields import Reader, check_version, dump, load, numbered, text, whole
 
 _HEAD = Struct("<BqI")

@@ -5,8 +5,8 @@ from typing import Any
 from tests.gateway.amqp.behaviour.raw import CAPABILITIES, Raw, told
 from tests.gateway.amqp.behaviour.scenario import Session, scenario
 
+from weir.wire.amqp.command_reader import Command
 from weir.wire.amqp.frames import PROTOCOL_HEADER
-from weir.wire.amqp.incoming import Command
 from weir.wire.amqp.methods import connection
 from weir.wire.amqp.tables import Table
 

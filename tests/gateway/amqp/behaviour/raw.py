@@ -9,10 +9,10 @@ from dataclasses import fields
 from typing import Any
 from urllib.parse import urlsplit
 
+from weir.wire.amqp.command_reader import Command, CommandReader
+from weir.wire.amqp.content import publish
 from weir.wire.amqp.frames import PROTOCOL_HEADER, Role
-from weir.wire.amqp.incoming import Command, CommandReader
 from weir.wire.amqp.methods import Method, basic, channel, connection, encode_method
-from weir.wire.amqp.outgoing import publish
 from weir.wire.amqp.properties import Properties, encode_properties
 from weir.wire.amqp.tables import Field, Table
 

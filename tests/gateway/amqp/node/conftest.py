@@ -11,7 +11,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from weir.gateway.amqp.connection.settings import AmqpSettings
+from weir.gateway.amqp.settings import AmqpSettings
 from weir.runtime.real import real_runtime
 from weir.server.broker_node import BrokerNode
 from weir.server.config.load import load

@@ -9,14 +9,14 @@ import aio_pika
 import pytest
 from pika.exceptions import AMQPError, ConnectionClosedByBroker
 
-from weir.broker.queues.durable import DurableQueue
-from weir.gateway.amqp.connection.session import Session
+from weir.broker.queues.durable_queue import DurableQueue
+from weir.gateway.amqp.session import Session
 from weir.model.errors import TopicClosedError
+from weir.wire.amqp.command_reader import Command, CommandReader
+from weir.wire.amqp.content import publish
 from weir.wire.amqp.frames import PROTOCOL_HEADER, Role
-from weir.wire.amqp.incoming import Command, CommandReader
 from weir.wire.amqp.methods import Method, basic, connection, encode_method, queue
 from weir.wire.amqp.methods import channel as channels
-from weir.wire.amqp.outgoing import publish
 from weir.wire.amqp.properties import Properties, encode_properties
 from weir.wire.amqp.tables import Table
 

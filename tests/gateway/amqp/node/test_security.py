@@ -14,10 +14,9 @@ import pulsar
 import pytest
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, ProbableAuthenticationError
 
-from weir.broker.access.tokens import create_secret, create_token
-from weir.model.registry import Action
+from weir.broker.security.tokens import create_secret, create_token
+from weir.model.registry import Action, User
 from weir.model.topics import DEFAULT_NAMESPACE
-from weir.model.users import User
 from weir.testing.certificates import make_certificate
 
 from .conftest import Node, until

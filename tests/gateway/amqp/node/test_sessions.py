@@ -13,7 +13,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
-from weir.broker.queues.durable import DurableQueue
+from weir.broker.queues.durable_queue import DurableQueue
 from weir.model.queues import topic_of_queue
 from weir.model.topics import DEFAULT_NAMESPACE
 from weir.wire.amqp.frames import PROTOCOL_HEADER

@@ -9,9 +9,8 @@ from typing import Any
 from weir.testing.kafka.stage import batch_of
 from weir.wire.kafka import codec
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.frames import request_frame
-from weir.wire.kafka.headers import RequestHeader, decode_response_header
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.frames import RequestHeader, decode_response_header, request_frame
 
 _TIMEOUT_S = 60
 _NUMBER = 7

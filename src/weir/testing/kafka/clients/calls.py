@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from weir.model.batch import Stamp
-from weir.model.message import DELIVER_AT
+from weir.model.messages import DELIVER_AT
 from weir.testing.kafka.clients.client import Link, check_code
 from weir.testing.world.clock import EPOCH_S
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.records import NO_STAMP, TRANSACTIONAL, BatchHeader, parse_header, split_batches
-from weir.wire.kafka.records_build import Record, build_batch
-from weir.wire.kafka.records_read import iter_records
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.record_batch import NO_STAMP, TRANSACTIONAL, BatchHeader, parse_header, split_batches
+from weir.wire.kafka.records import Record, build_batch, iter_records
 
 TOPIC_TIMEOUT_MS = 5_000
 #: Coordinators and partitions answer after their waits: rebalances, and ends of transactions that take long.

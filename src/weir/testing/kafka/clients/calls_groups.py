@@ -8,13 +8,8 @@ from weir.model.ids import Buffer
 from weir.testing.kafka.clients.calls import LONG_S, Membership, Part
 from weir.testing.kafka.clients.client import Link, check_code
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
-from weir.wire.kafka.consumer import (
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.codec import decode_assignment, decode_subscription, encode_assignment, encode_subscription
 
 PROTOCOL = "spread"
 

@@ -9,10 +9,9 @@ from weir.model.errors import ConnectionLostError, WeirError
 from weir.runtime.interfaces import Connection, Runtime
 from weir.runtime.tasks import TaskScope
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 from weir.wire.kafka.codec import decode_response
-from weir.wire.kafka.frames import request_frame, splitter
-from weir.wire.kafka.headers import RequestHeader, decode_response_header
+from weir.wire.kafka.frames import RequestHeader, decode_response_header, request_frame, splitter
 
 PORT = 9092
 _CONNECT_S = 1.0

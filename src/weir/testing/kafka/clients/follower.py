@@ -10,7 +10,7 @@ from weir.testing.kafka.clients.calls import Part
 from weir.testing.kafka.clients.client import check_code
 from weir.testing.kafka.clients.workload import Who, Worker
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.apis import ApiKey
+from weir.wire.kafka.api_table import ApiKey
 
 FOLLOWER = "f0"
 _WAIT_MS = 300

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from weir.client.consumer import Consumer, PartConsumer, Subscribing
-from weir.client.messages import Incoming
-from weir.client.pulsar import PulsarClient
-from weir.client.settings import ClientSettings, ConsumerSettings
+from weir.client.access import ClientSettings, ConsumerSettings
+from weir.client.pulsar.client import PulsarClient
+from weir.client.pulsar.consumer import Consumer, PartConsumer, Subscribing
+from weir.client.pulsar.messages import Incoming
 from weir.model.topics import TopicName
 from weir.testing.broker.consumers import RecordingInbox
 from weir.testing.broker.node_settings import pulsar_url

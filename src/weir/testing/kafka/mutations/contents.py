@@ -8,12 +8,12 @@ from unittest.mock import patch
 
 from pyroaring import BitMap64
 
-from weir.broker.topic.stored import BrokerStoredTopic
+from weir.broker.topics.topic_admin import BrokerStoredTopic
 from weir.model.batch import Batch
 from weir.stream.compaction import CompactedView
 from weir.testing.kafka.checkers import contents
 from weir.testing.kafka.mutations.entered import IDEMPOTENT, NOBODY, QUICK_STATE, mutation
-from weir.wire.translation import kafka_records_in_steps
+from weir.wire.formats.table import kafka_records_in_steps
 
 _DELETES = {**IDEMPOTENT, "deletes": True, "readers": 3}
 _TABLE = {**NOBODY, "table": True, "messages": 40, "streams": QUICK_STATE, "readers": 0}
@@ -67,5 +67,5 @@ def _rows_moved() -> Iterator[None]:
         moved = replace(batch, base_offset=batch.base_offset + 1) if thinned else batch
         return kafka_records_in_steps(moved, wanted)
 
-    with patch("weir.gateway.kafka.fetch.fetching.kafka_records_in_steps", behind):
+    with patch("weir.gateway.kafka.fetch.fetch.kafka_records_in_steps", behind):
         yield

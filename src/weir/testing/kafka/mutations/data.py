@@ -5,16 +5,16 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from weir.broker.api import Receipt
-from weir.broker.publish import producer_state
-from weir.broker.publish.producer_state import Pending, ProducerStates
-from weir.broker.publish.stamped import StampedPublishing
-from weir.broker.topic.producer_state_manager import ProducerStateManager
-from weir.gateway.kafka.fetch.parts import FetchParts
-from weir.gateway.kafka.produce.gaps import Gaps
+from weir.broker.api.producers import Receipt
+from weir.broker.log import producer_state
+from weir.broker.log.producer_state import Pending, ProducerStates
+from weir.broker.log.producer_state_manager import ProducerStateManager
+from weir.broker.publish.idempotent import StampedPublishing
+from weir.gateway.kafka.fetch.fetch_sessions import FetchParts
+from weir.gateway.kafka.produce.sequence_gaps import Gaps
 from weir.model.batch import Batch, Stamp
 from weir.model.errors import OutOfOrderSequenceError
-from weir.model.producers import Stored
+from weir.model.transactions import Stored
 from weir.testing import log_checkers as logs
 from weir.testing.kafka.checkers import log as kafka_logs
 from weir.testing.kafka.mutations import contents, epochs, groups, transactions  # noqa: F401 - they enter theirs

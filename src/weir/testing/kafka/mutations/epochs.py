@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-from weir.broker.api import ProducerIdentity, TransactionState
-from weir.broker.transactions.coordinator import Transactions
-from weir.broker.transactions.epochs import EndStep, count_on, end_step
-from weir.broker.transactions.model import Transaction
-from weir.broker.transactions.shard import TransactionShard
+from weir.broker.api.transactions import ProducerIdentity
+from weir.broker.transactions.transaction import Transaction
+from weir.broker.transactions.transaction_coordinator import Transactions
+from weir.broker.transactions.transaction_shards import EndStep, TransactionShard, count_on, end_step
+from weir.model.transactions import TransactionState
 from weir.testing import log_checkers as logs
 from weir.testing.kafka.checkers import transactions
 from weir.testing.kafka.mutations.entered import CRASHES, LOST, MODERN, SLOW_STATE, mutation
@@ -27,7 +27,7 @@ def _repeated_end_is_always_right() -> Iterator[None]:
             return EndStep.REPEAT
         return end_step(transaction, identity, commit=commit)
 
-    with patch("weir.broker.transactions.coordinator.end_step", hasty):
+    with patch("weir.broker.transactions.transaction_coordinator.end_step", hasty):
         yield
 
 
@@ -60,7 +60,7 @@ def _renamed_before_its_markers() -> Iterator[None]:
             shard.rename(transaction, transaction.next_id, transaction.last_epoch)
             shard.put(transaction)
 
-    with patch("weir.broker.transactions.coordinator.count_on", early):
+    with patch("weir.broker.transactions.transaction_coordinator.count_on", early):
         yield
 
 
@@ -76,5 +76,5 @@ def _epoch_not_counted_on() -> Iterator[None]:
         transaction.epoch, transaction.last_epoch = epoch, -1
         shard.put(transaction)
 
-    with patch("weir.broker.transactions.coordinator.count_on", same):
+    with patch("weir.broker.transactions.transaction_coordinator.count_on", same):
         yield

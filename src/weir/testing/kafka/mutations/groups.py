@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from unittest.mock import patch
 
-from weir.broker.api import CommittedOffset, Joined, JoinRequest
-from weir.broker.groups.coordinator import GroupCoordinator
-from weir.broker.groups.group import Group
-from weir.broker.groups.member import Member
-from weir.broker.groups.roster import Roster
-from weir.broker.parts.local import LocalParts
+from weir.broker.api.groups import Joined, JoinRequest
+from weir.broker.coordination.partition_ops import LocalParts
+from weir.broker.groups.classic_group import Group
+from weir.broker.groups.group_coordinator import GroupCoordinator
+from weir.broker.groups.members import Member, Roster
 from weir.model.errors import WeirError
 from weir.model.topics import TopicName
+from weir.model.transactions import CommittedOffset
 from weir.testing.kafka.checkers import groups
 from weir.testing.kafka.mutations.entered import CRASHES, MEMBERS, SLOW_STATE, mutation
 from weir.testing.mutation import often
@@ -35,7 +35,7 @@ def _position_before_flush() -> Iterator[None]:
     async def not_now(states: Mapping[TopicName, Any]) -> dict[TopicName, WeirError]:
         return {}
 
-    with patch("weir.broker.parts.local._flushed", not_now):
+    with patch("weir.broker.coordination.partition_ops._flushed", not_now):
         yield
 
 

@@ -6,20 +6,18 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from weir.broker.api import AbortedTransaction
-from weir.broker.groups.offsets import GroupOffsets
-from weir.broker.publish.producer_state import ProducerStates
-from weir.broker.transactions import delayed_moves
-from weir.broker.transactions.coordinator import Transactions
-from weir.broker.transactions.decided_log import DecidedLog as CommittedLog
-from weir.broker.transactions.delayed_moves import DelayedMoves
-from weir.broker.transactions.delays import TransactionDelays
-from weir.broker.transactions.index import TransactionIndex
-from weir.broker.transactions.model import Transaction
-from weir.broker.transactions.shard import TransactionShard
-from weir.broker.transactions.shard_set import TransactionShards
-from weir.gateway.kafka.fetch.fetching import Fetching
-from weir.gateway.kafka.fetch.parts import FetchPart
+from weir.broker.api.topics import AbortedTransaction
+from weir.broker.groups.group_offsets import GroupOffsets
+from weir.broker.log.log_feed import DecidedLog as CommittedLog
+from weir.broker.log.producer_state import ProducerStates
+from weir.broker.log.transaction_index import TransactionDelays, TransactionIndex
+from weir.broker.topics import delayed_messages
+from weir.broker.topics.delayed_messages import DelayedMoves
+from weir.broker.transactions.transaction import Transaction
+from weir.broker.transactions.transaction_coordinator import Transactions
+from weir.broker.transactions.transaction_shards import TransactionShard, TransactionShards
+from weir.gateway.kafka.fetch.fetch import Fetching
+from weir.gateway.kafka.fetch.fetch_sessions import FetchPart
 from weir.model.batch import Batch, BatchFlags, Stamp
 from weir.model.errors import OutOfOrderSequenceError, StaleEpochError, WeirError
 from weir.model.topics import TopicName
@@ -41,7 +39,7 @@ from weir.testing.kafka.mutations.entered import (
 )
 from weir.testing.mutation import often
 from weir.testing.storage.plan import Fault
-from weir.wire.kafka.records import TRANSACTIONAL, parse_header, patched
+from weir.wire.kafka.record_batch import TRANSACTIONAL, parse_header, patched
 
 # --- transactions in the log ----------------------------------------------------------------------------------
 
@@ -131,7 +129,7 @@ def _offsets_shifted() -> Iterator[None]:
     def shifted(batch: bytes, base_offset: int, leader_epoch: int) -> Any:
         return patched(batch, base_offset + (parse_header(batch).attributes == TRANSACTIONAL), leader_epoch)
 
-    with patch("weir.gateway.kafka.fetch.fetching.patched", shifted):
+    with patch("weir.gateway.kafka.fetch.fetch.patched", shifted):
         yield
 
 
@@ -297,13 +295,13 @@ def _position_not_pending() -> Iterator[None]:
 @mutation("delay-forgotten", logs.delays_are_kept, **DELAYS)
 def _delay_forgotten() -> Iterator[None]:
     """What a transaction delays is seen as soon as it is committed."""
-    opened = delayed_moves._opened
+    opened = delayed_messages._opened
 
     def at_once(hidden: Batch) -> tuple[int, Batch] | None:
         found = opened(hidden)
         return None if found is None else (0, found[1])
 
-    with patch.object(delayed_moves, "_opened", at_once):
+    with patch.object(delayed_messages, "_opened", at_once):
         yield
 
 

@@ -9,10 +9,9 @@ from struct import error as struct_error
 
 from weir.model.errors import AmqpError
 from weir.model.ids import Buffer
-from weir.wire.amqp.codes import ReplyCode
-from weir.wire.amqp.frames import END, HEAD, METHOD
+from weir.wire.amqp.frames import END, HEAD, METHOD, ReplyCode
+from weir.wire.amqp.method_codec import METHODS, Method, decode_any, encode_any
 from weir.wire.amqp.methods import access, basic, channel, confirm, connection, exchange, queue, tx
-from weir.wire.amqp.methods.form import METHODS, Method, decode_any, encode_any
 
 __all__ = [
     "METHODS",
@@ -73,7 +72,7 @@ def _publish(data: bytes) -> basic.Publish:
 
 
 def encode_method(channel: int, method: Method) -> bytes:
-    """A whole frame, of a method without a content (`weir.wire.amqp.outgoing` has those with one)."""
+    """A whole frame, of a method without a content (`weir.wire.amqp.content` has those with one)."""
     try:
         if type(method) is basic.Ack:
             return _ACK_FRAME.pack(METHOD, channel, 13, _ACK_ID, method.delivery_tag, method.multiple, END[0])

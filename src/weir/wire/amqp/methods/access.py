@@ -1,6 +1,6 @@
 """Class 30: tickets, of versions before 0-9-1; RabbitMQ still gives one to a client that asks."""
 
-from weir.wire.amqp.methods.form import BY_CLIENT, BY_SERVER, Bit, Method, Short, ShortStr, method
+from weir.wire.amqp.method_codec import BY_CLIENT, BY_SERVER, Bit, Method, Short, ShortStr, method
 
 
 @method(30, 10, BY_CLIENT)

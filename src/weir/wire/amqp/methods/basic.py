@@ -1,6 +1,6 @@
 """Class 60: messages are published, returned, consumed, fetched, acknowledged and refused."""
 
-from weir.wire.amqp.methods.form import (
+from weir.wire.amqp.method_codec import (
     BY_BOTH,
     BY_CLIENT,
     BY_SERVER,

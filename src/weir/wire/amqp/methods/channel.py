@@ -1,6 +1,6 @@
 """Class 20: channels are opened, paused and closed."""
 
-from weir.wire.amqp.methods.form import BY_BOTH, BY_CLIENT, BY_SERVER, Bit, Method, Short, ShortStr, Wire, method
+from weir.wire.amqp.method_codec import BY_BOTH, BY_CLIENT, BY_SERVER, Bit, Method, Short, ShortStr, Wire, method
 
 
 @method(20, 10, BY_CLIENT, last=(Wire.SHORTSTR,))

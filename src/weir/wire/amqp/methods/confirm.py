@@ -1,6 +1,6 @@
 """Class 85: a channel whose publishes are confirmed."""
 
-from weir.wire.amqp.methods.form import BY_CLIENT, BY_SERVER, Bit, Method, method
+from weir.wire.amqp.method_codec import BY_CLIENT, BY_SERVER, Bit, Method, method
 
 
 @method(85, 10, BY_CLIENT)

@@ -1,6 +1,6 @@
 """Class 10: a connection is opened, tuned, blocked and closed. All on channel 0."""
 
-from weir.wire.amqp.methods.form import (
+from weir.wire.amqp.method_codec import (
     BY_BOTH,
     BY_CLIENT,
     BY_SERVER,

@@ -1,6 +1,6 @@
 """Class 40: exchanges, and their bindings to other exchanges."""
 
-from weir.wire.amqp.methods.form import BY_CLIENT, BY_SERVER, Bit, FieldTable, Method, ShortStr, Wire, method
+from weir.wire.amqp.method_codec import BY_CLIENT, BY_SERVER, Bit, FieldTable, Method, ShortStr, Wire, method
 from weir.wire.amqp.tables import NO_FIELDS
 
 _TICKET = (Wire.SHORT,)

@@ -1,16 +1,6 @@
 """Class 50: queues and their bindings. A queue named "" is the last one declared on the channel."""
 
-from weir.wire.amqp.methods.form import (
-    BY_CLIENT,
-    BY_SERVER,
-    Bit,
-    FieldTable,
-    Long,
-    Method,
-    ShortStr,
-    Wire,
-    method,
-)
+from weir.wire.amqp.method_codec import BY_CLIENT, BY_SERVER, Bit, FieldTable, Long, Method, ShortStr, Wire, method
 from weir.wire.amqp.tables import NO_FIELDS
 
 _TICKET = (Wire.SHORT,)

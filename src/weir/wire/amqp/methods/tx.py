@@ -1,6 +1,6 @@
 """Class 90: a channel whose publishes and acknowledgements count when they are committed."""
 
-from weir.wire.amqp.methods.form import BY_CLIENT, BY_SERVER, Method, method
+from weir.wire.amqp.method_codec import BY_CLIENT, BY_SERVER, Method, method
 
 
 @method(90, 10, BY_CLIENT)

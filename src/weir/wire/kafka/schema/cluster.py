@@ -1,6 +1,9 @@
-"""Kafka's messages for the cluster and what its brokers can do; `form` says how to read them."""
+"""Kafka's messages for the cluster and what its brokers can do; `form` says how to read them.
 
-from weir.wire.kafka.schema.form import Api, api
+Kafka's messages for authentication; `form` says how to read them.
+"""
+
+from weir.wire.kafka.schema.layout import Api, api
 
 API_VERSIONS = api(
     18,
@@ -124,4 +127,39 @@ APIS: tuple[Api, ...] = (
     DESCRIBE_ACLS,
     DESCRIBE_LOG_DIRS,
     DESCRIBE_CLUSTER,
+)
+
+SASL_HANDSHAKE = api(
+    17,
+    "SaslHandshake",
+    "0-1",
+    flexible=None,
+    request="""
+    mechanism string
+    """,
+    response="""
+    error_code int16
+    mechanisms []string
+    """,
+)
+
+SASL_AUTHENTICATE = api(
+    36,
+    "SaslAuthenticate",
+    "0-2",
+    flexible=2,
+    request="""
+    auth_bytes bytes
+    """,
+    response="""
+    error_code int16
+    error_message string null
+    auth_bytes bytes
+    session_lifetime_ms int64 1+
+    """,
+)
+
+SASL_APIS: tuple[Api, ...] = (
+    SASL_HANDSHAKE,
+    SASL_AUTHENTICATE,
 )

@@ -1,6 +1,6 @@
 """Kafka's messages for idempotent and transactional producers; `form` says how to read them."""
 
-from weir.wire.kafka.schema.form import Api, api
+from weir.wire.kafka.schema.layout import Api, api
 
 INIT_PRODUCER_ID = api(
     22,

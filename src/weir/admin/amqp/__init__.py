@@ -1,1 +1,0 @@
-"""RabbitMQ's management API: what its tools ask for under `/api`, answered in its words."""

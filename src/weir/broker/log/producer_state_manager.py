@@ -1,0 +1,397 @@
+"""What a topic knows of idempotent producers and transactions: kept up to date with its log, and in its state.
+
+A topic that never saw a stamped batch has none of this, and pays nothing. The first one waits until the state
+says, durably, from which offset on the log has to be read for stamps; every opening reads from there, or from the
+last snapshot.
+
+Which of their producers' transactions a topic has open, as their coordinators said before anything was stored.
+
+A coordinator that is on this broker is asked at once. Any other is asked over the network; what the producer sends
+meanwhile waits. A marker that comes while somebody is being asked makes the answer void, since it may be about the
+transaction that the marker ends: then it is asked again, and the marker waits for that.
+
+By their rounds (`TransactionEnd`) a marker that comes late is told from the one that is awaited. Of a transaction
+that was open when this broker loaded the topic no round is known: then its coordinator has to confirm the marker.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from pyroaring import BitMap64
+
+from weir.broker.api.producers import Outgoing
+from weir.broker.api.topics import ProducerInfo
+from weir.broker.context import BrokerContext
+from weir.broker.log.producer_state import Pending, ProducerStates
+from weir.broker.log.transaction_index import PIECE, TransactionIndex
+from weir.broker.ports import TransactionGate
+from weir.model.batch import Batch, BatchFlags, Stamp
+from weir.model.check import check
+from weir.model.errors import (
+    OffsetTrimmedError,
+    StreamClosedError,
+    StreamFencedError,
+    TransactionStateError,
+    WeirError,
+)
+from weir.model.topics import TopicName
+from weir.model.transactions import Stored
+from weir.runtime.tasks import TaskScope
+from weir.stream.log import Stream
+from weir.stream.state_log import StateLog
+from weir.stream.unwritten import is_gap
+
+
+class _Question:
+    """Under way to a coordinator. `void`: a marker came since it was asked."""
+
+    __slots__ = ("answer", "void")
+
+    def __init__(self) -> None:
+        self.void = False
+        self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class OpenRounds:
+    """Of one topic."""
+
+    def __init__(self, gate: TransactionGate, name: TopicName, tasks: TaskScope) -> None:
+        self._gate = gate
+        self._name = name
+        self._tasks = tasks
+        self._rounds: dict[int, int] = {}
+        self._asked: dict[int, _Question] = {}
+
+    def admit(self, stamp: Stamp) -> "asyncio.Future[None] | None":
+        """Whether the producer's transaction may begin here: None if so; raises if not; a future that ends so or
+        so if it has to be asked."""
+        found = self._gate.admit(stamp, self._name)
+        if isinstance(found, WeirError):
+            raise found
+        if found is not None:
+            self._rounds[stamp.producer_id] = found
+            return None
+        asked = self._asked.get(stamp.producer_id)
+        if asked is None:
+            asked = self._asked[stamp.producer_id] = _Question()
+            self._tasks.spawn(self._ask(asked, stamp), "ask about a transaction")
+        return asked.answer
+
+    async def _ask(self, question: _Question, stamp: Stamp) -> None:
+        failure: WeirError | None = StreamClosedError(f"{self._name} is being closed")
+        try:
+            while True:
+                question.void = False
+                found = await self._gate.verify(stamp, self._name)
+                if not question.void:
+                    break
+            self._rounds[stamp.producer_id] = found
+            failure = None
+        except WeirError as refused:
+            failure = refused
+        finally:
+            del self._asked[stamp.producer_id]
+            if failure is None:
+                question.answer.set_result(None)
+            else:
+                question.answer.set_exception(failure)
+                question.answer.exception()  # whoever waits gets it; perhaps nobody does any more
+
+    async def answered(self, producer_id: int) -> None:
+        """A marker came: what is being asked is asked again, and over before this returns."""
+        while (question := self._asked.get(producer_id)) is not None:
+            question.void = True
+            await asyncio.wait([question.answer])
+
+    def is_late(self, producer_id: int, marker_round: int) -> bool | None:
+        """Whether a marker is of a transaction before the one that is open; None if that is not known here."""
+        known = self._rounds.get(producer_id)
+        return None if known is None else marker_round < known
+
+    def ended(self, producer_id: int) -> None:
+        """A marker is stored."""
+        self._rounds.pop(producer_id, None)
+
+
+log = logging.getLogger(__name__)
+
+_PRODUCERS_KEY = "producers"
+_OPEN_KEY = "transactions/open"
+_DELAYS_KEY = "transactions/delays"
+_PIECE_KEY = "transactions/piece/"
+_READ_BYTES = 1 << 20
+
+#: Nearly every batch: an identity is cheaper than arithmetic on flags.
+_PLAIN = BatchFlags.NONE
+
+#: Called once the topic may take stamped batches, or with why it cannot.
+Armed = Callable[[WeirError | None], None]
+
+
+class ProducerStateManager:
+    """Learns in the order of the log only: a batch before which something is not known waits to be read.
+
+    `changed` is called when the stable offset has moved without the log having grown, `committed` when there are
+    delayed messages that are committed, which are to be held now, `lost` when messages are found lost, and perhaps
+    markers among them.
+    """
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        name: TopicName,
+        *,
+        stream: Stream,
+        state: StateLog,
+        tasks: TaskScope,
+        changed: Callable[[], None],
+        committed: Callable[[], None],
+        lost: Callable[[], None],
+    ) -> None:
+        settings = context.settings
+        self.rounds = OpenRounds(context.transactions, name, tasks)
+        self._clock = context.runtime.clock
+        self._pause_s = settings.read_pause_s
+        self._every = settings.stamps_snapshot_every
+        self._every_bytes = settings.stamps_snapshot_bytes
+        self._name = name
+        self._stream = stream
+        self._state = state
+        self._tasks = tasks
+        self._changed = changed
+        self.states = ProducerStates(forget_ms=int(settings.stamps_forget_s * 1000), most=settings.stamps_most)
+        self._index = TransactionIndex()
+        self._committed = committed
+        self._lost = lost
+        #: Whether stamped batches can be taken: the state says from where on to look for them.
+        self.armed = False
+        self._following = False  # the log tells what it stores
+        #: Everything stored before this offset is taken into account.
+        self._known_to = 0
+        self._saved_to = 0
+        self._since_saved = self._bytes_since_saved = 0
+        self._waiting: list[Armed] = []
+        self._catching: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Load the last snapshot, if there ever was one, and read on from it."""
+        snapshot = self._state.get(_PRODUCERS_KEY)
+        if self._state.damaged:
+            # What is left of the snapshot may not fit together: all of it is learnt again, from the log's start.
+            self.armed = True
+            self._follow()
+            await self.catch_up()
+            return
+        if snapshot is None:
+            return
+        self._known_to = self._saved_to = self.states.load(snapshot)
+        transactions = self._state.get(_OPEN_KEY)
+        if transactions is not None:
+            self._index.load_open(transactions)
+        delays = self._state.get(_DELAYS_KEY)
+        if delays is not None:
+            self._index.delays.load(delays)
+        for key in self._state.keys(_PIECE_KEY):
+            self._index.load_piece(self._state.get(key) or b"")
+        self._index.trim(self._stream.start_offset)
+        if self._stream.unwritten:
+            self._index.hidden -= self._stream.unwritten.offsets
+        self.armed = True
+        self._follow()
+        await self.catch_up()
+
+    def arm(self, then: Armed) -> None:
+        """Make it possible to take stamped batches; `then` is called when it is, in the order of asking."""
+        self._waiting.append(then)
+        if not self._following:
+            self._known_to = self._stream.end_offset
+            self._follow()
+            self._save()
+            self._tasks.spawn(self._arm(), "arm")
+
+    def _follow(self) -> None:
+        self._following = True
+        self._stream.on_stored(self._stored)
+
+    async def _arm(self) -> None:
+        failure: WeirError | None = StreamClosedError(f"{self._name} is being closed")
+        try:
+            await self._state.flush()
+            failure, self.armed = None, True
+        except WeirError as failed:
+            failure = failed
+        finally:
+            waiting, self._waiting = self._waiting, []
+            for then in waiting:
+                then(failure)
+
+    # --- deciding -----------------------------------------------------------------------------------------------
+
+    def judge(self, stamp: Stamp, outgoing: Outgoing) -> Stored | Pending | None:
+        """None for a batch that is to be stored if it is admitted, or the one that it repeats. StaleEpochError,
+        OutOfOrderSequenceError."""
+        return self.states.judge(stamp, outgoing.count)
+
+    def admit(self, stamp: Stamp, outgoing: Outgoing) -> "asyncio.Future[None] | None":
+        """Whether it may be part of its producer's transaction, or of none: None if so, TransactionStateError or
+        what the coordinator says if not; a future if that is to be waited for."""
+        is_open = self.is_open(stamp.producer_id)
+        if is_open and not outgoing.transactional:
+            raise TransactionStateError(f"producer {stamp.producer_id} has a transaction open")
+        return self.rounds.admit(stamp) if outgoing.transactional and not is_open else None
+
+    def is_open(self, producer_id: int) -> bool:
+        """Whether the producer has a transaction open here, with what is under way."""
+        pending = self.states.pending_transaction(producer_id)
+        return self._index.is_open(producer_id) if pending is None else pending
+
+    # --- asking -------------------------------------------------------------------------------------------------
+
+    @property
+    def index(self) -> TransactionIndex:
+        return self._index
+
+    @property
+    def stable_offset(self) -> int:
+        end = self._stream.end_offset
+        if not self._following or (self._known_to >= end and not self._index.any_open):
+            return end
+        return max(self._index.stable(min(end, self._known_to)), self._stream.start_offset)
+
+    @property
+    def behind(self) -> bool:
+        """Whether the log has something that is not taken into account."""
+        return self._following and self._known_to < self._stream.end_offset
+
+    @property
+    def unmoved_from(self) -> int:
+        """Before it nothing waits to be held."""
+        first = self._index.delays.first
+        return self._stream.end_offset if first is None else first
+
+    def infos(self) -> list[ProducerInfo]:
+        return self.states.infos(self._index.open_since)
+
+    # --- following the log --------------------------------------------------------------------------------------
+
+    def _stored(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            if batch.base_offset != self._known_to:
+                return  # something before it is not known: it is read later, in order
+            self._learn(batch)
+
+    def _learn(self, batch: Batch) -> None:
+        check(batch.end_offset > self._known_to, "stamps are learnt from the log in its order, each once")
+        self._known_to = batch.end_offset
+        if batch.stamp is None:
+            if batch.flags is not _PLAIN:
+                self._index.delays.released(batch)
+                if batch.flags & BatchFlags.LOST:
+                    self._lost()
+                elif is_gap(batch):
+                    self._index.hide(batch.base_offset, batch.end_offset)
+            return
+        if batch.flags & BatchFlags.RELEASED:  # its sequence numbers are long used up, as far as that is known
+            self.states.catch_up(batch.stamp, batch.count, batch.append_ms)
+        else:
+            self.states.learn(batch)
+            self._index.learn(batch)
+            if batch.flags & BatchFlags.CONTROL:
+                self.rounds.ended(batch.stamp.producer_id)
+            if self._index.delays.unmoved:
+                self._committed()
+        self._since_saved += 1
+        self._bytes_since_saved += len(batch)
+        if self._since_saved >= self._every or self._bytes_since_saved >= self._every_bytes:
+            self._save()
+
+    async def catch_up(self) -> None:
+        """Read what was stored and is not taken into account yet."""
+        while self.behind:
+            self._known_to = max(self._known_to, self._stream.start_offset)
+            try:
+                for batch in await self._stream.read(self._known_to, _READ_BYTES):
+                    if batch.end_offset > self._known_to:
+                        self._learn(batch)
+            except OffsetTrimmedError:
+                continue  # the start has moved meanwhile
+
+    def catch_up_soon(self) -> None:
+        """The same in the background; `changed` is called in the end."""
+        if self._catching is None:
+            self._catching = self._tasks.spawn(self._catch_up(), "catch up with stamps")
+
+    async def _catch_up(self) -> None:
+        try:
+            while self.behind:
+                try:
+                    await self.catch_up()
+                except (StreamClosedError, StreamFencedError):
+                    return
+                except WeirError as failed:
+                    log.warning("%s could not be read for stamps, trying again: %s", self._name, failed)
+                    await self._clock.sleep(self._pause_s)
+        finally:
+            self._catching = None
+        self._changed()
+
+    # --- keeping ------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """A snapshot, if there is something to keep; durable with the state's next flush."""
+        if self._following and (self._saved_to != self._known_to or self._index.delays.unsaved):
+            self._save()
+
+    def save_moves(self) -> None:
+        """A snapshot, if something delayed was held that the last one does not know of: what is cancelled now
+        must not be held again after a crash."""
+        if self._index.delays.unsaved:
+            self._save()
+
+    def _save(self) -> None:
+        self._since_saved = self._bytes_since_saved = 0
+        check(self._known_to >= self._saved_to, "a snapshot of stamps is never older than the one before it")
+        self._saved_to = self._known_to
+        self._state.put(_PRODUCERS_KEY, self.states.to_bytes(self._known_to))
+        self._state.put(_OPEN_KEY, self._index.open_bytes())
+        delays = self._index.delays.to_bytes()
+        if delays is None:
+            self._state.delete(_DELAYS_KEY)
+        else:
+            self._state.put(_DELAYS_KEY, delays)
+        in_memory = self._stream.unwritten.offsets if self._stream.unwritten else BitMap64()
+        for piece, data in self._index.changed_pieces(in_memory).items():
+            self._state.put(_key_of(piece), data)
+
+    def trimmed(self) -> None:
+        """The log has lost its beginning."""
+        if not self._following:
+            return
+        start = self._stream.start_offset
+        self._index.trim(start)
+        for key in self._state.keys(_PIECE_KEY):
+            if key < _key_of(start // PIECE):
+                self._state.delete(key)
+
+    def forget_idle(self, now_ms: int, log_bytes: int) -> None:
+        """Forget producers that are idle, and keep what opening has to read short. `log_bytes`: what the log has
+        from the last snapshot on, about."""
+        if not self._following:
+            return
+        forgot = self.states.forget_idle(now_ms, self._index.is_open)
+        if forgot or (log_bytes >= self._every_bytes and self._saved_to != self._known_to):
+            self._save()
+
+    def forgotten(self, first: int, end: int) -> None:
+        """The messages in [first, end) were in memory only, and nobody wants them any more."""
+        self._index.hide(first, end)
+
+    @property
+    def saved_to(self) -> int:
+        """Up to where the last snapshot goes."""
+        return self._saved_to
+
+
+def _key_of(piece: int) -> str:
+    return f"{_PIECE_KEY}{piece:012d}"

@@ -1,0 +1,294 @@
+"""Transactions of one topic: which are open and where they began, which messages nobody shall see, and why.
+
+Learnt from the log, like producers' states. What is decided is kept in pieces of the offset space, so that a
+snapshot writes only those that have changed; the log's trimming takes them away.
+
+Delayed messages of a topic's transactions: hidden in the log until the end, then on their way to be held.
+
+Part of what the topic learns from its log, and of the snapshot that goes with it: never newer or older than where
+the log is read on from.
+"""
+
+from array import array
+from bisect import bisect_left
+
+from pyroaring import BitMap64
+
+from weir.broker.api.topics import AbortedTransaction
+from weir.model.batch import Batch, BatchFlags, MovedFrom
+from weir.model.check import check
+from weir.wire.snapshots.transactions import (
+    Aborted,
+    Delays,
+    OpenTransaction,
+    Piece,
+    decode_delays,
+    decode_open,
+    decode_piece,
+    encode_delays,
+    encode_open,
+    encode_piece,
+)
+
+
+class TransactionDelays:
+    """Offsets are those at which hidden batches begin."""
+
+    def __init__(self) -> None:
+        #: Those of open transactions, by producer id.
+        self._open: dict[int, BitMap64] = {}
+        #: Those of committed ones that are not known to be held yet.
+        self.unmoved = BitMap64()
+        #: Entries of holding ledgers among which nothing of what is unmoved can be.
+        self.known: dict[int, int] = {}
+        #: Whether something was moved that no snapshot knows of.
+        self.unsaved = False
+
+    # --- learning -----------------------------------------------------------------------------------------------
+
+    def hidden(self, producer_id: int, offset: int) -> None:
+        """A hidden batch is in the log."""
+        self._open.setdefault(producer_id, BitMap64()).add(offset)
+
+    def decide(self, producer_id: int, *, aborted: bool) -> None:
+        """The producer's transaction has ended."""
+        offsets = self._open.pop(producer_id, None)
+        if offsets is not None and not aborted:
+            self.unmoved |= offsets
+
+    def released(self, batch: Batch) -> None:
+        """A batch without a stamp is in the log: perhaps one that was held, and is known to be so now."""
+        if batch.flags & BatchFlags.RELEASED:
+            self.found(batch)
+
+    def found(self, batch: Batch) -> None:
+        """The same of a batch that is or was held."""
+        if isinstance(batch.origin, MovedFrom):
+            self.moved(batch.origin.offset)
+
+    def moved(self, offset: int) -> None:
+        """It is held, for good."""
+        if offset in self.unmoved:
+            self.unmoved.discard(offset)
+            self.unsaved = True
+
+    def lost(self, first: int, end: int) -> None:
+        """What lies in [first, end) is damaged everywhere: nothing of it will be held."""
+        if self.unmoved.range_cardinality(first, end):
+            self.unmoved.remove_range(first, end)
+            self.unsaved = True
+
+    def trim(self, start_offset: int) -> None:
+        """Forget what lies before the offset."""
+        self.unmoved.remove_range(0, start_offset)
+        for offsets in self._open.values():
+            offsets.remove_range(0, start_offset)
+
+    @property
+    def first(self) -> int | None:
+        """The first that is not moved."""
+        return int(self.unmoved.min()) if self.unmoved else None
+
+    # --- keeping ------------------------------------------------------------------------------------------------
+
+    def to_bytes(self) -> bytes | None:
+        """For a snapshot; None if there is nothing to keep."""
+        self.unsaved = False
+        if not self._open and not self.unmoved and not self.known:
+            return None
+        return encode_delays(Delays(self._open, self.unmoved, self.known))
+
+    def load(self, data: bytes) -> None:
+        """Begin with a snapshot."""
+        delays = decode_delays(data)
+        self._open, self.unmoved, self.known = dict(delays.open), delays.unmoved, dict(delays.known)
+
+
+#: Offsets that one kept piece covers.
+PIECE = 1 << 18
+
+
+class _Open:
+    """A transaction that is not decided: the offsets of its messages."""
+
+    __slots__ = ("first", "offsets")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.offsets = BitMap64()
+
+
+class TransactionIndex:
+    def __init__(self) -> None:
+        #: In the order in which they began.
+        self._open: dict[int, _Open] = {}
+        self.delays = TransactionDelays()
+        #: Markers, delayed messages before they are held, and messages of aborted transactions.
+        self.hidden = BitMap64()
+        #: Aborted transactions in the order of their markers, as columns: producer, first offset, marker, and the
+        #: stable offset right after it. No later one begins before that.
+        self._producer = array("q")
+        self._first = array("q")
+        self._last = array("q")
+        self._stable = array("q")
+        #: Pieces that have changed since they were kept.
+        self._dirty: dict[int, None] = {}
+        self._runs_since = 0
+
+    # --- learning -----------------------------------------------------------------------------------------------
+
+    def learn(self, batch: Batch) -> None:
+        """The next stamped batch of the log."""
+        stamp = batch.stamp
+        if stamp is None or not batch.flags & BatchFlags.TRANSACTIONAL:
+            return
+        if batch.flags & BatchFlags.CONTROL:
+            self._decide(stamp.producer_id, batch, aborted=bool(batch.flags & BatchFlags.ABORT))
+            return
+        transaction = self._open.get(stamp.producer_id)
+        if transaction is None:
+            transaction = self._open[stamp.producer_id] = _Open(batch.base_offset)
+        check(transaction.first <= batch.base_offset, "a transaction's first offset is its lowest")
+        transaction.offsets.add_range(batch.base_offset, batch.end_offset)
+        if batch.flags & BatchFlags.HIDDEN:
+            self._hide(BitMap64(range(batch.base_offset, batch.end_offset)))
+            self.delays.hidden(stamp.producer_id, batch.base_offset)
+
+    def _decide(self, producer_id: int, marker: Batch, *, aborted: bool) -> None:
+        self._hide(BitMap64(range(marker.base_offset, marker.end_offset)))
+        self.delays.decide(producer_id, aborted=aborted)
+        transaction = self._open.pop(producer_id, None)
+        if transaction is None or not aborted:
+            return
+        self._hide(transaction.offsets)
+        check(
+            not self._last or self._last[-1] < marker.base_offset,
+            "aborted transactions are kept in the order of their markers",
+        )
+        self._producer.append(producer_id)
+        self._first.append(transaction.first)
+        self._last.append(marker.base_offset)
+        self._stable.append(self.stable(marker.end_offset))
+
+    def _hide(self, offsets: BitMap64) -> None:
+        self.hidden |= offsets
+        offset = int(offsets.min()) if offsets else None
+        while offset is not None:
+            piece = offset // PIECE
+            self._dirty[piece] = None
+            try:
+                offset = int(offsets.next_set_bit((piece + 1) * PIECE))
+            except ValueError:
+                offset = None
+
+    def hide(self, first: int, end: int) -> None:
+        """Nobody will see the messages in [first, end): they are in no log."""
+        self.hidden.add_range(first, end)
+        self._touch(first, end)
+        self._runs_since += end - first
+        if self._runs_since >= PIECE:  # neighbours that were added one by one take as little as a range
+            self._runs_since = 0
+            self.hidden.run_optimize()
+
+    def _touch(self, first: int, end: int) -> None:
+        for piece in range(first // PIECE, (end - 1) // PIECE + 1):
+            self._dirty[piece] = None
+
+    def trim(self, start_offset: int) -> None:
+        """Forget what lies before the offset."""
+        self.hidden.remove_range(0, start_offset)
+        gone = bisect_left(self._last, start_offset)
+        for column in (self._producer, self._first, self._last, self._stable):
+            del column[:gone]
+        for transaction in self._open.values():
+            transaction.offsets.remove_range(0, start_offset)
+        self.delays.trim(start_offset)
+        for piece in [piece for piece in self._dirty if (piece + 1) * PIECE <= start_offset]:
+            del self._dirty[piece]
+
+    # --- asking -------------------------------------------------------------------------------------------------
+
+    @property
+    def any_open(self) -> bool:
+        return bool(self._open)
+
+    def stable(self, end_offset: int) -> int:
+        """Before it everything is decided, in a log that ends there."""
+        for transaction in self._open.values():
+            return min(transaction.first, end_offset)
+        return end_offset
+
+    def is_open(self, producer_id: int) -> bool:
+        return producer_id in self._open
+
+    def open_since(self, producer_id: int) -> int:
+        """Where the producer's open transaction begins; -1 if it has none."""
+        transaction = self._open.get(producer_id)
+        return -1 if transaction is None else transaction.first
+
+    def open_before(self, offset: int) -> list[int]:
+        """Producers whose open transactions began before the offset."""
+        return [producer_id for producer_id, transaction in self._open.items() if transaction.first < offset]
+
+    def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
+        """Those with messages in [first, end), as far as somebody who reads there must know of them."""
+        found: list[AbortedTransaction] = []
+        for place in range(bisect_left(self._last, first), len(self._last)):
+            if self._first[place] < end:
+                found.append(AbortedTransaction(self._producer[place], self._first[place], self._last[place]))
+            if self._stable[place] >= end:
+                break
+        return found
+
+    def last_visible(self, start: int, end: int) -> int | None:
+        """The last offset in [start, end) that is not hidden."""
+        if end - start <= self.hidden.range_cardinality(start, end):
+            return None
+        low, high = start, end - 1
+        while low < high:  # the highest from which on something is visible
+            middle = (low + high + 1) // 2
+            if end - middle > self.hidden.range_cardinality(middle, end):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    # --- keeping ------------------------------------------------------------------------------------------------
+
+    def open_bytes(self) -> bytes:
+        """The open transactions, for a snapshot."""
+        return encode_open(OpenTransaction(who, one.first, one.offsets) for who, one in self._open.items())
+
+    def load_open(self, data: bytes) -> None:
+        for producer_id, first, offsets in decode_open(data):
+            transaction = self._open[producer_id] = _Open(first)
+            transaction.offsets = offsets
+
+    def changed_pieces(self, passing: BitMap64) -> dict[int, bytes]:
+        """What is decided, in pieces: those that have changed since the last time. `passing`: what is seen now,
+        and is hidden from whoever loads the pieces."""
+        if passing:
+            self._touch(int(passing.min()), int(passing.max()) + 1)
+        dirty, self._dirty = self._dirty, {}
+        return {piece: self._piece_bytes(piece, passing) for piece in dirty}
+
+    def _piece_bytes(self, piece: int, passing: BitMap64) -> bytes:
+        low, high = piece * PIECE, (piece + 1) * PIECE
+        rows = range(bisect_left(self._last, low), bisect_left(self._last, high))
+        aborted = (Aborted(self._producer[n], self._first[n], self._last[n], self._stable[n]) for n in rows)
+        hidden = (self.hidden | passing) if passing else self.hidden
+        within = BitMap64()
+        within.add_range(low, high)
+        within &= hidden
+        within.run_optimize()
+        return encode_piece(Piece(tuple(aborted), within))
+
+    def load_piece(self, data: bytes) -> None:
+        """What was kept, piece after piece."""
+        piece = decode_piece(data)
+        for producer_id, first, last, stable in piece.aborted:
+            self._producer.append(producer_id)
+            self._first.append(first)
+            self._last.append(last)
+            self._stable.append(stable)
+        self.hidden |= piece.hidden

@@ -1,0 +1,106 @@
+"""The compactions of one topic: one at a time, and how the last one went."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from weir.broker.api.stats import CompactionStatus
+from weir.broker.api.topics import AbortedTransaction
+from weir.model.batch import Batch, BatchFlags
+from weir.model.errors import NotAllowedError
+from weir.model.policies import LogCompaction, Policies
+from weir.model.topics import TopicName
+from weir.runtime.tasks import TaskScope
+from weir.stream.compaction import CompactedView, KeyedOf, Rules
+from weir.stream.log import Stream
+
+
+class Compaction:
+    """`rules` is asked when a compaction has its turn: policies and transactions may have moved meanwhile."""
+
+    def __init__(
+        self,
+        name: TopicName,
+        view: CompactedView,
+        keyed_of: KeyedOf,
+        tasks: TaskScope,
+        turns: asyncio.Semaphore,
+        *,
+        rules: Callable[[], Awaitable[Rules]],
+    ) -> None:
+        self._name = name
+        self._view = view
+        self._keyed_of = keyed_of
+        self._tasks = tasks
+        self._turns = turns
+        self._rules = rules
+        self._last: asyncio.Task[None] | None = None
+        #: Where the log ended when the last one was begun: nothing that came since, nothing to compact.
+        self.begun_at = -1
+
+    @property
+    def status(self) -> CompactionStatus:
+        """How the last one went."""
+        task = self._last
+        if task is None:
+            return CompactionStatus.NOT_RUN
+        if not task.done():
+            return CompactionStatus.RUNNING
+        failed = task.cancelled() or task.exception() is not None
+        return CompactionStatus.ERROR if failed else CompactionStatus.SUCCESS
+
+    def start(self) -> None:
+        """Begin one, by the rules as they are then; NotAllowedError while one is running."""
+        if self.status is CompactionStatus.RUNNING:
+            raise NotAllowedError(f"{self._name} is being compacted already")
+        self.begun_at = self._view.end_offset
+        self._last = self._tasks.spawn(self._compact(), "compact")
+
+    async def _compact(self) -> None:
+        async with self._turns:
+            await self._view.compact(self._keyed_of, await self._rules())
+
+    async def ended(self) -> None:
+        """Wait until the one that is running has ended."""
+        if self._last is not None:
+            await asyncio.wait([self._last])
+
+
+class Decided(Protocol):
+    """A topic that knows which transactions are decided, and how."""
+
+    @property
+    def stream(self) -> Stream: ...
+
+    @property
+    def stable_offset(self) -> int: ...
+
+    def aborted(self, first: int, end: int) -> list[AbortedTransaction]: ...
+
+
+async def compaction_rules(policies: Policies, topic: Decided) -> Rules:
+    """How far a compaction may go now. What is not decided yet waits. Of a topic that compacts itself the last
+    batch does, too: readers know by it that they have come to the end."""
+    policy, stream = policies.log_compaction or LogCompaction(), topic.stream
+    horizon = topic.stable_offset
+
+    def aborted(batch: Batch) -> bool:
+        return _is_aborted(batch, topic)
+
+    if not policy.cleanup.compacts:
+        return Rules(horizon=horizon, aborted=aborted)
+    if stream.end_offset > stream.start_offset:
+        horizon = min(horizon, (await stream.read(stream.end_offset - 1, 1))[0].base_offset)
+    if policy.min_lag_ms > 0:
+        horizon = min(horizon, await stream.offset_at(stream.now_ms - policy.min_lag_ms + 1))
+    return Rules(horizon=horizon, tombstone_ms=policy.tombstone_ms, own=True, aborted=aborted)
+
+
+def _is_aborted(batch: Batch, topic: Decided) -> bool:
+    stamp = batch.stamp
+    if stamp is None or not batch.flags & BatchFlags.TRANSACTIONAL:
+        return False
+    return any(
+        found.producer_id == stamp.producer_id and found.first_offset <= batch.base_offset <= found.last_offset
+        for found in topic.aborted(batch.base_offset, batch.end_offset)
+    )

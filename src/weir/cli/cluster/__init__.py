@@ -1,1 +1,0 @@
-"""Commands on clusters, bookies and ledgers."""

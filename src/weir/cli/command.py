@@ -1,0 +1,78 @@
+"""A group of commands that are named first and loaded when they are used.
+
+So `weir --help` starts fast, and commands that compose a node can live in `weir.server`, the composition root,
+which stands above this layer and may not be imported by it.
+
+Examples under a command's help, one line each.
+"""
+
+import importlib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import NamedTuple
+
+import click
+from click.shell_completion import CompletionItem
+
+
+class Lazy(NamedTuple):
+    """A command that is not loaded: where it is (`module:attribute`), and its line in the list of commands."""
+
+    target: str
+    help: str
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are given as `module:attribute`, or as `Lazy`, listed without being loaded."""
+
+    def __init__(self, *args: object, lazy: Mapping[str, str | Lazy] | None = None, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.lazy = dict(lazy or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *self.lazy])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found = self.lazy.get(cmd_name)
+        if found is None:
+            return super().get_command(ctx, cmd_name)
+        target = found if isinstance(found, str) else found.target
+        module, _, attribute = target.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{target} is not a command")
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands by their names, without loading any: whoever types waits."""
+        named = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        found = [(name, self.lazy.get(name)) for name in named]
+        items = [CompletionItem(name, help=lazy.help if isinstance(lazy, Lazy) else None) for name, lazy in found]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        names = self.list_commands(ctx)
+        near = get_close_matches(name, names, n=1) if name not in names else []
+        if near:
+            ctx.fail(f"there is no command {name!r} (did you mean {near[0]}?)")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name in self.list_commands(ctx):
+            found = self.lazy.get(name)
+            if isinstance(found, Lazy):
+                rows.append((name, found.help))
+            elif (command := self.get_command(ctx, name)) is not None and not command.hidden:
+                rows.append((name, command.get_short_help_str(formatter.width)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def examples(*lines: str) -> str:
+    """What `click.command(epilog=...)` takes."""
+    head = "Example:" if len(lines) == 1 else "Examples:"
+    return "\n".join(("", "\b", head, *(f"  {line}" for line in lines), ""))

@@ -1,1 +1,0 @@
-"""`weir functions`: deploy, change and watch functions of messages."""

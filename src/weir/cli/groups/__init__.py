@@ -1,1 +1,0 @@
-"""`weir groups`: consumers of every protocol, found, moved and set."""

@@ -1,1 +1,0 @@
-"""Commands on messages: sent, read, looked at, found, held back, traced."""

@@ -1,1 +1,0 @@
-"""Commands for who looks after a Weir: health, copies, damage, certificates, tokens, what goes on."""

@@ -1,1 +1,0 @@
-"""Commands that run on Spark: the only ones that may import `weir.spark` (adr/0018)."""

@@ -1,0 +1,484 @@
+"""`weir sql`: topics as tables, at a prompt or from a script.
+
+The prompt of `weir sql`: history, completion, statements over several lines.
+
+Who does the statements of `weir sql`: the user's warm server, or this process itself.
+
+`weir sql server`: the warm Spark that `weir sql` talks to.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
+
+import click
+from prompt_toolkit import PromptSession
+from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+from weir.cli.command import Lazy, LazyGroup, examples
+from weir.cli.output import Column, Format, Output
+from weir.cli.remote import Remote, output_options, remote_options
+from weir.cli.spark_session import master_option, need_spark, quiet_session, spark_config, state_folder
+from weir.cli.sql_views import Printer
+from weir.model.errors import ConfigError, SparkSetupError, WeirError
+from weir.spark.sql.completion import completions
+from weir.spark.sql.parsing import is_complete
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from weir.spark.serving import protocol as m
+    from weir.spark.serving.protocol import Status
+
+
+#: Turns the server off for a shell; and how many seconds one is kept that nobody uses.
+SERVER_VARIABLE, IDLE_VARIABLE = "WEIR_SQL_SERVER", "WEIR_SQL_IDLE"
+
+
+class Session(Protocol):
+    """Where statements are done."""
+
+    def run(self, texts: list[str], take: "Callable[[m.Answer], None]") -> bool:
+        """What is said goes to `take`. False if something was interrupted that only ends so."""
+
+    def names(self, table: tuple[str, ...] | None = None) -> list[str]:
+        """Tables, or columns of one."""
+
+    def close(self) -> None: ...
+
+
+def open_session(
+    hello: "m.Hello", master: str, *, server: bool, waiting: Callable[[], None], ready: Callable[[], None]
+) -> Session:
+    """`waiting` is called if it takes seconds, `ready` when it is there."""
+    if server and os.environ.get(SERVER_VARIABLE, "on").lower() not in ("off", "0", "no", "false"):
+        from weir.spark.serving.link import open_link
+
+        try:
+            return open_link(hello, master, state_folder(), idle_s=idle_s(), starting=waiting)
+        except SparkSetupError as failure:
+            click.echo(f"weir: {failure.what}; this process starts a Spark of its own", err=True)
+        finally:
+            ready()
+    return OwnSession(hello, master)
+
+
+def idle_s() -> float:
+    from weir.spark.serving.link import DEFAULT_IDLE_S
+
+    given = os.environ.get(IDLE_VARIABLE)
+    try:
+        return DEFAULT_IDLE_S if given is None else max(1.0, float(given))
+    except ValueError:
+        raise ConfigError(f"{IDLE_VARIABLE} is {given!r}", hint="write seconds") from None
+
+
+class OwnSession:
+    """Spark in this process, which ends with it."""
+
+    def __init__(self, hello: "m.Hello", master: str) -> None:
+        need_spark()
+        from weir.spark.serving.session import SqlSession
+
+        self._take: Callable[[m.Answer], None] = lambda _: None
+        self._master = master
+        self._session = SqlSession(hello, self._spark, self._say)
+
+    def run(self, texts: list[str], take: "Callable[[m.Answer], None]") -> bool:
+        self._take = take
+        try:
+            self._session.run(texts)
+        except KeyboardInterrupt:
+            if not self._session.live:
+                raise
+            return False
+        return True
+
+    def _say(self, answer: "m.Answer") -> None:
+        self._take(answer)
+
+    def names(self, table: tuple[str, ...] | None = None) -> list[str]:
+        return self._session.names(table)
+
+    def close(self) -> None:
+        """Spark ends with the process."""
+
+    def _spark(self) -> "SparkSession":
+        from weir.spark.serving import protocol as m
+
+        self._take(m.Starting())
+        try:
+            return quiet_session("weir-sql", master=self._master, config=spark_config())
+        finally:
+            self._take(m.Starting(over=True))
+
+
+def hello_of(
+    remote: Remote,
+    *,
+    as_json: bool,
+    limit: int | None,
+    start: str,
+    kafka: str | None,
+    checkpoints: str | None,
+    no_runner: bool,
+) -> "m.Hello":
+    """What a session is told. Paths are whole: the server was started elsewhere."""
+    from weir.spark.serving.protocol import Hello, fingerprint
+
+    access, folder = remote.access(), ""
+    with suppress(OSError):
+        folder = os.getcwd()
+    return Hello(
+        fingerprint=fingerprint(),
+        url=remote.url,
+        token=access.token,
+        ca=access.ca,
+        certificate=access.certificate,
+        key=access.key,
+        kafka=kafka,
+        limit=limit,
+        start=start,
+        as_json=as_json,
+        checkpoints=None if checkpoints is None else os.path.abspath(checkpoints),
+        no_runner=no_runner,
+        folder=folder,
+    )
+
+
+_ENDS = ("exit", "quit")
+_HELPS = ("help", "?", "\\h", "\\?")
+HELP = """\
+  SHOW TABLES;                              topics and views;  SHOW TABLES LIKE 'ord*';
+  DESCRIBE orders;                          its columns; those with __ are shown only if they are named
+  SELECT * FROM orders LIMIT 10;            what is stored
+  SELECT STREAM * FROM orders;              rows as they come; Ctrl-C ends it
+  SELECT * FROM orders WITH (mode = 'PERMISSIVE');   with messages that do not fit their schema
+  INSERT INTO orders (id, amount) VALUES (1, 9.5);
+  CREATE VIEW big AS SELECT ...;            for this session
+  CREATE STREAM big AS SELECT ...;          runs on, and writes the topic big
+  SHOW STREAMS;  DESCRIBE STREAM big;       how they go;  WATCH STREAMS; again and again
+  PAUSE STREAM big;  RESUME STREAM big;  DROP STREAM big;
+  Tab completes tables after FROM, columns and words. Ctrl-C empties the line or ends a query.
+  exit, or Ctrl-D, leaves. All of it: docs/reference/sql.md"""
+
+
+def is_help(text: str) -> bool:
+    """Whether somebody asks what can be typed."""
+    return text.rstrip("; ").lower() in _HELPS
+
+
+class Words(Completer):
+    """Columns of the topics that the statement names, topics, and words of SQL."""
+
+    def __init__(self, names: Callable[[tuple[str, ...] | None], list[str]]) -> None:
+        """`names`: tables, or columns of one."""
+        self._names = names
+        self._tables: list[str] = []
+        self._columns: dict[tuple[str, ...], list[str]] = {}
+        #: One question at a time: completion has a thread of its own.
+        self._lock = Lock()
+
+    def look(self) -> None:
+        """Which tables there are now; their columns are asked for when they are needed."""
+        with self._lock:
+            self._columns.clear()
+            self._tables = self._names(None)
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        found = completions(document.text, document.text_before_cursor, self._tables, self._columns_of)
+        for text, typed in found:
+            yield Completion(text, start_position=-typed)
+
+    def _columns_of(self, table: tuple[str, ...]) -> list[str]:
+        with self._lock:
+            if table not in self._columns:
+                self._columns[table] = self._names(table)
+            return self._columns[table]
+
+
+def statements(words: Words) -> Iterable[str]:
+    """What is typed, a statement (or several) at a time, until the end."""
+    session: PromptSession[str] = PromptSession(
+        history=FileHistory(str(state_folder() / "sql_history")),
+        auto_suggest=AutoSuggestFromHistory(),
+        completer=words,
+        complete_while_typing=False,
+        complete_in_thread=True,  # the columns are asked of the registry
+        multiline=True,
+        key_bindings=_keys(),
+        prompt_continuation="   ... ",
+    )
+    while True:
+        try:
+            text = session.prompt("weir> ").strip()
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        if text.rstrip("; ").lower() in _ENDS:
+            return
+        if text:
+            yield text
+
+
+def _keys() -> KeyBindings:
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _enter(event: KeyPressEvent) -> None:
+        """A whole statement is done; half of one goes on in the next line."""
+        text = event.current_buffer.text.strip()
+        if is_complete(text) or text.lower() in (*_ENDS, *_HELPS):
+            event.current_buffer.validate_and_handle()
+        else:
+            event.current_buffer.insert_text("\n")
+
+    return keys
+
+
+@click.group(
+    epilog="""
+\b
+Examples:
+  weir sql server status
+  weir sql server stop         the next weir sql starts another one
+"""
+)
+def server() -> None:
+    """The warm Spark behind weir sql: it starts with the first statement, and ends when unused for 10 minutes."""
+
+
+@server.command(epilog=examples("weir sql server status", "weir sql server status -o wide"))
+@output_options
+def status(*, out: Output) -> None:
+    """Show which servers run: for whom, since when, and until when."""
+    found = _found()
+    if out.json:
+        from msgspec import json
+
+        click.echo(json.format(json.encode(found), indent=2).decode())
+        return
+    if not found and out.format is not Format.CSV:
+        click.echo("no server of weir sql runs; the next weir sql starts one")
+        return
+    rows = [
+        (
+            one.pid,
+            one.version,
+            f"{datetime.fromtimestamp(one.since_ms / 1000).astimezone():%Y-%m-%d %H:%M:%S}",
+            "runs" if one.spark else "not started yet",
+            one.statements,
+            one.clients - 1,  # whoever asks is one, too
+            f"{one.idle_s:.0f} s",
+            f"{one.ends_after_s:.0f} s",
+            one.log,
+        )
+        for one in found
+    ]
+    out.table(
+        (
+            *("process", "weir", "since", "spark", "requests", "clients", "unused for", "ends when unused for"),
+            Column("log", cut="start"),
+        ),
+        rows,
+    )
+
+
+@server.command(epilog=examples("weir sql server stop"))
+def stop() -> None:
+    """End them, and what they do."""
+    need_spark()
+    from weir.spark.serving import link, protocol
+
+    count = sum(1 for path in link.servers() if link.ask(path, protocol.Stop()) is not None)
+    click.echo(f"{count} stopped" if count else "no server of weir sql runs")
+
+
+def _found() -> "list[Status]":
+    need_spark()
+    from weir.spark.serving import link, protocol
+
+    answers = [link.ask(path, protocol.AskStatus()) for path in link.servers()]
+    return [one for one in answers if isinstance(one, protocol.Status)]
+
+
+_PROMPT_ROWS = 1_000
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy={"server": Lazy("weir.cli.sql:server", "The warm Spark that answers: status, stop.")},
+    invoke_without_command=True,
+    epilog="""
+\b
+Examples:
+  weir sql                                                  a prompt
+  weir sql -e 'SELECT * FROM orders LIMIT 10'
+  weir sql -e 'SELECT STREAM * FROM orders' --limit 5       rows as they come
+  weir sql -e 'SELECT STREAM * FROM orders' --from earliest --json | jq .amount
+  weir sql -e 'CREATE STREAM big AS SELECT * FROM orders WHERE amount > 100'
+  weir sql -e "INSERT INTO orders (id, amount) VALUES (1, 9.5), (2, 3)"
+  weir sql -e 'WATCH STREAMS'                               how far they are, until Ctrl-C
+  weir sql -f report.sql --json
+  weir sql -e 'SELECT nothing FROM orders' --debug          what Spark itself says of it
+  weir sql --url https://weir:8443 --ca ca.pem --token file:me.token
+
+\b
+With -e or -f, all statements are looked at before the first is done: if one cannot
+be understood, or names what is not there, none is done. Then the first that fails
+ends it, with exit code 1. 2: the options are wrong. 130: Ctrl-C.
+
+\b
+The first weir sql starts a server that keeps Spark warm for the next ones, and ends
+when nobody has asked it for 10 minutes; WEIR_SQL_SERVER=off, or --no-server, does without.
+""",
+)
+@click.option("-e", "--execute", "texts", multiple=True, metavar="SQL", help="Do this. May be repeated.")
+@click.option("-f", "--file", "file", metavar="FILE", help="Do what is in a file; - reads standard input.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="Print so many rows of a result at the most."
+)
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(["latest", "earliest"]),
+    default="latest",
+    show_default=True,
+    help="Where SELECT STREAM begins.",
+)
+@click.option("--no-runner", is_flag=True, help="Start no runner for streams; weir streams run does it elsewhere.")
+@click.option("--checkpoints", metavar="FOLDER", help="For a runner started here; by default beside the data.")
+@click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
+@master_option("Where Spark runs queries")
+@click.option("--no-server", is_flag=True, help="Start Spark in this process, for this time only.")
+@click.option("--debug", is_flag=True, help="With an error, print what Spark and Java said, too.")
+@remote_options
+@click.pass_context
+def sql(
+    ctx: click.Context,
+    /,
+    *,
+    texts: tuple[str, ...],
+    file: str | None,
+    limit: int | None,
+    start: str,
+    no_runner: bool,
+    checkpoints: str | None,
+    kafka: str | None,
+    master: str,
+    no_server: bool,
+    debug: bool,
+    remote: Remote,
+    out: Output,
+) -> None:
+    """Query topics, and define streams, with SQL on Spark. Statements end with semicolons."""
+    if ctx.invoked_subcommand is not None:
+        return
+    need_spark()
+    given = [*texts, *([_read(file)] if file is not None else [])]
+    asked = not given and sys.stdin.isatty()
+    if not given and not asked:
+        given = [sys.stdin.read()]
+    remote.changes = asked or any(map(_CHANGING.search, given))
+    hello = hello_of(
+        remote,
+        as_json=out.json,
+        limit=limit or (_PROMPT_ROWS if asked else None),
+        start=start,
+        kafka=kafka,
+        checkpoints=checkpoints,
+        no_runner=no_runner,
+    )
+    remote.reach()
+    printer = Printer(out)
+    wait = printer.spinner
+    session = open_session(
+        hello,
+        master,
+        server=not no_server,
+        waiting=lambda: wait.start("starting the server of weir sql; it stays for the next statements"),
+        ready=wait.stop,
+    )
+    try:
+        if asked:
+            _prompt(session, printer, debug=debug)
+        else:
+            _script(session, printer, given, debug=debug)
+    finally:
+        session.close()
+
+
+#: A statement that may change something; a comment or a text that looks like one does no harm.
+_CHANGING = re.compile(
+    r"(?:\A|;|\n)\s*(?:create|drop|alter|insert|pause|resume|truncate|delete|update|merge|set)\b", re.IGNORECASE
+)
+
+
+def _script(session: Session, printer: Printer, texts: list[str], *, debug: bool) -> None:
+    """All statements of all texts; the first that fails ends it."""
+    try:
+        if not session.run(texts, printer.take):
+            click.echo("", err=True)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except WeirError as wrong:
+        printer.spinner.stop()
+        _explain(wrong, debug=debug)
+        raise
+    finally:
+        printer.spinner.stop()
+
+
+def _explain(wrong: WeirError, *, debug: bool) -> None:
+    """What the programs below said, for those who asked for it."""
+    if not debug:
+        return
+    from weir.spark.serving.protocol import trace_of
+
+    click.echo(trace_of(wrong) or "no more is known of it than this:", err=True)
+
+
+def _prompt(session: Session, printer: Printer, *, debug: bool) -> None:
+
+    words = Words(session.names)
+    click.echo(
+        "SQL on topics; statements end with ;  help tells more, SHOW TABLES; lists them, exit or Ctrl-D leaves."
+    )
+    words.look()
+    for text in statements(words):
+        if is_help(text):
+            click.echo(HELP)
+            continue
+        try:
+            if not session.run([text], printer.take):
+                click.echo("", err=True)
+        except WeirError as wrong:
+            printer.spinner.stop()
+            _explain(wrong, debug=debug)
+            click.secho(str(wrong), fg="red", err=True)
+        except KeyboardInterrupt:
+            click.echo("stopped", err=True)
+        finally:
+            printer.spinner.stop()
+        words.look()
+
+
+def _read(file: str) -> str:
+    if file == "-":
+        return sys.stdin.read()
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as failure:
+        raise ConfigError(f"cannot read {file}: {failure}", hint="check --file") from None

@@ -1,1 +1,0 @@
-"""Commands on topics and what stands around them: namespaces, tenants, subscriptions, schemas, policies."""

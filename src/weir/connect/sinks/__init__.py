@@ -1,1 +1,0 @@
-"""What topics have, into other systems: one module per type."""

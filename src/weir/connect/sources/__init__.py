@@ -1,1 +1,0 @@
-"""What other systems have, into topics: one module per type."""

@@ -1,1 +1,0 @@
-"""What is published: routed, encoded once, and handed to queues."""

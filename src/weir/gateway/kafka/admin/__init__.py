@@ -1,1 +1,0 @@
-"""What the administrators' calls have in common, and Kafka's configs."""

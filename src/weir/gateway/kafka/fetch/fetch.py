@@ -1,0 +1,473 @@
+"""One fetch: reads what there is, within the limits that the client set, and waits if that is too little.
+
+Fetch: record batches of any number of partitions, with a wait if there are none.
+
+Weir's transaction markers as Kafka's control batches.
+"""
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+
+from weir.broker.api.topics import LogReader
+from weir.gateway.kafka.api_table import handler
+from weir.gateway.kafka.errors import Code, RefusedError, code_of
+from weir.gateway.kafka.fetch.fetch_sessions import FIRST, SESSIONLESS, FetchPart, FetchParts
+from weir.gateway.kafka.metadata import UNSAID, Node, check_epoch
+from weir.gateway.kafka.session import Session
+from weir.model.batch import Batch, BatchFlags, BatchFormat
+from weir.model.errors import TooManyError, WeirError, WireError
+from weir.model.ids import Buffer
+from weir.model.registry import Action
+from weir.model.topics import TopicName
+from weir.runtime.adjustable_clock import liveness
+from weir.wire.formats.marker import decode_marker
+from weir.wire.formats.table import kafka_records, kafka_records_in_steps, opened_size
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.api_table import ApiKey
+from weir.wire.kafka.record_batch import patched, with_leader_epoch
+from weir.wire.kafka.records import control_batch
+
+#: What a marker takes in an answer: they are all alike.
+MARKER_BYTES = len(control_batch(0, 0, True, 0))
+
+
+def marker_records(batch: Batch, leader_epoch: int) -> list[Buffer]:
+    """The control batch that ends the transaction for a reader of its partition."""
+    if batch.stamp is None:
+        raise WireError(f"the marker at {batch.base_offset} is nobody's")
+    commit = not batch.flags & BatchFlags.ABORT
+    made = control_batch(batch.stamp.producer_id, batch.stamp.epoch, commit, decode_marker(batch.payload))
+    return patched(made, batch.base_offset, leader_epoch)
+
+
+_PartData = m.FetchResponse.PartitionData
+_READ_COMMITTED = 1
+#: What is reserved for a first batch when there is capacity for little; a larger one waits for what it needs.
+_FIRST_BYTES = 64 * 1024
+#: Topics that one fetch loads at a time.
+_LOADED_AT_ONCE = 64
+#: What a client believes that reads from the wrong broker, or from the right one of before.
+_LED_OTHERWISE = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
+#: Nearly every batch: an identity is cheaper than arithmetic on flags.
+_PLAIN = BatchFlags.NONE
+#: Formats whose batches need not be opened.
+_AS_IT_CAME = (BatchFormat.KAFKA, BatchFormat.MARKER)
+
+
+class Fetching:
+    """Reads for one request."""
+
+    def __init__(self, session: "Session", request: m.FetchRequest, parts: FetchParts) -> None:
+        self._session = session
+        self._parts = parts
+        self._committed = request.isolation_level == _READ_COMMITTED
+        self._min_bytes = request.min_bytes
+        self._max_bytes = min(request.max_bytes, session.limits.max_fetch_bytes)
+        self._max_wait_s = request.max_wait_ms / 1000
+        self._deadline = liveness(session.clock).monotonic() + self._max_wait_s
+        #: Whether clients left so much unread that nothing could be read for this one in its time.
+        self._starved = False
+        self._size = 0
+        #: Whether a batch had no room: there may be some for smaller ones, but reading to find out costs more.
+        self._full = False
+        self._failed = False
+        #: Topics that are not known here, for which the metadata were asked.
+        self._asked: set[TopicName] = set()
+        #: What was looked at, in order.
+        self.seen: dict[FetchPart, None] = {}
+
+    async def run(self) -> None:
+        """Read until there is enough to answer, and open what must be."""
+        await self._gather()
+        for part in self.seen:
+            if part.batches and (part.opens or (part.log is not None and not part.log.whole)):
+                await self._open(part)
+
+    async def _gather(self) -> None:
+        """Look at every partition that may have news, and at those that grow, until there is enough to answer."""
+        wanted = self._parts.begin(self._committed)
+        await self._load(wanted)
+        for part in wanted:
+            await self._look(part)
+            await self._session.turns.pause()
+        if self._enough() or self._max_wait_s <= 0 or not len(self._parts):
+            return
+        clock, pressure = liveness(self._session.clock), self._session.unread.budget.on_pressure
+        while (left_s := self._deadline - clock.monotonic()) > 0:
+            late = asyncio.get_running_loop().create_future()
+            timer = clock.call_later(left_s, partial(_wake, late))
+            if self._size:
+                pressure[self] = partial(_wake, late)
+            try:
+                grown = await self._parts.grown(late)
+            finally:
+                timer.cancel()
+                pressure.pop(self, None)
+            if self._size and self._session.unread.budget.waiting:
+                return  # others wait for what this one holds: what there is must do
+            for part in grown:
+                await self._look(part)
+                await self._session.turns.pause()
+            if self._enough():
+                return
+
+    def _enough(self) -> bool:
+        return self._failed or self._full or self._size >= self._min_bytes or 0 < self._size >= self._max_bytes
+
+    # --- one partition ----------------------------------------------------------------------------------
+
+    async def _look(self, part: FetchPart) -> None:
+        if part not in self.seen:
+            self.seen[part] = None
+            part.begin()
+        try:
+            await self._find(part)
+            if not part.error:
+                await self._read(part)
+        except WeirError as failure:
+            self._refuse(part, code_of(failure))
+        if part.error:
+            self._failed = True
+
+    def _refuse(self, part: FetchPart, code: int) -> None:
+        """Nothing can be read of it, and of another leader its client is told."""
+        part.error, part.batches = code, []
+        if code in _LED_OTHERWISE and part.name is not None:
+            part.leader = self._session.nodes.leader(part.name, code == Code.FENCED_LEADER_EPOCH)
+
+    async def _load(self, parts: list[FetchPart]) -> None:
+        """Load topics that are not, several at a time; what fails is told when they are looked at."""
+        catalog, topics = self._session.services.catalog, self._session.topics
+        missing: list[TopicName] = []
+        for part in parts:
+            await self._session.turns.pause()
+            with suppress(WeirError):
+                name = part.name or await catalog.look_known(self._session.role, *part.key, self._asked)
+                if topics.get(name) is None:
+                    missing.append(name)
+        for first in range(0, len(missing) if len(missing) > 1 else 0, _LOADED_AT_ONCE):
+            some = missing[first : first + _LOADED_AT_ONCE]
+            await asyncio.gather(*map(topics.load, some), return_exceptions=True)
+
+    async def _find(self, part: FetchPart) -> None:
+        """Its topic, which may have been unloaded or deleted since it was last read."""
+        session, services = self._session, self._session.services
+        if part.name is None:
+            part.name = await services.catalog.look_known(session.role, *part.key, self._asked)
+        if part.access_revision != services.authoriser.revision:
+            services.guard.check(session.role, part.name, Action.CONSUME)
+            part.access_revision = services.authoriser.revision
+        topic = session.topics.get(part.name)
+        if topic is None:
+            try:
+                topic = await session.topics.load(part.name)
+            except WeirError as failure:
+                self._refuse(part, code_of(failure))
+                part.name = None  # another topic may have the name by the next fetch
+                return
+        self._parts.found(part, topic)
+
+    async def _read(self, part: FetchPart) -> None:
+        """Add to what was read of it, from where that ended."""
+        topic, log = part.topic, part.log
+        if topic is None or log is None:
+            return
+        limit = part.limit(self._committed)
+        part.marks = (topic.end_offset, topic.stable_offset, log.start_offset)
+        if part.leader_epoch not in (UNSAID, topic.leader_epoch):
+            check_epoch(part.leader_epoch, topic.leader_epoch, part.name)
+        if not log.start_offset <= part.offset <= topic.end_offset:
+            part.error = Code.OFFSET_OUT_OF_RANGE
+        elif part.next >= limit:
+            if part.offset >= limit:
+                self._parts.quiet(part)
+        else:
+            await self._read_on(part, log, limit)
+
+    async def _read_on(self, part: FetchPart, log: LogReader, limit: int) -> None:
+        """Batches, one read after the other, until there is no room for more. What is read is reserved before: the
+        first batch of an answer waits for capacity, more follow while less than half of it is used."""
+        unread, needed = self._session.unread, 0
+        while part.next < limit and not self._starved:
+            spare = unread.left_bytes - unread.budget.limit_bytes // 2
+            left = min(self._max_bytes - self._size, spare if self._size else max(spare, _FIRST_BYTES))
+            room = max(needed, min(part.max_bytes - part.size, left))
+            if self._size and (self._full or room <= 0):
+                self._full = self._full or left <= 0
+                return
+            if not await self._reserve(max(0, room)):
+                return
+            found = log.read_cached(part.next, room)
+            if found is None:
+                found = await log.read(part.next, room)
+            before, size = part.next, part.size
+            fits = self._take(part, found, left, limit)
+            needed = part.size - size
+            if needed > room and not self._size_fits(needed - room):
+                # The first batch is larger than what was reserved: it waits for capacity like any other.
+                part.batches, part.next, part.size, self._size = [], before, size, 0
+                unread.release(room)
+                continue
+            self._settle(room, needed)
+            self._full, needed = not fits, 0
+            if self._full or part.next == before:
+                return
+
+    async def _reserve(self, size: int) -> bool:
+        """Whether there is capacity for so much, within the time that the client waits."""
+        budget, left_s = self._session.unread.budget, self._deadline - liveness(self._session.clock).monotonic()
+        if budget.has_capacity(size):
+            self._session.unread.acquire(size)
+            return True
+        try:
+            async with asyncio.timeout(max(0.0, left_s)):
+                await self._session.unread.reserve(size)
+        except (TimeoutError, TooManyError):
+            self._starved = True
+        return not self._starved
+
+    def _size_fits(self, more: int) -> bool:
+        unread = self._session.unread
+        return unread.budget.used_bytes == unread.used_bytes or unread.budget.has_capacity(more)
+
+    def _settle(self, reserved: int, taken: int) -> None:
+        """What was reserved becomes what was taken."""
+        if taken > reserved:
+            self._session.unread.acquire(taken - reserved)
+        else:
+            self._session.unread.release(reserved - taken)
+
+    def _take(self, part: FetchPart, found: list[Batch], left: int, limit: int) -> bool:
+        """What fits into the answer, of which so many bytes are left, and into the partition's share; False if it
+        was the answer that had no room. The first batch of all goes whatever its size, or small limits would stop
+        a client."""
+        taken, had_room = 0, True
+        share = part.max_bytes - part.size
+        for batch in found:
+            size = taken + _size_of(batch)
+            if batch.base_offset >= limit:
+                break
+            if size > left and (taken or self._size):
+                had_room = False
+                break
+            if size > share and (taken or self._size):
+                break
+            part.batches.append(batch)
+            part.opens = part.opens or batch.format not in _AS_IT_CAME
+            part.next = batch.base_offset + batch.count
+            taken = size
+        part.size += taken
+        self._size += taken
+        return had_room
+
+    def done(self) -> None:
+        """Everything is answered: what was read is held by the answer alone."""
+        for part in self.seen:
+            part.batches, part.pieces = [], None
+
+    async def _open(self, part: FetchPart) -> None:
+        """Batches of other protocols, and those of which compaction left a part. Others get a turn after each,
+        since whoever packed it may have meant harm."""
+        log, pieces = part.log, []
+        for batch in part.batches:
+            wanted = None if log is None else log.visible(batch)
+            if wanted is None and batch.format in _AS_IT_CAME:
+                pieces += _as_it_came(batch, _epoch_of(part, batch))
+            else:
+                made = await self._session.turns.through(kafka_records_in_steps(batch, wanted))
+                pieces += with_leader_epoch(made, _epoch_of(part, batch))
+                await self._session.turns.next()
+        part.pieces = pieces
+
+    # --- the answer -------------------------------------------------------------------------------------
+
+    def answer(self, part: FetchPart) -> _PartData:
+        """What the client is told of a partition."""
+        index = part.key[1]
+        if part.error:  # and nothing else, as Kafka does it
+            return _PartData(
+                partition_index=index,
+                error_code=part.error,
+                current_leader=None if part.leader is None else _leader(part.leader),
+                high_watermark=-1,
+                last_stable_offset=-1,
+                log_start_offset=-1,
+                aborted_transactions=None,
+                records=b"",
+            )
+        end, stable, start = part.marks or (-1, -1, -1)
+        return _PartData(
+            partition_index=index,
+            high_watermark=end,
+            last_stable_offset=stable,
+            log_start_offset=start,
+            aborted_transactions=self._aborted(part) if self._committed else None,
+            records=_records(part),
+        )
+
+    def _aborted(self, part: FetchPart) -> list[m.FetchResponse.AbortedTransaction]:
+        if part.log is None or not part.batches:
+            return []
+        return [
+            m.FetchResponse.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+            for each in part.log.aborted(part.offset, part.next)
+        ]
+
+
+def _leader(leader: tuple[Node, int]) -> m.FetchResponse.LeaderIdAndEpoch:
+    node, epoch = leader
+    return m.FetchResponse.LeaderIdAndEpoch(leader_id=node.node_id, leader_epoch=epoch)
+
+
+def _records(part: FetchPart) -> list[Buffer]:
+    """The batches as they came, at their offsets; in pieces, so that nothing is copied."""
+    if part.pieces is not None:
+        return part.pieces
+    out: list[Buffer] = []
+    if part.batches:
+        epoch, last = _epoch_of(part, part.batches[0]), _epoch_of(part, part.batches[-1])
+        for batch in part.batches:
+            out += _as_it_came(batch, epoch if epoch == last else _epoch_of(part, batch))
+    return out
+
+
+def _epoch_of(part: FetchPart, batch: Batch) -> int:
+    """In which a batch was written: what its reader says of it when it asks whether that is still so."""
+    return 0 if part.topic is None else part.topic.epoch_at(batch.base_offset)
+
+
+def _as_it_came(batch: Batch, leader_epoch: int) -> list[Buffer]:
+    """What need not be opened: Kafka's own batches, and markers."""
+    if batch.flags is not _PLAIN:
+        if batch.format is BatchFormat.MARKER:
+            return marker_records(batch, leader_epoch)
+        if batch.flags & (BatchFlags.HIDDEN | BatchFlags.PRIVATE):
+            return with_leader_epoch(kafka_records(batch, 0), leader_epoch)
+    return patched(batch.payload, batch.base_offset, leader_epoch)
+
+
+def _size_of(batch: Batch) -> int:
+    """Of what its reader will get: a batch of another protocol is opened for it, and may have been packed well."""
+    if batch.format is BatchFormat.KAFKA:
+        return len(batch.payload)
+    return MARKER_BYTES if batch.format is BatchFormat.MARKER else opened_size(batch)
+
+
+def _wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+_BY_ID_SINCE = 13
+_NO_ID = bytes(16)
+
+
+@handler(ApiKey.FETCH, versions=(4, 18))
+async def fetch(session: Session, request: m.FetchRequest, version: int) -> m.FetchResponse:
+    by_id = version >= _BY_ID_SINCE
+    if request.session_epoch == SESSIONLESS:
+        return await _everything(session, request, by_id)
+    if request.session_epoch == FIRST:
+        return await _first(session, request, by_id)
+    return await _changes(session, request, by_id)
+
+
+async def _everything(session: Session, request: m.FetchRequest, by_id: bool) -> m.FetchResponse:
+    """A fetch without a session. Its client names everything each time, and most of that is as it was."""
+    sessions = session.fetch_sessions
+    if request.session_id:
+        sessions.close(session, request.session_id)
+    parts = sessions.unsaid(session, by_id=by_id)
+    kept = parts is not None
+    if parts is None:
+        parts = FetchParts()
+    parts.next_round()
+    wanted = _put(session, parts, request, by_id)
+    if len(parts) != len(wanted):
+        parts.keep_named()
+    try:
+        kept = kept or sessions.keep_unsaid(session, parts, by_id=by_id)
+        fetching = Fetching(session, request, parts)
+        await fetching.run()
+        response = m.FetchResponse()
+        _add(response, fetching, wanted)
+        return response
+    finally:
+        if not kept:
+            parts.close()
+
+
+async def _first(session: Session, request: m.FetchRequest, by_id: bool) -> m.FetchResponse:
+    """A fetch that names everything, and begins a session if there is room for one."""
+    sessions = session.fetch_sessions
+    sessions.close(session, request.session_id)
+    parts = FetchParts()
+    wanted = _put(session, parts, request, by_id)
+    opened = sessions.open(session, parts, by_id=by_id)
+    try:
+        fetching = Fetching(session, request, parts)
+        await fetching.run()
+        response = m.FetchResponse(session_id=opened.number if opened else 0)
+        _add(response, fetching, wanted)
+        return response
+    finally:
+        if opened is None:
+            parts.close()
+
+
+async def _changes(session: Session, request: m.FetchRequest, by_id: bool) -> m.FetchResponse:
+    """A session's next fetch: asked and answered with what has changed."""
+    try:
+        found = session.fetch_sessions.resume(session, request.session_id, request.session_epoch, by_id=by_id)
+    except RefusedError as refused:
+        return m.FetchResponse(error_code=refused.code)
+    for topic in request.forgotten_topics_data:
+        for index in topic.partitions:
+            found.parts.forget((topic.topic_id if by_id else topic.topic, index))
+    _put(session, found.parts, request, by_id)
+    fetching = Fetching(session, request, found.parts)
+    await fetching.run()
+    changed = [part for part in fetching.seen if part.batches or part.error or part.marks != part.told]
+    for part in changed:
+        if part.batches:
+            found.parts.move_back(part)
+    response = m.FetchResponse(session_id=found.number)
+    _add(response, fetching, changed)
+    return response
+
+
+def _put(session: Session, parts: FetchParts, request: m.FetchRequest, by_id: bool) -> list[FetchPart]:
+    """What the request names, in its order."""
+    if sum(len(topic.partitions) for topic in request.topics) > session.limits.max_fetch_partitions:
+        raise TooManyError(f"one fetch reads {session.limits.max_fetch_partitions} partitions at the most")
+    named: dict[FetchPart, None] = {}
+    for topic in request.topics:
+        name = topic.topic_id if by_id else topic.topic
+        for wanted in topic.partitions:
+            named[parts.put((name, wanted.partition), wanted)] = None
+    return list(named)
+
+
+def _add(response: m.FetchResponse, fetching: Fetching, parts: list[FetchPart]) -> None:
+    """What the client is told, partitions of one topic together."""
+    topics: dict[str | bytes, m.FetchResponse.FetchableTopicResponse] = {}
+    nodes: dict[int, Node] = {}
+    for part in parts:
+        name = part.key[0]
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = m.FetchResponse.FetchableTopicResponse(
+                topic=name if isinstance(name, str) else "",
+                topic_id=name if isinstance(name, bytes) else _NO_ID,
+            )
+            response.responses.append(topic)
+        topic.partitions.append(fetching.answer(part))
+        if part.leader is not None:
+            nodes[part.leader[0].node_id] = part.leader[0]
+        part.told = None if part.error else part.marks
+    response.node_endpoints = [
+        m.FetchResponse.NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+        for node in nodes.values()
+    ]
+    fetching.done()

@@ -1,0 +1,485 @@
+"""What the handlers of transactions have in common: who is meant, who may, what is said when not.
+
+AddPartitionsToTxn: partitions that a transaction is going to write to. All of a request's, or none.
+
+Clients name one transaction. The form with several, since version 4, is what Kafka's brokers send to each other;
+it is understood all the same.
+
+TxnOffsetCommit: where a group will be if the transaction commits. Since version 5 it joins it by that.
+
+DescribeProducers: idempotent and transactional producers that wrote to partitions not long ago.
+
+DescribeTransactions: what is open under transactional ids, since when, and where.
+
+ListTransactions: the transactional ids that this broker coordinates, as far as the client may use them.
+
+InitProducerId: who an idempotent or transactional producer is from now on.
+
+EndTxn: commit a transaction, or abort it. Since version 5 with a new epoch or producer id for the next one.
+
+AddOffsetsToTxn: a group whose positions a transaction is going to move.
+"""
+
+from collections.abc import Callable, Sequence
+
+from weir.broker.api.broker import Pattern
+from weir.broker.api.transactions import ProducerIdentity, TransactionInfo, Transactions
+from weir.gateway.kafka.api_table import handler
+from weir.gateway.kafka.errors import Code, RefusedError, code_of, text_of
+from weir.gateway.kafka.handlers.groups import group_code, groups_of, part_of
+from weir.gateway.kafka.session import Session
+from weir.model import errors
+from weir.model.errors import NotAllowedError, NotAuthorisedError, TopicNotFoundError, WeirError
+from weir.model.registry import Action
+from weir.model.topics import TopicName
+from weir.model.transactions import CommittedOffset, TransactionState
+from weir.runtime.tasks import LOOK_UP_UNITS
+from weir.wire.kafka import messages as m
+from weir.wire.kafka.api_table import ApiKey
+
+_MOVED = (errors.NotOwnerError, errors.TopicClosedError)
+#: What clients meet by looking for the coordinator again.
+_LOOK_AGAIN = (
+    *_MOVED,
+    errors.StreamError,
+    errors.LedgerError,
+    errors.StorageFullError,
+    errors.BookieError,
+    errors.MetaError,
+)
+#: What is called otherwise elsewhere.
+_OTHERS = {
+    errors.UnknownProducerError: Code.INVALID_PRODUCER_ID_MAPPING,
+    errors.NotAuthorisedError: Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    errors.InvalidNameError: Code.INVALID_REQUEST,
+}
+#: Of produce.
+_ABORTABLE_SINCE = 11
+
+
+def transactions_of(session: "Session") -> Transactions:
+    """Transactions as the client's role may use them: there is no other way to them from here."""
+    transactions = session.services.transactions
+    if transactions is None:
+        raise RefusedError(Code.COORDINATOR_NOT_AVAILABLE, "transactions are not served here")
+    return transactions.of(session.role)
+
+
+def transaction_code(
+    failure: BaseException, *, fenced: Code = Code.PRODUCER_FENCED, abortable: bool = False
+) -> int:
+    """Kafka's code for what went wrong with a transaction. `fenced`: what this version calls a producer that
+    another has taken the place of. `abortable`: whether it has a word for what an abort mends."""
+    if abortable and isinstance(failure, errors.NotInTransactionError):
+        return Code.TRANSACTION_ABORTABLE
+    if isinstance(failure, _LOOK_AGAIN):
+        return Code.NOT_COORDINATOR
+    if isinstance(failure, errors.StaleEpochError):
+        return fenced
+    return next((code for kind, code in _OTHERS.items() if isinstance(failure, kind)), code_of(failure))
+
+
+def join_code(failure: BaseException) -> int:
+    """The same where a partition is made part of a transaction by being produced to. Clients look for no
+    coordinator then. One that has moved took the partitions with it, so they look for these; else they try again
+    where they are."""
+    if isinstance(failure, _MOVED):
+        return code_of(failure)
+    if isinstance(failure, _LOOK_AGAIN):
+        return Code.NOT_ENOUGH_REPLICAS
+    return transaction_code(failure, fenced=Code.INVALID_PRODUCER_EPOCH)
+
+
+def produce_code(failure: BaseException, version: int) -> int:
+    """Of a batch that is not stored."""
+    if version >= _ABORTABLE_SINCE and isinstance(failure, errors.NotInTransactionError):
+        return Code.TRANSACTION_ABORTABLE
+    return code_of(failure)
+
+
+def fenced_code(version: int, since: int) -> Code:
+    """Older versions have no word of their own for it."""
+    return Code.PRODUCER_FENCED if version >= since else Code.INVALID_PRODUCER_EPOCH
+
+
+async def part_to_write(
+    session: "Session", name: str, index: int, asked: set[TopicName] | None = None
+) -> TopicName:
+    """A partition, if the client may produce there."""
+    catalog = session.services.catalog
+    session.services.guard.check(session.role, catalog.base(name), Action.PRODUCE)
+    return await catalog.look_part(name, index, asked)
+
+
+async def find_parts(
+    session: "Session", name: str, indexes: Sequence[int]
+) -> tuple[dict[int, TopicName], dict[int, int]]:
+    """Of a topic's partitions those that the client may write to, and the codes of the others."""
+    found: dict[int, TopicName] = {}
+    refused: dict[int, int] = {}
+    asked: set[TopicName] = set()
+    for index in indexes:
+        try:
+            found[index] = await part_to_write(session, name, index, asked)
+        except errors.WeirError as failure:
+            refused[index] = code_of(failure)
+    return found, refused
+
+
+def id_matcher(pattern: str | None) -> Callable[[str], bool]:
+    """Which transactional ids a pattern means; NotAllowedError if it is none."""
+    if not pattern:
+        return lambda name: True
+    return Pattern(pattern).fullmatch
+
+
+def identity(producer_id: int, epoch: int) -> ProducerIdentity:
+    return ProducerIdentity(producer_id, epoch)
+
+
+_DescribeProducersPartition = m.DescribeProducersResponse.PartitionResponse
+_Producer = m.DescribeProducersResponse.ProducerState
+
+
+@handler(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0))
+async def describe_producers(
+    session: Session, request: m.DescribeProducersRequest, version: int
+) -> m.DescribeProducersResponse:
+    named: dict[str, list[int]] = {}
+    for topic in request.topics:
+        named.setdefault(topic.name, []).extend(topic.partition_indexes)
+    return m.DescribeProducersResponse(
+        topics=[
+            m.DescribeProducersResponse.TopicResponse(
+                name=name,
+                partitions=[await _describe(session, name, index) for index in dict.fromkeys(indexes)],
+            )
+            for name, indexes in named.items()
+        ]
+    )
+
+
+async def _describe(session: Session, name: str, index: int) -> _DescribeProducersPartition:
+    services = session.services
+    await session.turns.pause(LOOK_UP_UNITS)
+    try:
+        services.guard.check(session.role, services.catalog.base(name), Action.CONSUME)
+        part = await services.catalog.look_part(name, index)
+        topic = await services.broker.topic(part, role=session.role, create=False)
+    except WeirError as failure:
+        return _DescribeProducersPartition(
+            partition_index=index, error_code=code_of(failure), error_message=text_of(failure)
+        )
+    return _DescribeProducersPartition(
+        partition_index=index,
+        active_producers=[
+            _Producer(
+                producer_id=one.producer_id,
+                producer_epoch=one.epoch,
+                last_sequence=one.last_sequence,
+                last_timestamp=one.last_ms,
+                coordinator_epoch=0 if one.open_since >= 0 else -1,
+                current_txn_start_offset=one.open_since,
+            )
+            for one in topic.idempotent_producers()
+        ],
+    )
+
+
+_INIT_PRODUCER_ID_FENCED_SINCE = 4
+
+
+@handler(ApiKey.INIT_PRODUCER_ID, versions=(0, 6))
+async def init_producer_id(
+    session: Session, request: m.InitProducerIdRequest, version: int
+) -> m.InitProducerIdResponse:
+    # As a broker of Kafka 4.1 answers on which two-phase commit is not allowed to anybody.
+    if request.enable2_pc:
+        return _refused(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if request.keep_prepared_txn:
+        return _refused(Code.UNSUPPORTED_VERSION)
+    if (request.producer_id < 0) != (request.producer_epoch < 0):
+        return _refused(Code.INVALID_REQUEST)
+    expected = identity(request.producer_id, request.producer_epoch) if request.producer_id >= 0 else None
+    try:
+        found = await transactions_of(session).init(
+            request.transactional_id,
+            timeout_ms=request.transaction_timeout_ms,
+            expected=expected,
+        )
+    except WeirError as failure:
+        return _refused(transaction_code(failure, fenced=fenced_code(version, _INIT_PRODUCER_ID_FENCED_SINCE)))
+    return m.InitProducerIdResponse(producer_id=found.producer_id, producer_epoch=found.epoch)
+
+
+def _refused(code: int) -> m.InitProducerIdResponse:
+    return m.InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+
+
+_FENCED_SINCE = 2
+_SEVERAL_SINCE = 4
+_Asked = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+_Transaction = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+_Topic = m.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+_Partition = m.AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+
+
+@handler(ApiKey.ADD_PARTITIONS_TO_TXN, versions=(0, 5))
+async def add_partitions_to_txn(
+    session: Session, request: m.AddPartitionsToTxnRequest, version: int
+) -> m.AddPartitionsToTxnResponse:
+    if version >= _SEVERAL_SINCE:
+        return m.AddPartitionsToTxnResponse(
+            results_by_transaction=[
+                m.AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
+                    transactional_id=one.transactional_id, topic_results=await _add(session, one, version)
+                )
+                for one in request.transactions
+            ]
+        )
+    only = _Transaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        topics=request.v3_and_below_topics,
+    )
+    return m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _add(session, only, version))
+
+
+async def _add(session: Session, asked: _Transaction, version: int) -> list[_Topic]:
+    parts: list[TopicName] = []
+    refused: dict[tuple[str, int], int] = {}
+    for topic in asked.topics:
+        for index in topic.partitions:
+            await session.turns.pause(LOOK_UP_UNITS)
+            found, codes = await find_parts(session, topic.name, [index])
+            parts += found.values()
+            for code in codes.values():
+                refused[topic.name, index] = code
+    if refused:
+        return _answer(asked.topics, Code.OPERATION_NOT_ATTEMPTED, refused)
+    transactions = transactions_of(session)
+    who = identity(asked.producer_id, asked.producer_epoch)
+    try:
+        if asked.verify_only:
+            await transactions.verify(asked.transactional_id, who, parts)
+        else:
+            await transactions.add_partitions(asked.transactional_id, who, parts)
+    except WeirError as failure:
+        fenced, abortable = fenced_code(version, _FENCED_SINCE), version >= _SEVERAL_SINCE
+        return _answer(asked.topics, transaction_code(failure, fenced=fenced, abortable=abortable))
+    return _answer(asked.topics, Code.NONE)
+
+
+def _answer(asked: Sequence[_Asked], code: int, others: dict[tuple[str, int], int] | None = None) -> list[_Topic]:
+    """The same for all partitions, but for those that have a code of their own."""
+    others = others or {}
+    return [
+        _Topic(
+            name=topic.name,
+            results_by_partition=[
+                _Partition(partition_index=index, partition_error_code=others.get((topic.name, index), code))
+                for index in topic.partitions
+            ],
+        )
+        for topic in asked
+    ]
+
+
+@handler(ApiKey.ADD_OFFSETS_TO_TXN, versions=(0, 4))
+async def add_offsets_to_txn(
+    session: Session, request: m.AddOffsetsToTxnRequest, version: int
+) -> m.AddOffsetsToTxnResponse:
+    try:
+        group = await groups_of(session).kept(request.group_id)
+    except WeirError as refused:
+        return m.AddOffsetsToTxnResponse(error_code=group_code(refused))
+    who = identity(request.producer_id, request.producer_epoch)
+    try:
+        await transactions_of(session).add_offsets(request.transactional_id, who, group)
+    except WeirError as failure:
+        code = transaction_code(failure, fenced=fenced_code(version, _FENCED_SINCE))
+        return m.AddOffsetsToTxnResponse(error_code=code)
+    return m.AddOffsetsToTxnResponse(error_code=Code.NONE)
+
+
+_TxnOffsetCommitTopic = m.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+_TxnOffsetCommitPartition = m.TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
+_MAX_METADATA_BYTES = 4096
+_TXN_OFFSET_COMMIT_ABORTABLE_SINCE = 4
+_JOINS_SINCE = 5
+
+
+@handler(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 5))
+async def txn_offset_commit(
+    session: Session, request: m.TxnOffsetCommitRequest, version: int
+) -> m.TxnOffsetCommitResponse:
+    positions: dict[TopicName, CommittedOffset] = {}
+    awaited: list[_TxnOffsetCommitPartition] = []
+    topics: list[_TxnOffsetCommitTopic] = []
+    for topic in request.topics:
+        told = _TxnOffsetCommitTopic(name=topic.name, partitions=[])
+        topics.append(told)
+        for partition in topic.partitions:
+            await session.turns.pause(LOOK_UP_UNITS)
+            answer = _TxnOffsetCommitPartition(partition_index=partition.partition_index)
+            told.partitions.append(answer)
+            try:
+                part = await part_of(session, request.group_id, topic.name, partition.partition_index)
+            except WeirError as refused:
+                answer.error_code = code_of(refused)
+                continue
+            answer.error_code = _flaw(partition)
+            if answer.error_code == Code.NONE:
+                awaited.append(answer)
+                positions[part] = CommittedOffset(
+                    partition.committed_offset,
+                    max(-1, partition.committed_leader_epoch),
+                    partition.committed_metadata or "",
+                )
+    if positions:
+        code = await _commit(session, request, version, positions)
+        for answer in awaited:
+            answer.error_code = code
+    return m.TxnOffsetCommitResponse(topics=topics)
+
+
+def _flaw(partition: m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition) -> int:
+    """What can be told now must not come up when the transaction is decided."""
+    if len((partition.committed_metadata or "").encode()) > _MAX_METADATA_BYTES:
+        return Code.OFFSET_METADATA_TOO_LARGE
+    return Code.NONE
+
+
+async def _commit(
+    session: Session, request: m.TxnOffsetCommitRequest, version: int, positions: dict[TopicName, CommittedOffset]
+) -> int:
+    joins = version >= _JOINS_SINCE
+    try:
+        groups = groups_of(session)
+        check = await groups.check_member(
+            request.group_id,
+            request.member_id,
+            request.generation_id_or_member_epoch,
+            request.group_instance_id,
+        )
+        group = await groups.kept(request.group_id)
+    except WeirError as failure:
+        return group_code(failure)
+    who = identity(request.producer_id, request.producer_epoch)
+    try:
+        await transactions_of(session).commit_offsets(
+            request.transactional_id, who, group, positions, joins=joins, check=check
+        )
+    except WeirError as failure:
+        return transaction_code(
+            failure, fenced=Code.INVALID_PRODUCER_EPOCH, abortable=version >= _TXN_OFFSET_COMMIT_ABORTABLE_SINCE
+        )
+    return Code.NONE
+
+
+_EPOCH_SINCE = 5
+
+
+@handler(ApiKey.END_TXN, versions=(0, 5))
+async def end_txn(session: Session, request: m.EndTxnRequest, version: int) -> m.EndTxnResponse:
+    transactions, name = transactions_of(session), request.transactional_id
+    who = identity(request.producer_id, request.producer_epoch)
+    try:
+        if version >= _EPOCH_SINCE:
+            found = await transactions.end_epoch(name, who, commit=request.committed)
+            return m.EndTxnResponse(producer_id=found.producer_id, producer_epoch=found.epoch)
+        await transactions.end(name, who, commit=request.committed)
+    except WeirError as failure:
+        code = transaction_code(failure, fenced=fenced_code(version, _FENCED_SINCE))
+        return m.EndTxnResponse(error_code=code)
+    return m.EndTxnResponse(error_code=Code.NONE)
+
+
+_Told = m.DescribeTransactionsResponse.TransactionState
+_DescribeTransactionsTopic = m.DescribeTransactionsResponse.TopicData
+
+
+@handler(ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0))
+async def describe_transactions(
+    session: Session, request: m.DescribeTransactionsRequest, version: int
+) -> m.DescribeTransactionsResponse:
+    return m.DescribeTransactionsResponse(
+        transaction_states=[
+            await _describe_transactions_describe(session, name)
+            for name in dict.fromkeys(request.transactional_ids)
+        ]
+    )
+
+
+async def _describe_transactions_describe(session: Session, name: str) -> _Told:
+    transactions = transactions_of(session)
+    await session.turns.pause(LOOK_UP_UNITS)
+    try:
+        found = await transactions.describe(name)
+    except WeirError as failure:
+        return _Told(error_code=transaction_code(failure), transactional_id=name)
+    return _Told(
+        transactional_id=name,
+        transaction_state=found.state.value,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.started_ms,
+        producer_id=found.producer_id,
+        producer_epoch=found.epoch,
+        topics=_topics(session, found.parts),
+    )
+
+
+def _topics(session: Session, parts: tuple[TopicName, ...]) -> list[_DescribeTransactionsTopic]:
+    """Those that the client may know of, under the names that it knows."""
+    catalog, guard = session.services.catalog, session.services.guard
+    found: dict[TopicName, _DescribeTransactionsTopic] = {}
+    for part in parts:
+        try:
+            guard.check(session.role, part, None)
+            topic = found.setdefault(
+                part.base, _DescribeTransactionsTopic(topic=catalog.name_of(part.base), partitions=[])
+            )
+        except (NotAuthorisedError, TopicNotFoundError):
+            continue
+        topic.partitions.append(catalog.index_of(part))
+    return list(found.values())
+
+
+_STATES = {state.value: state for state in TransactionState}
+_ListTransactionsTold = m.ListTransactionsResponse.TransactionState
+
+
+@handler(ApiKey.LIST_TRANSACTIONS, versions=(0, 2))
+async def list_transactions(
+    session: Session, request: m.ListTransactionsRequest, version: int
+) -> m.ListTransactionsResponse:
+    try:
+        transactions = transactions_of(session)
+        matches = id_matcher(request.transactional_id_pattern)
+        found = await transactions.all()
+    except NotAllowedError:
+        return m.ListTransactionsResponse(error_code=Code.INVALID_REGULAR_EXPRESSION)
+    except WeirError as failure:
+        return m.ListTransactionsResponse(error_code=transaction_code(failure))
+    now_ms = session.clock.wall_ms()
+    return m.ListTransactionsResponse(
+        unknown_state_filters=[name for name in request.state_filters if name not in _STATES],
+        transaction_states=[
+            _ListTransactionsTold(
+                transactional_id=one.id, producer_id=one.producer_id, transaction_state=one.state.value
+            )
+            for one in found
+            if _wanted(one, request, now_ms) and matches(one.id)
+        ],
+    )
+
+
+def _wanted(one: TransactionInfo, request: m.ListTransactionsRequest, now_ms: int) -> bool:
+    if request.state_filters and one.state.value not in request.state_filters:
+        return False
+    if request.producer_id_filters and one.producer_id not in request.producer_id_filters:
+        return False
+    return request.duration_filter < 0 or (
+        one.started_ms >= 0 and now_ms - one.started_ms > request.duration_filter
+    )

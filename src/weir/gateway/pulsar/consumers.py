@@ -1,0 +1,414 @@
+"""A consumer of one connection: credit in, messages out, and what the client answers.
+
+SUBSCRIBE, UNSUBSCRIBE and CLOSE_CONSUMER.
+
+A stored batch as the bytes of a Pulsar message: as it came, or translated, lazily, for whoever reads it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from weir.broker.api.consumers import Consumer, Delivery, KeyShared, StartAt, SubscribeRequest, SubscriptionType
+from weir.broker.api.topics import Topic
+from weir.gateway.pulsar.acknowledgments import Acking, EntryPosition, Unacked
+from weir.gateway.pulsar.command_table import later
+from weir.gateway.pulsar.errors import code_of, pairs, place_of, schema_from_wire, text_of
+from weir.gateway.pulsar.links import Opening
+from weir.gateway.pulsar.session import Session
+from weir.model.batch import Batch, BatchFormat
+from weir.model.check import STEP_MESSAGES
+from weir.model.errors import (
+    ConnectionLostError,
+    ConsumerClosedError,
+    InvalidNameError,
+    ReadStuckError,
+    StreamBusyError,
+    WeirError,
+)
+from weir.model.ids import Buffer
+from weir.model.topics import TopicName
+from weir.runtime.tasks import OPEN_UNITS, UNIT_BYTES
+from weir.wire.formats.table import PulsarEntry, pulsar_entry, pulsar_entry_in_steps
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.batch import Part, cut_entry
+from weir.wire.pulsar.fast_frames import BrokerEntries, Deliveries
+from weir.wire.pulsar.frames import NO_REQUEST
+from weir.wire.pulsar.ids import LATEST, unacknowledged
+
+#: Half the cost of calling the class, which matters once per entry.
+_new = tuple.__new__
+
+
+def translate(batch: Batch) -> PulsarEntry:
+    """The message from its magic on, as it follows a CommandMessage, and how many a client counts in it."""
+    if batch.format is BatchFormat.PULSAR:
+        return _new(PulsarEntry, (batch.payload, batch.count))
+    return pulsar_entry(batch)
+
+
+def cut(entry: PulsarEntry, batch: Batch, wanted: int, *, separate: bool) -> list[Part] | None:
+    """Those of its messages that are wanted, neighbors as one entry, or each as its own if `separate`; None if it
+    cannot be cut."""
+    if entry.messages != batch.count:  # one message that stands for a batch which cannot be opened
+        return None
+    return cut_entry(entry.payload, batch.count, wanted, separate=separate)
+
+
+def is_long(batch: Batch) -> bool:
+    """Whether others should have their turn while the batch is translated."""
+    return batch.format is not BatchFormat.PULSAR and batch.count > STEP_MESSAGES
+
+
+translate_in_steps = pulsar_entry_in_steps
+
+log = logging.getLogger(__name__)
+
+_MAX_CREDIT = 2**31 - 1
+#: How much is translated in one go, in bytes; a message takes as long as so many of them.
+_TURN_WORK_BYTES = 1024 * 1024
+_MESSAGE_WORK_BYTES = 1024
+#: Deliveries that cost as much as a unit of work.
+_DELIVERIES_PER_UNIT = 2
+
+
+class ConsumerLink:
+    """One `api.Consumer` under the id that the client gave it. `start` once the client knows that it is there."""
+
+    def __init__(
+        self,
+        session: "Session",
+        consumer_id: int,
+        topic: Topic,
+        consumer: Consumer,
+        *,
+        kind: SubscriptionType,
+        epoch: int | None = None,
+    ) -> None:
+        self.consumer_id = consumer_id
+        self.topic = topic
+        self.consumer = consumer
+        self.kind = kind
+        #: Counts the client's demands to begin anew; it drops what was sent for an older one.
+        self.epoch = epoch
+        #: Set while its client ends it, and so need not be told that it has ended.
+        self.ending = False
+        #: Set once the broker has closed it.
+        self.over = False
+        self.credit = 0
+        self.unacked = Unacked()
+        #: Whether it gets everything, in the order of the log.
+        self.alone = kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+        self.acking = Acking(session, consumer_id, topic, consumer, self.unacked, in_order=self.alone)
+        self.connected_ms = session.clock.wall_ms()
+        self.messages_out = 0
+        self.bytes_out = 0
+        partition = topic.name.partition
+        self._session = session
+        self._broker_entries = BrokerEntries()
+        self._deliveries = Deliveries(consumer_id, -1 if partition is None else partition)
+        self._with_broker_entry = session.features.supports_broker_entry_metadata
+        self._told_the_end = False
+        self._flowing: asyncio.Future[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        spawn = self._session.tasks.spawn
+        self._tasks = [spawn(self._push(), "push"), spawn(self._follow(), "follow")]
+        if self.kind is SubscriptionType.FAILOVER:
+            self._tasks.append(spawn(self._follow_activity(), "activity"))
+
+    # --- messages out ------------------------------------------------------------------------------------
+
+    def flow(self, permits: int) -> None:
+        """The client takes so many messages more."""
+        self.credit = min(self.credit + permits, _MAX_CREDIT)
+        if self._flowing is not None and self.credit > 0 and not self._flowing.done():
+            self._flowing.set_result(None)
+
+    async def _push(self) -> None:
+        """Push is a loop over pull: what `next` gives is written, as fast as the client reads it."""
+        outbox, consumer, turns = self._session.outbox, self.consumer, self._session.turns
+        try:
+            while True:
+                while self.credit <= 0:
+                    self._flowing = asyncio.get_running_loop().create_future()
+                    await self._flowing
+                try:
+                    deliveries = await consumer.next(self.credit)
+                except ReadStuckError as stuck:  # its client logs it, and waits on
+                    self._session.answer(
+                        api.CommandError(request_id=NO_REQUEST, error=code_of(stuck), message=text_of(stuck))
+                    )
+                    continue
+                size = sum(len(delivery.batch.payload) for delivery in deliveries)
+                units = 1 + len(deliveries) // _DELIVERIES_PER_UNIT + size // UNIT_BYTES
+                try:
+                    while True:
+                        first: PulsarEntry | None = None
+                        if is_long(deliveries[0].batch):
+                            first = await turns.through(translate_in_steps(deliveries[0].batch))
+                        done = self._say(deliveries, first)
+                        del first
+                        if done == len(deliveries):
+                            break
+                        del deliveries[:done]
+                        await outbox.drain()  # what was packed well is much when it is opened
+                        await turns.next()  # others have their turn between translations
+                    del deliveries  # not while it waits for a client that does not read
+                    await outbox.drain()
+                finally:
+                    self._session.delivery_share.release(size)
+                if turns.spend(units):  # the next may be in memory, and a client that reads never lets it wait
+                    await turns.next()
+        except (ConsumerClosedError, ConnectionLostError):
+            pass  # whoever follows the consumer, or receives, tells
+        except WeirError as failed:
+            log.warning("consumer %s of %s is closed: %s", self.consumer.name, self.topic.name, failed)
+            await self.shut()
+
+    def _say(self, deliveries: list[Delivery], first: PulsarEntry | None) -> int:
+        """Say the first of the deliveries, as far as they may be translated in one go; how many those are.
+        `first`: the first one, if it is translated already."""
+        buffers: list[Buffer] = []
+        places = self._places(deliveries)
+        said = work = 0
+        for delivery in deliveries:
+            batch = delivery.batch
+            if said and is_long(batch):
+                break
+            said += 1
+            base = batch.base_offset
+            place = places(base)
+            if place[0] < 0:  # trimmed away on its way here
+                self.consumer.ack([(base, batch.end_offset)])
+                continue
+            payload, messages = said_entry = translate(batch) if first is None else first
+            first = None
+            wanted = delivery.wanted
+            parts = self._parts(said_entry, delivery) if self.consumer.gets_parts else None
+            if parts is None:
+                # One message that stands for a batch which cannot be opened is no batch for its client.
+                hidden = (wanted or 0) if messages == batch.count else 0
+                buffers += (self._head(delivery, place, len(payload), base + batch.count - 1, hidden), payload)
+                self.unacked.delivered(place, base, batch.count, wanted)
+            else:
+                messages = 0
+                for part in parts:  # each is a batch for its client, and has the id of its first message
+                    place, end = places(base + part.first), base + part.first + part.messages
+                    buffers += (self._head(delivery, place, len(part.payload), end - 1), part.payload)
+                    self.unacked.delivered(place, base + part.first, part.messages, None)
+                    messages += part.messages
+            # Clients count every message of a batch, also those that an ack set hides from them.
+            self.credit -= messages
+            self.messages_out += batch.count
+            self.bytes_out += len(payload)
+            if payload is not batch.payload or parts is not None:
+                work += batch.count * _MESSAGE_WORK_BYTES + len(payload)
+                if work > _TURN_WORK_BYTES:
+                    break
+        self._session.outbox.say_all(buffers)
+        return said
+
+    def _parts(self, entry: PulsarEntry, delivery: Delivery) -> list[Part] | None:
+        """The entries that a batch is sent as; None for the batch as it is.
+
+        A negative acknowledgement of one message names its whole entry, so all of its messages count as failed.
+        When they are delivered again, each is an entry of its own: only those that fail again count again.
+        """
+        batch, wanted = delivery.batch, delivery.wanted
+        separate = delivery.redelivered > 0 and batch.count > 1 and not self.alone
+        if wanted is None:
+            if not separate:
+                return None
+            wanted = unacknowledged(batch.count)
+        # Whoever acknowledged a batch in part knows ack sets, and what he saw stays where it was.
+        return cut(entry, batch, wanted, separate=separate)
+
+    def _head(self, delivery: Delivery, place: EntryPosition, size: int, last: int, wanted: int = 0) -> bytes:
+        """What stands before a message of `size` bytes, whose last one has the offset `last`; `wanted`: bits of an
+        ack set, of a batch that is not wanted whole."""
+        broker_entry = b""
+        if self._with_broker_entry:
+            broker_entry = self._broker_entries.head(delivery.batch.append_ms, last)
+            size += len(broker_entry)
+        if not wanted and not delivery.redelivered and self.epoch is None:
+            return self._deliveries.head(*place, size) + broker_entry
+        return (
+            self._deliveries.again(
+                *place,
+                size,
+                redelivery_count=delivery.redelivered,
+                unacknowledged=wanted,
+                consumer_epoch=self.epoch,
+            )
+            + broker_entry
+        )
+
+    def _places(self, deliveries: list[Delivery]) -> Callable[[int], EntryPosition]:
+        """Offsets to places. Where the first and the last lie in one ledger, the rest is arithmetic."""
+        place_of = self.topic.position_of
+        if len(deliveries) < 3:
+            return place_of
+        offsets = [delivery.batch.base_offset for delivery in deliveries]
+        low, high = min(offsets), max(offsets)
+        ledger, entry = place_of(low)
+        if ledger < 0 or place_of(high) != (ledger, entry + high - low):
+            return place_of
+        return lambda offset: (ledger, entry + offset - low)
+
+    async def _follow_activity(self) -> None:
+        """A failover consumer learns whether it is the one that gets messages."""
+        active = self.consumer.active
+        try:
+            while True:
+                self._session.answer(
+                    api.CommandActiveConsumerChange(consumer_id=self.consumer_id, is_active=active)
+                )
+                active = await self.consumer.active_change(active)
+        except ConsumerClosedError:
+            pass
+
+    def tell_the_end(self) -> None:
+        """Tell the client, once, that a topic which takes no more messages has none left for it."""
+        if not self._told_the_end and self.topic.terminated and not self.consumer.backlog:
+            self._told_the_end = True
+            self._session.answer(api.CommandReachedEndOfTopic(consumer_id=self.consumer_id))
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Tell the client when the broker closes the consumer."""
+        reason = await self.consumer.closed()
+        self.over = True
+        log.info("consumer %s of %s is closed: %s", self.consumer.name, self.topic.name, reason)
+        await self.shut()
+
+    async def shut(self) -> None:
+        """Close it from this side; its client connects it anew."""
+        if not self.ending and self._session.consumers.end(self.consumer_id, self):
+            self._session.consumers.retire(self.consumer_id, self.consumer.denied)
+            said = api.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=NO_REQUEST)
+            self._session.tell_closed(said, self.topic.name)
+            await self.close()
+
+    async def close(self, *, lost: bool = False) -> None:
+        """Stop, and let the subscription go. What was delivered and not acknowledged goes to others. `lost`: the
+        client said nothing, its connection is gone."""
+        self.stop()
+        await self.consumer.close(failed=lost)
+
+    def stop(self) -> None:
+        """Push no more."""
+        this = asyncio.current_task()
+        for task in self._tasks:
+            if task is not this:
+                task.cancel()
+
+
+_TYPES = {
+    api.CommandSubscribe.Exclusive: SubscriptionType.EXCLUSIVE,
+    api.CommandSubscribe.Shared: SubscriptionType.SHARED,
+    api.CommandSubscribe.Failover: SubscriptionType.FAILOVER,
+    api.CommandSubscribe.Key_Shared: SubscriptionType.KEY_SHARED,
+}
+_MAX_SUBSCRIPTION_BYTES = 512
+
+
+@later(api.CommandSubscribe)
+async def subscribe(session: Session, command: api.CommandSubscribe) -> api.CommandSuccess | None:
+    there = session.consumers.get(command.consumer_id)
+    if isinstance(there, Opening):
+        raise StreamBusyError(f"consumer {command.consumer_id} is being made already")
+    success = api.CommandSuccess(request_id=command.request_id)
+    if there is not None:  # the client did not see the answer, and asks again
+        return success
+    opening = session.consumers.begin(command.consumer_id)
+    try:
+        link = await _subscribe(session, command)
+    except BaseException:
+        session.consumers.end(command.consumer_id, opening)
+        raise
+    if not session.consumers.put(command.consumer_id, opening, link):
+        await link.close()
+        raise ConsumerClosedError("the consumer was closed while it was being made")
+    session.answer(success)  # before the first message
+    link.start()
+    return None
+
+
+async def _subscribe(session: Session, command: api.CommandSubscribe) -> ConsumerLink:
+    if not 0 < len(command.subscription.encode()) <= _MAX_SUBSCRIPTION_BYTES:
+        raise InvalidNameError(f"a subscription's name has 1 to {_MAX_SUBSCRIPTION_BYTES} bytes")
+    topic = await session.broker.topic(
+        TopicName.parse(command.topic), role=session.role, create=command.force_topic_creation
+    )
+    await session.turns.pause(OPEN_UNITS)  # thousands may have waited for the topic
+    kind = _TYPES[command.subType]
+    request = SubscribeRequest(
+        role=session.role,
+        subscription=command.subscription,
+        type=kind,
+        consumer_name=command.consumer_name,
+        priority=command.priority_level,
+        durable=command.durable,
+        start=await _start(session, topic, command),
+        read_compacted=command.read_compacted,
+        key_shared=_key_shared(command) if kind is SubscriptionType.KEY_SHARED else None,
+        schema=schema_from_wire(command.schema) if command.HasField("schema") else None,
+        properties=pairs(command.metadata),
+        subscription_properties=pairs(command.subscription_properties),
+        address=session.peer,
+        client_version=session.client_version,
+    )
+    consumer = await topic.subscribe(request, delivery_share=session.delivery_share)
+    epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None
+    return ConsumerLink(session, command.consumer_id, topic, consumer, kind=kind, epoch=epoch)
+
+
+async def _start(session: Session, topic: Topic, command: api.CommandSubscribe) -> StartAt:
+    """Where a new subscription begins. At a message id it begins with the message's whole batch: the client leaves
+    out what it does not want, and only it knows whether it wants the message itself."""
+    if command.start_message_rollback_duration_sec:
+        moment_ms = session.clock.wall_ms() - 1000 * command.start_message_rollback_duration_sec
+        return StartAt(offset=await topic.offset_at(moment_ms))
+    if command.HasField("start_message_id"):
+        place = place_of(command.start_message_id)
+        return StartAt(latest=True) if place == LATEST[:2] else StartAt(offset=topic.offset_of(*place))
+    return StartAt(latest=command.initialPosition == api.CommandSubscribe.Latest)
+
+
+def _key_shared(command: api.CommandSubscribe) -> KeyShared:
+    meta = command.keySharedMeta
+    return KeyShared(
+        sticky=meta.keySharedMode == api.STICKY,
+        ranges=[(span.start, span.end) for span in meta.hashRanges],
+        allow_out_of_order=meta.allowOutOfOrderDelivery,
+    )
+
+
+@later(api.CommandUnsubscribe)
+async def unsubscribe(session: Session, command: api.CommandUnsubscribe) -> api.CommandSuccess:
+    link = session.consumers.live(command.consumer_id)
+    link.ending = True  # its client knows, and need not be told
+    try:
+        await link.consumer.unsubscribe(force=command.force)
+    except BaseException:
+        link.ending = False
+        if link.over:  # closed meanwhile for another reason, of which its client was not told
+            await link.shut()
+        raise
+    session.consumers.end(command.consumer_id, link)
+    await link.close()
+    return api.CommandSuccess(request_id=command.request_id)
+
+
+@later(api.CommandCloseConsumer)
+async def close_consumer(session: Session, command: api.CommandCloseConsumer) -> api.CommandSuccess:
+    link = session.consumers.get(command.consumer_id)
+    if isinstance(link, Opening):
+        link.abandoned = True
+        session.consumers.end(command.consumer_id, link)
+    elif link is not None and session.consumers.end(command.consumer_id, link):
+        await link.close()
+    return api.CommandSuccess(request_id=command.request_id)

@@ -1,1 +1,0 @@
-"""One module per command or small group; `weir.gateway.pulsar.registry` says how they declare themselves."""

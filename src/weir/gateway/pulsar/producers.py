@@ -1,0 +1,354 @@
+"""A producer of one connection: sends in, receipts out, in order.
+
+PRODUCER, SEND and CLOSE_PRODUCER.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from functools import partial
+
+from weir.broker.api.producers import AccessMode, Outgoing, Producer, ProducerRequest, Receipt
+from weir.gateway.pulsar.command_table import at_once, later
+from weir.gateway.pulsar.errors import FINAL, NO_TRANSACTIONS, code_of, pairs, schema_from_wire, text_of
+from weir.gateway.pulsar.links import Opening
+from weir.gateway.pulsar.session import Session
+from weir.model.batch import BatchFormat
+from weir.model.errors import (
+    NotAllowedError,
+    ProducerClosedError,
+    StreamBusyError,
+    StreamTerminatedError,
+    WeirError,
+    WireError,
+)
+from weir.model.topics import TopicName
+from weir.runtime.adjustable_clock import clients_behind_ms
+from weir.runtime.tasks import OPEN_UNITS
+from weir.runtime.waiters import Waiters
+from weir.wire.pulsar import pulsar_api_pb2 as api
+from weir.wire.pulsar.fast_frames import PlainSends, Receipts
+from weir.wire.pulsar.frames import NO_REQUEST, encode_command
+from weir.wire.pulsar.ids import signed
+from weir.wire.pulsar.message import parse_metadata, split_message
+
+log = logging.getLogger(__name__)
+
+
+#: After so many sends one by one, a producer's plain sends are looked for.
+_PLAIN_AFTER = 16
+#: The lowest and highest sequence id as the client wrote them, and the batch.
+_Send = tuple[int, int, Outgoing]
+
+
+class ProducerLink:
+    """One `api.Producer` under the id that the client gave it."""
+
+    def __init__(self, session: "Session", producer_id: int, name: TopicName, producer: Producer) -> None:
+        self.producer_id = producer_id
+        self.topic_name = name
+        self.producer = producer
+        #: Whether it may send: a waiting one may not yet.
+        self.ready = False
+        self._session = session
+        self._receipts = Receipts(producer_id, -1 if name.partition is None else name.partition)
+        #: What the receive buffer at hand brought so far: its sequence ids, and the batch.
+        self._sends: list[_Send] = []
+        self._alone = 0  # sends that were taken one by one
+        self._plain: PlainSends | None = None
+        self._in_flight = 0
+        self._last: asyncio.Future[Receipt] | None = None
+        self._idle = Waiters()
+        # After a failure nothing more is acknowledged: a receipt past a gap would be taken for the gap's.
+        self._broken = False
+
+    def send(self, command: api.CommandSend, message: memoryview) -> None:
+        """Take what a send carries, to be published with the others of its receive buffer; raises what can be told
+        at once."""
+        if self._broken:
+            return
+        if not self.ready:
+            raise NotAllowedError("the producer waits for its topic and may not send yet")
+        try:
+            outgoing = _outgoing(
+                command, message, self._session.limits.max_batch_messages, clients_behind_ms(self._session.clock)
+            )
+        except WeirError as bad:
+            self.publish()
+            self._refuse_in_turn(command.sequence_id, bad)
+            return
+        self._in_flight += 1
+        self._alone += 1
+        if self._alone == _PLAIN_AFTER:
+            self._plain = PlainSends(self.producer_id, self.producer.name)
+        self._session.load.publish(len(message))
+        self._session.senders[self] = None
+        self._sends.append((command.sequence_id, command.highest_sequence_id, outgoing))
+
+    def take_plain(self, view: memoryview, at: int, *, count: int, limit: int) -> tuple[int, int]:
+        """Take what plain sends carry that lie in the receive buffer from `at` on, as many as the session's load
+        allows and at most `count`; answers how many, and where they end."""
+        if self._plain is None or self._broken or not self.ready:
+            return 0, at
+        load = self._session.load
+        publishes, size = load.publishes_left
+        sends, end = self._plain.take(view, at, count=min(count, publishes), size=size, limit=limit)
+        if not sends:
+            return 0, at
+        taken, plain = len(sends), BatchFormat.PULSAR
+        self._in_flight += taken
+        load.publish(sum([len(message) for _, message in sends]), taken)
+        self._session.senders[self] = None
+        self._sends += [
+            (sequence, 0, Outgoing(message, 1, plain, sequence, sequence)) for sequence, message in sends
+        ]
+        return taken, end
+
+    def publish(self) -> None:
+        """Publish what was taken."""
+        sends = self._sends
+        if not sends:
+            return
+        self._sends = []
+        if self._broken:
+            self._done(len(sends), sum([len(outgoing.payload) for _, _, outgoing in sends]))
+            return
+        if len(sends) > 1:
+            stored = self.producer.publish_all([outgoing for _, _, outgoing in sends])
+            if stored is not None:
+                self._last = stored
+                stored.add_done_callback(partial(self._all_stored, sends))
+                return
+        for sequence, highest, outgoing in sends:
+            self._last = self.producer.publish(outgoing)
+            self._last.add_done_callback(partial(self._stored, sequence, highest, len(outgoing.payload)))
+
+    def _refuse_in_turn(self, sequence: int, bad: WeirError) -> None:
+        """Refuse a send, after the receipts of those before it: clients look at the oldest they wait for."""
+        frame = encode_command(self._send_error(sequence, bad))
+        if self._in_flight and self._last is not None:
+            self._last.add_done_callback(lambda _: self._session.outbox.say(frame))
+        else:
+            self._session.outbox.say(frame)
+
+    def _send_error(self, sequence: int, failure: BaseException) -> api.CommandSendError:
+        return api.CommandSendError(
+            producer_id=self.producer_id,
+            sequence_id=sequence,
+            error=code_of(failure),
+            message=text_of(failure),
+        )
+
+    def _done(self, count: int, size: int) -> None:
+        self._session.load.published(size, count)
+        self._in_flight -= count
+        if not self._in_flight:
+            self._idle.wake()
+
+    def _outcome(self, sequence: int, done: "asyncio.Future[Receipt]") -> Receipt | None:
+        """Where it is stored; None if its client is told otherwise, or nothing."""
+        failure = asyncio.CancelledError() if done.cancelled() else done.exception()
+        if self._broken:
+            return None
+        if failure is not None:
+            self._failed(sequence, failure)
+            return None
+        return done.result()
+
+    def _all_stored(self, sends: "list[_Send]", done: "asyncio.Future[Receipt]") -> None:
+        self._done(len(sends), sum([len(outgoing.payload) for _, _, outgoing in sends]))
+        receipt = self._outcome(sends[0][0], done)
+        if receipt is None:
+            return
+        frame = self._receipts.frame
+        ledger, entry = receipt.position
+        frames = []
+        for sequence, highest, outgoing in sends:
+            frames.append(frame(sequence, highest, ledger, entry))
+            entry += outgoing.count
+        self._session.outbox.say(b"".join(frames))
+
+    def _stored(self, sequence: int, highest: int, size: int, done: "asyncio.Future[Receipt]") -> None:
+        self._done(1, size)
+        receipt = self._outcome(sequence, done)
+        if receipt is None:
+            return
+        # A duplicate lies nowhere new; clients know it by this.
+        ledger, entry = (-1, -1) if receipt.duplicate else receipt.position
+        self._session.outbox.say(self._receipts.frame(sequence, highest, ledger, entry))
+
+    def _failed(self, sequence: int, failure: BaseException) -> None:
+        self._broken = True
+        log.info("producer %s on %s: a send failed: %s", self.producer.name, self.topic_name, failure)
+        # A terminated topic closes its producers, and clients learn the reason when they connect anew. A client
+        # for Go forgets a producer that gets a SEND_ERROR for it, and its sends then never end.
+        if isinstance(failure, FINAL) and not isinstance(failure, StreamTerminatedError):
+            self._session.answer(self._send_error(sequence, failure))
+            # The client may go on with what it sends next; what is under way already is behind the gap.
+            self._session.tasks.spawn(self._mend(), "mend")
+        else:
+            self._session.tasks.spawn(self.shut(), "shut")
+
+    async def _mend(self) -> None:
+        """Once all that was sent behind a refused send has ended, the client's next sends are taken again."""
+        await self.settled()
+        self._broken = False
+
+    async def wait_capacity(self) -> None:
+        """Wait while quota, rate or memory say that it shall send no more for now."""
+        if not self._broken:
+            with suppress(WeirError):  # whoever follows the producer tells its client that it is no more
+                await self.producer.wait_capacity()
+
+    async def follow(self) -> None:
+        """Tell the client when the broker closes the producer."""
+        reason = await self.producer.closed()
+        log.info("producer %s on %s is closed: %s", self.producer.name, self.topic_name, reason)
+        await self.shut()
+
+    async def shut(self) -> None:
+        """Close it from this side; its client connects it anew and sends again what has no receipt."""
+        self._broken = True
+        if self._session.producers.end(self.producer_id, self):
+            self._session.producers.retire(self.producer_id)
+            said = api.CommandCloseProducer(producer_id=self.producer_id, request_id=NO_REQUEST)
+            self._session.tell_closed(said, self.topic_name)
+            await self.producer.close()
+
+    async def close(self) -> None:
+        await self.producer.close()
+
+    async def settled(self) -> None:
+        """Wait until everything that was sent has its receipt, or was refused."""
+        await self._idle.wait_until(lambda: not self._in_flight)
+
+
+def _outgoing(command: api.CommandSend, message: memoryview, max_count: int, behind_ms: int) -> Outgoing:
+    """What the broker needs to know of a send. `behind_ms`: what the client's clock is behind the broker's, if
+    that is known. The bytes are copied out of the receive buffer, once: kept as a
+    slice, a small message would pin a large buffer for as long as it stays in the tail cache."""
+    if command.HasField("txnid_least_bits"):
+        raise NotAllowedError(NO_TRANSACTIONS)
+    parts = split_message(message)
+    if parts.broker_entry is not None:
+        raise WireError("broker entry metadata is the broker's to add")
+    metadata = parse_metadata(parts)
+    # What consumers will count by (one, if the field is not there); the command's number is only a summary.
+    count = metadata.num_messages_in_batch
+    if not 0 < count <= max_count:
+        raise WireError(f"a batch claims {count} messages, the limit is {max_count}")
+    sequence, highest = signed(command.sequence_id), signed(command.highest_sequence_id)
+    return Outgoing(
+        bytes(message),
+        count,
+        BatchFormat.PULSAR,
+        sequence,
+        highest if highest > sequence >= 0 else sequence,
+        metadata.deliver_at_time + behind_ms if metadata.deliver_at_time else None,
+        command.is_chunk or metadata.num_chunks_from_msg > 1,
+    )
+
+
+_ACCESS = {
+    api.Shared: AccessMode.SHARED,
+    api.Exclusive: AccessMode.EXCLUSIVE,
+    api.WaitForExclusive: AccessMode.WAIT_FOR_EXCLUSIVE,
+    api.ExclusiveWithFencing: AccessMode.EXCLUSIVE_WITH_FENCING,
+}
+
+
+@later(api.CommandProducer)
+async def producer(session: Session, command: api.CommandProducer) -> api.CommandProducerSuccess | None:
+    there = session.producers.get(command.producer_id)
+    if isinstance(there, Opening):
+        raise StreamBusyError(f"producer {command.producer_id} is being made already")
+    if there is not None:  # the client did not see the answer, and asks again
+        return _success(command, there.producer)
+    opening = session.producers.begin(command.producer_id)
+    try:
+        made = await _produce(session, command)
+    except BaseException:
+        session.producers.end(command.producer_id, opening)
+        raise
+    link = ProducerLink(session, command.producer_id, TopicName.parse(command.topic), made)
+    if not session.producers.put(command.producer_id, opening, link):
+        session.producers.end(command.producer_id, opening)
+        await made.close()
+        raise ProducerClosedError("the producer was closed while it was being made")
+    session.tasks.spawn(link.follow(), "follow")
+    return await _when_ready(session, command, link)
+
+
+async def _produce(session: Session, command: api.CommandProducer) -> Producer:
+    topic = await session.broker.topic(TopicName.parse(command.topic), role=session.role)
+    await session.turns.pause(OPEN_UNITS)  # thousands may have waited for the topic
+    if topic.terminated:  # else its client would send, be refused, connect anew and send again, without end
+        raise StreamTerminatedError(f"{topic.name} is terminated")
+    return await topic.produce(
+        ProducerRequest(
+            role=session.role,
+            name=command.producer_name or None,
+            access=_ACCESS[command.producer_access_mode],
+            topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
+            schema=schema_from_wire(command.schema) if command.HasField("schema") else None,
+            encrypted=command.encrypted,
+            properties=pairs(command.metadata),
+            initial_subscription=command.initial_subscription_name or None,
+            address=session.peer,
+            client_version=session.client_version,
+            name_is_given=bool(command.producer_name) and command.user_provided_producer_name,
+        )
+    )
+
+
+async def _when_ready(
+    session: Session, command: api.CommandProducer, link: ProducerLink
+) -> api.CommandProducerSuccess | None:
+    """A producer that must wait for its topic is told so, and told again when it has it."""
+    waiting = asyncio.ensure_future(link.producer.wait_admitted())
+    try:
+        await asyncio.wait([waiting], timeout=0)
+        if not waiting.done():
+            session.answer(_success(command, link.producer, ready=False))
+        await waiting
+    except BaseException:
+        waiting.cancel()
+        if session.producers.end(command.producer_id, link):
+            await link.close()
+        raise
+    if session.producers.get(command.producer_id) is not link:
+        return None  # closed meanwhile, and told so
+    link.ready = True
+    return _success(command, link.producer)
+
+
+def _success(command: api.CommandProducer, made: Producer, *, ready: bool = True) -> api.CommandProducerSuccess:
+    return api.CommandProducerSuccess(
+        request_id=command.request_id,
+        producer_name=made.name,
+        last_sequence_id=made.last_sequence,
+        schema_version=made.schema_version,
+        topic_epoch=made.topic_epoch,
+        producer_ready=ready,
+    )
+
+
+@at_once(api.CommandSend)
+def send(session: Session, command: api.CommandSend, message: memoryview) -> None:
+    if session.producers.retired(command.producer_id):
+        return  # sent before its client learned that the producer is closed; it sends it again
+    sender = session.sender = session.producers.live(command.producer_id)
+    sender.send(command, message)
+
+
+@later(api.CommandCloseProducer)
+async def close_producer(session: Session, command: api.CommandCloseProducer) -> api.CommandSuccess:
+    link = session.producers.get(command.producer_id)
+    if isinstance(link, Opening):
+        link.abandoned = True
+        session.producers.end(command.producer_id, link)
+    elif link is not None:
+        await link.settled()
+        if session.producers.end(command.producer_id, link):
+            await link.close()
+    return api.CommandSuccess(request_id=command.request_id)

@@ -1,1 +1,0 @@
-"""What is sent: checked, encoded, and handed to the partitions of a topic."""

@@ -1,1 +1,0 @@
-"""Transaction messages: prepared, decided by their producer, asked about when nothing is heard."""

@@ -1,1 +1,0 @@
-"""The data sink `weir`: rows to topics, each epoch exactly once."""

@@ -1,1 +1,0 @@
-"""Ledgers whose copy in the lake is read: copying them, reading the copies, letting the ledgers go."""

@@ -1,2 +1,0 @@
-"""The metadata store served to other processes: hello, requests and responses as bytes
-(docs/internals/wire.md)."""
