@@ -208,7 +208,7 @@ async def first_record(disk: Disk, path: str, sequence: int) -> Start | None:
 
 
 class JournalReplay:
-    """All files from the checkpoint on, oldest first, each judged by the table of `weir.bookie.journal_endings`."""
+    """All files from the checkpoint on, oldest first. The table of `weir.bookie.journal_endings` judges each."""
 
     def __init__(
         self,

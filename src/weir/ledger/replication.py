@@ -124,8 +124,8 @@ class Auditor:
 
 
 class ReplicationWorker:
-    """Looks for marks (`weir.ledger.replication` makes them, and writers that lost bookies) and works them off. Run it
-    in the background: `tasks.spawn(worker.run(), "replication")`."""
+    """Copies the ledgers that the auditor, or a writer that lost a bookie, marked. Run it in the background:
+    `tasks.spawn(worker.run(), "replication")`."""
 
     def __init__(self, context: LedgerContext, owner: str) -> None:
         self._context = context

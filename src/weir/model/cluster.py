@@ -234,7 +234,8 @@ TOPIC_INDEX = "topic-index/1"
 UNWRITTEN = "unwritten/1"
 #: Half messages in the holding area (`Batch.origin` is `Prepared`).
 HALF_MESSAGES = "half-messages/1"
-#: Topics are passed on as they were left: a ledger may be open that its chain says is closed (`weir.stream.handover`).
+#: A broker hands a topic over with its last ledger open, which the chain reports as closed
+#: (`weir.stream.handover`).
 LEFT = "left/1"
 #: Ledgers may be gone whose copy in the lake is read instead (`Span.segment`).
 TIERED = "tiered/1"

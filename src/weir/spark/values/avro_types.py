@@ -78,8 +78,8 @@ class AvroType:
     def walk(self) -> Iterator["AvroType"]:
         """This and all that it is made of."""
         yield self
-        for part in self.parts:
-            yield from part.walk()
+        for each in self.parts:
+            yield from each.walk()
 
     def class_of(self) -> str:
         """The class of its values in Python, as a union's branches are told apart."""

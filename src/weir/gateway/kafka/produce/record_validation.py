@@ -124,10 +124,10 @@ def outgoing_of(records: Buffer, header: BatchHeader, append_ms: int | None) -> 
 def _addressee(records: Buffer) -> str:
     """The subscription that a batch is for; RefusedError if its first record does not name one."""
     for record in opened(records):
-        for name, value in record.headers:
-            if name == _ADDRESSEE and value:
+        for name, content in record.headers:
+            if name == _ADDRESSEE and content:
                 try:
-                    return bytes(value).decode()
+                    return bytes(content).decode()
                 except UnicodeDecodeError:
                     break
         break
