@@ -12,8 +12,8 @@ from weir.client import streams as rest
 from weir.model.definitions import Wanted
 from weir.model.errors import RunnerBusyError, SqlError, SqlStreamExistsError, SqlStreamNotFoundError
 from weir.model.topics import TopicName
-from weir.spark.sql.checking import check_stream
 from weir.spark.sql.parsing import parse
+from weir.spark.sql.plan_safety import check_stream
 from weir.spark.sql.results import Done
 from weir.spark.sql.statements import SelectStream
 from weir.spark.sql.stream_query import waiting

@@ -19,6 +19,8 @@ from weir.broker.api.topics import StoredTopic, Topic
 from weir.broker.api.transactions import RoleTransactions
 from weir.model.cluster import BrokerLoad, BundleName
 from weir.model.errors import NotAllowedError, NotOwnerError, TopicNotFoundError
+from weir.model.registry import Action
+from weir.model.retry import RetryPolicy
 from weir.model.topics import TopicName
 from weir.rest.forwarding import AskPeer, CallTarget, PartCalls, nobody, topic_target
 from weir.rest.routes import Call, RefusedError, Route
@@ -149,6 +151,15 @@ class AdminContext:
         if found == self.broker_id or found not in known:
             return Owner(True, broker_id=self.broker_id)
         return Owner(False, known[found], found)
+
+    def check_dead_letters(self, role: str, topic: TopicName, policy: RetryPolicy | None) -> None:
+        """NotAuthorisedError if the policy names a topic for dead letters that the role may not produce to.
+
+        The broker writes dead letters with more rights than the role that names their topic.
+        """
+        named = None if policy is None else policy.named_topic(topic)
+        if named is not None:
+            self.authoriser.check(role, Action.PRODUCE, named)
 
     async def unload(self, name: TopicName) -> None:
         """Exactly this topic, if it is this broker's; else the client is sent on."""

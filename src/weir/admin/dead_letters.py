@@ -1,7 +1,4 @@
-"""Retry policies of subscriptions, and the dead letters that they leave: listed, and put back.
-
-Where dead letters may go: the broker writes them, with more rights than the role that names their topic.
-"""
+"""Retry policies of subscriptions, and the dead letters that they leave: listed, and put back."""
 
 from base64 import b64encode
 from collections.abc import Callable
@@ -19,14 +16,6 @@ from weir.model.registry import Action
 from weir.model.retry import RetryPolicy, retry_of, with_retry
 from weir.model.topics import Domain, TopicName
 from weir.rest.routes import BadRequestError, Call, Natural, Query, RefusedError, Route
-
-
-def check_dead_letters(context: AdminContext, role: str, topic: TopicName, policy: RetryPolicy | None) -> None:
-    """NotAuthorisedError if the policy names a topic for the dead letters that the role may not produce to."""
-    named = None if policy is None else policy.named_topic(topic)
-    if named is not None:
-        context.authoriser.check(role, Action.PRODUCE, named)
-
 
 _RETRY = f"{topic_path(Domain.PERSISTENT)}/subscription/{{subscription}}/retry"
 _LETTERS = "/admin/weir/v1/dead-letters/persistent/{tenant}/{namespace}/{topic}"
@@ -183,7 +172,7 @@ class Retries:
 
     async def _put(self, call: Call) -> None:
         policy = retry_of_body(call.body)
-        check_dead_letters(self._context, call.role, self._topic(call), policy)
+        self._context.check_dead_letters(call.role, self._topic(call), policy)
         await self._set(call, policy)
 
     async def _remove(self, call: Call) -> None:

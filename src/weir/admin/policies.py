@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from weir.admin.context import AdminContext
-from weir.admin.dead_letters import check_dead_letters
 from weir.admin.names import (
     ABOUT_NAMESPACE,
     ABOUT_TOPIC,
@@ -586,7 +585,7 @@ class PolicyRoutes:
             where, value = self._where(call), None if call.body is None else policy.of(call.body)
             if isinstance(value, RetryPolicy):
                 near = where if isinstance(where, TopicName) else TopicName(where, "any")
-                check_dead_letters(self._context, call.role, near, value)
+                self._context.check_dead_letters(call.role, near, value)
             await self._context.registry.change_policies(where, lambda now: replace(now, **{policy.field: value}))
 
         async def remove(call: Call) -> None:

@@ -10,7 +10,6 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from weir.admin.context import AdminContext
-from weir.admin.dead_letters import check_dead_letters
 from weir.admin.names import (
     ABOUT_ONE_TOPIC,
     ABOUT_TOPIC,
@@ -192,7 +191,7 @@ class Subscriptions:
     async def _create(self, call: Call) -> None:
         name, wanted, body = self._topic(call), subscription_of(call.path), call.body or ResetCursorData()
         properties = bounded(body.properties)
-        check_dead_letters(self._context, call.role, name, retry_of(properties))
+        self._context.check_dead_letters(call.role, name, retry_of(properties))
         await self._context.registry.ensure_topic(name)  # as a consumer would make it
         if await self._context.on_partitions(call, name, fine=_THERE) is not None:
             return
@@ -216,7 +215,7 @@ class Subscriptions:
 
     async def _put_properties(self, call: Call) -> None:
         properties = bounded(call.body)
-        check_dead_letters(self._context, call.role, topic_of(call.path), retry_of(properties))
+        self._context.check_dead_letters(call.role, topic_of(call.path), retry_of(properties))
         if not await self._on_partitions(call):
             _, subscription = await self._here(call)
             subscription.set_properties(properties)

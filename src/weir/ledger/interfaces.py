@@ -1,7 +1,8 @@
 """What a ledger asks of a bookie, wherever the bookie runs.
 
 `weir.bookie.Bookie` fills this in process by direct call, `weir.ledger.remote_bookie.RemoteBookie` over the
-network; neither imports the other. Every refusal is a `BookieError`; one whose outcome is unknown (lost connection,
+network; neither imports the other. Every refusal is a `BookieError`; one whose outcome is unknown (lost
+connection,
 time-out) is a `BookieUnavailableError`.
 """
 

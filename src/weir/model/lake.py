@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from weir.model.definitions import PREFIX as _FUNCTION
+from weir.model.definitions import is_selection
 from weir.model.errors import ConfigError, InvalidNameError, LakeError
+from weir.model.topics import TopicName
 
 #: Properties of a namespace: of all its topics; of the topic whose local name follows; whose tables these are.
 LAKE_PROPERTY, LAKE_TOPIC_PREFIX, LAKE_OWNER = "lake", "lake.", "lake-owner"
@@ -266,3 +269,16 @@ def _parsed(text: str) -> dict[str, object] | None:
     except (ValueError, RecursionError):
         return None
     return said if isinstance(said, dict) else None
+
+
+# --- topics that a namespace's lake leaves out ---
+
+#: Begin the names of topics of functions and connectors, and of the retries of RocketMQ's groups.
+_PREFIXES = (_FUNCTION, "connect-", "%RETRY%")
+#: Ends the names of topics in which Pulsar's clients retry.
+_RETRY = "-RETRY"
+
+
+def is_internal(topic: TopicName) -> bool:
+    """Whether the topic is no user's, by its name. Log topics of functions have any name, and are others."""
+    return topic.local.startswith(_PREFIXES) or topic.local.endswith(_RETRY) or is_selection(topic)

@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from weir.model.definitions import PREFIX as _FUNCTION
-from weir.model.definitions import is_selection
 from weir.model.errors import InvalidNameError
 
 _ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
@@ -187,14 +185,3 @@ class TopicOverview:
     ledgers: int
     terminated: bool
     subscriptions: tuple[SubscriptionOverview, ...] = ()
-
-
-#: Begin the names of topics of functions and connectors, and of the retries of RocketMQ's groups.
-_PREFIXES = (_FUNCTION, "connect-", "%RETRY%")
-#: Ends the names of topics in which Pulsar's clients retry.
-_RETRY = "-RETRY"
-
-
-def is_internal(topic: TopicName) -> bool:
-    """Whether the topic is no user's, by its name. Log topics of functions have any name, and are others."""
-    return topic.local.startswith(_PREFIXES) or topic.local.endswith(_RETRY) or is_selection(topic)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 
 from weir.broker.metadata.grants import GrantTable, RoleTenants, UserTable
-from weir.broker.metadata.lake_rules import LakeCatalogTable
+from weir.broker.metadata.lake_catalogs import LakeCatalogTable
 from weir.broker.metadata.tenants import NamespaceTable, TenantTable
 from weir.broker.metadata.topic_lists import TopicFilter, TopicListWatch, TopicPattern, listed, parts_of
 from weir.broker.metadata.topic_records import TopicLimits, TopicTable

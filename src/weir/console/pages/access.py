@@ -20,9 +20,9 @@ _DAY_S = 86_400
 _ACTIONS = ("produce", "consume")
 
 
-def routes(console: Console) -> list[PageRoute]:
+def access_routes(console: Console) -> list[PageRoute]:
     return [
-        PageRoute("GET", "/console/access", show),
+        PageRoute("GET", "/console/access", show_access),
         PageRoute("POST", "/console/access/tenant", make_tenant),
         PageRoute("POST", "/console/access/namespace", make_namespace),
         PageRoute("POST", "/console/access/grant", grant),
@@ -42,7 +42,7 @@ def administered(view: View) -> list[NamespaceName]:
     ]
 
 
-async def show(view: View) -> Response:
+async def show_access(view: View) -> Response:
     return _page(view)
 
 
@@ -152,14 +152,14 @@ _MAX_CHARS = 16_000
 
 def signing_in_routes(console: Console) -> list[PageRoute]:
     return [
-        PageRoute("GET", SIGN_IN, signing_in_show, open=True),
+        PageRoute("GET", SIGN_IN, show_sign_in, open=True),
         PageRoute("POST", SIGN_IN, sign_in, open=True),
         PageRoute("POST", "/console/signout", sign_out, open=True),
     ]
 
 
-async def signing_in_show(view: View) -> Response:
-    return _signing_in_page(view, _local(view.asked("next")))
+async def show_sign_in(view: View) -> Response:
+    return _sign_in_page(view, _local(view.asked("next")))
 
 
 async def sign_in(view: View) -> Response:
@@ -172,17 +172,17 @@ async def sign_in(view: View) -> Response:
         pair = f"{name}:{view.form.get('password', '')}".encode()
         authorization = f"Basic {base64.b64encode(pair).decode()}"
     else:
-        return _signing_in_page(view, where, "Give a token, or a name and a password.")
+        return _sign_in_page(view, where, "Give a token, or a name and a password.")
     if len(authorization) > _MAX_CHARS or not authorization.isascii() or not authorization.isprintable():
-        return _signing_in_page(view, where, "These credentials cannot be read.")
+        return _sign_in_page(view, where, "These credentials cannot be read.")
     console = view.console
     try:
         await console.role_of(Session("", authorization), view.call.request)
         sealed = console.sessions.seal(authorization)
     except NotAuthenticatedError as refused:
-        return _signing_in_page(view, where, str(refused))
+        return _sign_in_page(view, where, str(refused))
     except WeirError as refused:
-        return _signing_in_page(view, where, str(refused))
+        return _sign_in_page(view, where, str(refused))
     headers = {**SECURITY_HEADERS, "location": where}
     return Response(303, headers=with_cookies(headers, [console.session_cookie(sealed)]))
 
@@ -192,7 +192,7 @@ async def sign_out(view: View) -> Response:
     return Response(303, headers=with_cookies({**SECURITY_HEADERS, "location": SIGN_IN}, [gone]))
 
 
-def _signing_in_page(view: View, where: str, problem: str = "") -> Response:
+def _sign_in_page(view: View, where: str, problem: str = "") -> Response:
     fresh = replace(view, role=view.role)
     return fresh.render(
         "signin.html", 401 if problem else 200, title="Sign in", tab="", next=where, problem=problem

@@ -23,16 +23,16 @@ _TOPICS = 12
 _RATES = "/admin/weir/v1/rates"
 
 
-def routes(console: Console) -> list[PageRoute]:
+def overview_routes(console: Console) -> list[PageRoute]:
     live = Live()
 
     async def stream(view: View) -> Response:
         return live.stream(view, "overview", "overview", piece)
 
-    return [PageRoute("GET", "/", show), PageRoute("GET", "/console/live/overview", stream)]
+    return [PageRoute("GET", "/", show_overview), PageRoute("GET", "/console/live/overview", stream)]
 
 
-async def show(view: View) -> Response:
+async def show_overview(view: View) -> Response:
     return view.render("overview.html", title="Overview", tab="overview", **await _values(view))
 
 
@@ -105,14 +105,14 @@ async def _values(view: View) -> dict[str, Any]:
 _API = "/admin/weir/v1/cluster"
 
 
-def cluster_routes(console: Console) -> list[PageRoute]:
+def node_routes(console: Console) -> list[PageRoute]:
     return [
-        PageRoute("GET", "/console/cluster", cluster_show),
+        PageRoute("GET", "/console/cluster", show_nodes),
         PageRoute("POST", "/console/cluster/{verb}", change),
     ]
 
 
-async def cluster_show(view: View) -> Response:
+async def show_nodes(view: View) -> Response:
     found = await view.ask("GET", _API)
     return view.render(
         "cluster.html",
@@ -138,11 +138,11 @@ _CONNECTIONS_API = "/admin/weir/v1/connections"
 _MOST = 1_000
 
 
-def connections_routes(console: Console) -> list[PageRoute]:
-    return [PageRoute("GET", "/console/connections", connections_show)]
+def connection_routes(console: Console) -> list[PageRoute]:
+    return [PageRoute("GET", "/console/connections", show_connections)]
 
 
-async def connections_show(view: View) -> Response:
+async def show_connections(view: View) -> Response:
     found = list(await view.ask("GET", _CONNECTIONS_API))
     for other in await view.console.calls.ask_others(view.role, _CONNECTIONS_API):
         found += other

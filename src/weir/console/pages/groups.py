@@ -23,15 +23,15 @@ _API = "/admin/weir/v1/groups"
 _PARTS = 200
 
 
-def routes(console: Console) -> list[PageRoute]:
+def group_routes(console: Console) -> list[PageRoute]:
     return [
-        PageRoute("GET", "/console/groups", show),
+        PageRoute("GET", "/console/groups", show_groups),
         PageRoute("GET", "/console/groups/{group}", show_one),
         PageRoute("POST", "/console/groups/{group}/reset", reset),
     ]
 
 
-async def show(view: View) -> Response:
+async def show_groups(view: View) -> Response:
     found = list(await view.look(_API, default=[]))
     for other in await view.console.calls.ask_others(view.role, _API):
         found += other
@@ -101,11 +101,11 @@ async def _place(view: View, part: TopicName, to: str, value: str) -> int:
 _MOST = 500
 
 
-def queues_routes(console: Console) -> list[PageRoute]:
-    return [PageRoute("GET", "/console/queues", queues_show)]
+def queue_routes(console: Console) -> list[PageRoute]:
+    return [PageRoute("GET", "/console/queues", show_queues)]
 
 
-async def queues_show(view: View) -> Response:
+async def show_queues(view: View) -> Response:
     wanted = view.asked("q").strip().lower()
     queues = [one for one in await view.ask("GET", "/api/queues") if wanted in one["name"].lower()]
     exchanges = [one for one in await view.ask("GET", "/api/exchanges") if wanted in one["name"].lower()]
@@ -125,14 +125,14 @@ async def queues_show(view: View) -> Response:
 _STREAMS_API = "/admin/weir/v1/streams"
 
 
-def streams_routes(console: Console) -> list[PageRoute]:
+def stream_routes(console: Console) -> list[PageRoute]:
     return [
-        PageRoute("GET", "/console/streams", streams_show),
+        PageRoute("GET", "/console/streams", show_streams),
         PageRoute("POST", "/console/streams/{verb}", change),
     ]
 
 
-async def streams_show(view: View) -> Response:
+async def show_streams(view: View) -> Response:
     return view.render(
         "streams.html",
         title="Streams",

@@ -3,38 +3,28 @@
 from typing import TYPE_CHECKING
 
 from weir.console.pages import access, cluster, dead_letters, groups, messages, topic, topics
-from weir.console.pages import access as signing_in
-from weir.console.pages import cluster as connections
-from weir.console.pages import cluster as overview
-from weir.console.pages import groups as queues
-from weir.console.pages import groups as streams
-from weir.console.pages import messages as held
-from weir.console.pages import messages as produce
-from weir.console.pages import messages as trace
-from weir.console.pages import topic as schema
-from weir.console.pages import topic as subscriptions
 
 if TYPE_CHECKING:
     from weir.console.app import Console, PageRoute
 
-_PAGES = (
-    signing_in,
-    overview,
-    topics,
-    topic,
-    messages,
-    produce,
-    held,
-    trace,
-    subscriptions,
-    dead_letters,
-    schema,
-    groups,
-    streams,
-    queues,
-    connections,
-    cluster,
-    access,
+_ROUTES = (
+    access.signing_in_routes,
+    cluster.overview_routes,
+    topics.routes,
+    topic.topic_routes,
+    messages.browse_routes,
+    messages.produce_routes,
+    messages.delayed_routes,
+    messages.trace_routes,
+    topic.subscription_routes,
+    dead_letters.routes,
+    topic.schema_routes,
+    groups.group_routes,
+    groups.stream_routes,
+    groups.queue_routes,
+    cluster.connection_routes,
+    cluster.node_routes,
+    access.access_routes,
 )
 
 
@@ -57,4 +47,4 @@ def tabs(console: "Console", role: str) -> list[tuple[str, str, str]]:
 
 
 def page_routes(console: "Console") -> "list[PageRoute]":
-    return [route for page in _PAGES for route in page.routes(console)]
+    return [route for routes in _ROUTES for route in routes(console)]

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from weir.console.app import Console, PageRoute
 from weir.console.message_values import Shown, ValueSchema, encode, plain
-from weir.console.message_values import show as values_show
+from weir.console.message_values import show as show_value
 from weir.console.pages.topics import BASE, TopicFrame, frame_of, render, schema_of, topic_segment
 from weir.console.view import View
 from weir.model.registry import Action
@@ -31,7 +31,7 @@ _LAST_MS = 253_402_300_799_999
 SCHEMA_VERSION = "weir-schema-version"
 
 
-def routes(console: Console) -> list[PageRoute]:
+def browse_routes(console: Console) -> list[PageRoute]:
     return [
         PageRoute("GET", f"{BASE}/messages", browse),
         PageRoute("POST", f"{BASE}/again", again),
@@ -131,7 +131,7 @@ async def shown_messages(view: View, frame: TopicFrame, messages: list[dict[str,
         value = None if raw["value"] is None else b64decode(raw["value"])
         schema = None if raw["cut"] else schemas[version]
         found.append(
-            ShownMessage(raw, "" if key is None else plain(key).text, values_show(value, schema, key), headers)
+            ShownMessage(raw, "" if key is None else plain(key).text, show_value(value, schema, key), headers)
         )
     return found
 
@@ -175,10 +175,10 @@ def _header(value: str | None) -> str:
 
 
 def produce_routes(console: Console) -> list[PageRoute]:
-    return [PageRoute("GET", f"{BASE}/produce", show), PageRoute("POST", f"{BASE}/produce", send)]
+    return [PageRoute("GET", f"{BASE}/produce", show_produce), PageRoute("POST", f"{BASE}/produce", send)]
 
 
-async def show(view: View) -> Response:
+async def show_produce(view: View) -> Response:
     return await _page(view, await frame_of(view))
 
 
@@ -250,15 +250,15 @@ def _pair(line: str) -> tuple[str, str]:
 _HELD_PAGE = 100
 
 
-def held_routes(console: Console) -> list[PageRoute]:
+def delayed_routes(console: Console) -> list[PageRoute]:
     return [
-        PageRoute("GET", f"{BASE}/held", held_show),
+        PageRoute("GET", f"{BASE}/held", show_delayed),
         PageRoute("POST", f"{BASE}/held/cancel", cancel),
         PageRoute("POST", f"{BASE}/held/release", release),
     ]
 
 
-async def held_show(view: View) -> Response:
+async def show_delayed(view: View) -> Response:
     frame = await frame_of(view)
     part = chosen_part(view, frame)
     base = frame.weir_api("held", part)
@@ -295,10 +295,10 @@ _KINDS = ("key", "id", "offset")
 
 
 def trace_routes(console: Console) -> list[PageRoute]:
-    return [PageRoute("GET", f"{BASE}/trace", trace_show)]
+    return [PageRoute("GET", f"{BASE}/trace", show_trace)]
 
 
-async def trace_show(view: View) -> Response:
+async def show_trace(view: View) -> Response:
     frame = await frame_of(view)
     part = chosen_part(view, frame)
     kind = view.asked("by") if view.asked("by") in _KINDS else "key"

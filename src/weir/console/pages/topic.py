@@ -31,9 +31,9 @@ def topic_routes(console: Console) -> list[PageRoute]:
         return live.stream(view, "topic", str(frame.name), piece)
 
     return [
-        PageRoute("GET", BASE, topic_show),
+        PageRoute("GET", BASE, show_topic),
         PageRoute("GET", BASE.replace("/console/", "/console/live/"), stream),
-        PageRoute("POST", f"{BASE}/delete", topic_delete),
+        PageRoute("POST", f"{BASE}/delete", delete_topic),
         PageRoute("POST", f"{BASE}/empty", empty),
         PageRoute("POST", f"{BASE}/grow", grow),
     ]
@@ -48,7 +48,7 @@ async def stats_of(view: View, frame: TopicFrame) -> dict[str, Any]:
     return dict(found)
 
 
-async def topic_show(view: View) -> Response:
+async def show_topic(view: View) -> Response:
     frame = await frame_of(view)
     stats = await stats_of(view, frame)
     inside: dict[str, Any] = {}
@@ -106,7 +106,7 @@ def lag_plot(lags: dict[str, list[list[float]]], title: str = "Lag by subscripti
     return rendering.plot(title, lines, rendering.count, now_s=0.0, span_s=SPAN_S)
 
 
-async def topic_delete(view: View) -> Response:
+async def delete_topic(view: View) -> Response:
     frame = await frame_of(view)
     force = view.form.get("force") == "yes"
     await view.ask("DELETE", frame.api("/partitions") if frame.whole else frame.api(), {"force": force})
@@ -129,10 +129,10 @@ async def grow(view: View) -> Response:
 
 
 def schema_routes(console: Console) -> list[PageRoute]:
-    return [PageRoute("GET", f"{BASE}/schema", schema_show), PageRoute("GET", f"{BASE}/policies", policies)]
+    return [PageRoute("GET", f"{BASE}/schema", show_schema), PageRoute("GET", f"{BASE}/policies", policies)]
 
 
-async def schema_show(view: View) -> Response:
+async def show_schema(view: View) -> Response:
     frame = await frame_of(view)
     base = f"/admin/v2/schemas/{frame.name.namespace}/{topic_segment(frame.name.base)}/schemas"
     found = await view.look(base, default={})
@@ -184,16 +184,16 @@ _WORDS = {
 }
 
 
-def routes(console: Console) -> list[PageRoute]:
+def subscription_routes(console: Console) -> list[PageRoute]:
     return [
-        PageRoute("GET", f"{BASE}/subscriptions", show),
+        PageRoute("GET", f"{BASE}/subscriptions", show_subscriptions),
         PageRoute("POST", f"{BASE}/subscriptions/create", create),
         PageRoute("POST", f"{BASE}/subscriptions/delete", delete),
         PageRoute("POST", f"{BASE}/subscriptions/move", move),
     ]
 
 
-async def show(view: View) -> Response:
+async def show_subscriptions(view: View) -> Response:
     frame = await frame_of(view)
     stats = await stats_of(view, frame)
     return render(

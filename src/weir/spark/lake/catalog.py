@@ -38,8 +38,9 @@ from weir.model.lake import (
     check_catalog,
     check_options,
     check_store,
+    is_internal,
 )
-from weir.model.topics import NamespaceName, TopicName, is_internal
+from weir.model.topics import NamespaceName, TopicName
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

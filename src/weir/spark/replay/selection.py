@@ -43,7 +43,7 @@ from weir.model.topics import TopicName
 from weir.spark.options import connection
 from weir.spark.replay.requests import subscriptions
 from weir.spark.source.query_subscription import Progress
-from weir.spark.sql.checking import check_calls, check_condition_text
+from weir.spark.sql.plan_safety import check_calls, check_condition_text
 from weir.spark.tables.names import WeirCluster
 from weir.spark.tables.query import check_condition
 from weir.spark.tables.topic_tables import SENT_KEY, SENT_VALUE, Tables, is_unknown_column

@@ -26,9 +26,9 @@ from weir.model.definitions import SqlStream, StreamProgress, check_query_size, 
 from weir.model.errors import BrokerError, InvalidNameError, NotAllowedError, SqlError, WeirError
 from weir.model.topics import TopicName
 from weir.spark.options import connection, from_json, ids_of, recreated
-from weir.spark.sql.checking import check_stream
 from weir.spark.sql.insert import Messages, messages
 from weir.spark.sql.parsing import output_mode, poison_mode
+from weir.spark.sql.plan_safety import check_stream
 from weir.spark.tables.names import WeirCluster
 from weir.spark.tables.query import DEADLETTER, Query
 from weir.spark.tables.topic_tables import Tables, as_sent

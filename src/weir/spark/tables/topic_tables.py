@@ -21,7 +21,7 @@ from weir.model.topics import TopicName
 from weir.spark.columns import RAW_KEY, RAW_VALUE, schema_of
 from weir.spark.lake.spark_reader import History, find_history
 from weir.spark.options import connection, to_json
-from weir.spark.sql.checking import check_query_text
+from weir.spark.sql.plan_safety import check_query_text
 from weir.spark.tables.json_fields import SAMPLE, infer_fields
 from weir.spark.tables.names import WeirCluster, topic_named
 from weir.spark.tables.query import FAILFAST, KEY, PERMISSIVE, TECHNICAL, TIME, Distinct, Query, quoted

@@ -10,21 +10,10 @@ from typing import Any
 from weir.model.check import check
 from weir.model.errors import PeerUnsupportedError
 from weir.model.ids import Buffer
-from weir.wire.peer import calls as administration
-from weir.wire.peer import calls as bundles
-from weir.wire.peer import calls as gateways
-from weir.wire.peer import calls as node
-from weir.wire.peer import coordinator_calls, queue_calls
+from weir.wire.peer import calls, coordinator_calls, queue_calls
 from weir.wire.peer.protocol import A, Call, PeerRequest, ValueDecoder, encode_value
 
-CALLS: tuple[Call[Any], ...] = (
-    *node.NODE_CALLS,
-    *bundles.CALLS,
-    *coordinator_calls.CALLS,
-    *administration.ADMINISTRATION_CALLS,
-    *queue_calls.CALLS,
-    *gateways.GATEWAYS_CALLS,
-)
+CALLS: tuple[Call[Any], ...] = (*calls.CALLS, *coordinator_calls.CALLS, *queue_calls.CALLS)
 
 _BY_NUMBER = {call.number: call for call in CALLS}
 _BY_REQUEST: dict[type[PeerRequest[Any]], Call[Any]] = {call.request: call for call in CALLS}

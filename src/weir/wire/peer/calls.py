@@ -33,7 +33,7 @@ class ReportLoad(PeerRequest[BrokerLoad]):
     """How much work have you? Asked by whoever balances the cluster."""
 
 
-NODE_CALLS: tuple[Call[Any], ...] = (
+_NODE_CALLS: tuple[Call[Any], ...] = (
     Call(1, "ping", Ping, Done),
     Call(2, "load", ReportLoad, BrokerLoad, ValueCodec(encode_load, decode_load)),
 )
@@ -62,7 +62,7 @@ class AdminCall(PeerRequest[AdminAnswer]):
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-ADMINISTRATION_CALLS: tuple[Call[Any], ...] = (Call(64, "admin", AdminCall, AdminAnswer),)
+_ADMINISTRATION_CALLS: tuple[Call[Any], ...] = (Call(64, "admin", AdminCall, AdminAnswer),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class AskHalf(PeerRequest[HalfAsked]):
     batch: bytes
 
 
-GATEWAYS_CALLS: tuple[Call[Any], ...] = (
+_GATEWAY_CALLS: tuple[Call[Any], ...] = (
     Call(96, "gateway", GatewayCall, GatewayAnswer),
     Call(97, "ask_half", AskHalf, HalfAsked),
 )
@@ -165,7 +165,7 @@ class TakeTopic(PeerRequest[Done]):
     ledger: tuple[int, int, int] | None = None
 
 
-CALLS: tuple[Call[Any], ...] = (
+_BUNDLE_CALLS: tuple[Call[Any], ...] = (
     Call(16, "get_ready", GetReady, Done),
     Call(17, "hand_over", HandOver, Done),
     Call(18, "split_bundle", SplitBundle, Done),
@@ -173,3 +173,5 @@ CALLS: tuple[Call[Any], ...] = (
     Call(20, "erase_part", ErasePart, Done),
     Call(21, "take_topic", TakeTopic, Done),
 )
+
+CALLS: tuple[Call[Any], ...] = (*_NODE_CALLS, *_BUNDLE_CALLS, *_ADMINISTRATION_CALLS, *_GATEWAY_CALLS)

@@ -22,7 +22,10 @@ from weir.wire.pulsar import pulsar_api_pb2 as api
 
 if TYPE_CHECKING:
     from weir.wire.pulsar._protobuf import Message
+else:
+    from google.protobuf.message import Message
 
+__all__ = ["Message", "api", "parse", "serialize"]
 
 MAX_U64 = 2**64 - 1
 
@@ -43,8 +46,6 @@ def varint(value: int) -> bytes:
     groups.append(value)
     return bytes(groups)
 
-
-__all__ = ["Message", "api", "parse", "serialize"]
 
 M = TypeVar("M", bound=Message)
 

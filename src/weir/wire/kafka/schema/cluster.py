@@ -122,7 +122,7 @@ DESCRIBE_CLUSTER = api(
     """,
 )
 
-APIS: tuple[Api, ...] = (
+_CLUSTER_APIS: tuple[Api, ...] = (
     API_VERSIONS,
     DESCRIBE_ACLS,
     DESCRIBE_LOG_DIRS,
@@ -159,7 +159,9 @@ SASL_AUTHENTICATE = api(
     """,
 )
 
-SASL_APIS: tuple[Api, ...] = (
+_SASL_APIS: tuple[Api, ...] = (
     SASL_HANDSHAKE,
     SASL_AUTHENTICATE,
 )
+
+APIS: tuple[Api, ...] = (*_CLUSTER_APIS, *_SASL_APIS)

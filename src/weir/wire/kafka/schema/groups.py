@@ -198,7 +198,7 @@ DELETE_GROUPS = api(
     """,
 )
 
-APIS: tuple[Api, ...] = (
+_GROUP_APIS: tuple[Api, ...] = (
     FIND_COORDINATOR,
     JOIN_GROUP,
     HEARTBEAT,
@@ -309,7 +309,7 @@ OFFSET_DELETE = api(
     """,
 )
 
-OFFSETS_APIS: tuple[Api, ...] = (
+_OFFSET_APIS: tuple[Api, ...] = (
     OFFSET_COMMIT,
     OFFSET_FETCH,
     OFFSET_DELETE,
@@ -341,3 +341,5 @@ ASSIGNMENT = layout(
 )
 
 LAYOUTS: tuple[Layout, ...] = (SUBSCRIPTION, ASSIGNMENT)
+
+APIS: tuple[Api, ...] = (*_GROUP_APIS, *_OFFSET_APIS)

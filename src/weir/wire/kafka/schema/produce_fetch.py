@@ -47,7 +47,7 @@ PRODUCE = api(
     """,
 )
 
-PRODUCE_APIS: tuple[Api, ...] = (PRODUCE,)
+_PRODUCE_APIS: tuple[Api, ...] = (PRODUCE,)
 
 FETCH = api(
     1,
@@ -174,8 +174,10 @@ OFFSET_FOR_LEADER_EPOCH = api(
     """,
 )
 
-APIS: tuple[Api, ...] = (
+_FETCH_APIS: tuple[Api, ...] = (
     FETCH,
     LIST_OFFSETS,
     OFFSET_FOR_LEADER_EPOCH,
 )
+
+APIS: tuple[Api, ...] = (*_FETCH_APIS, *_PRODUCE_APIS)

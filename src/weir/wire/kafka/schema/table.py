@@ -1,13 +1,9 @@
 """The table of Kafka's messages, one module per family of APIs."""
 
 from weir.wire.kafka.schema import cluster, groups, produce_fetch, topics, transactions
-from weir.wire.kafka.schema import cluster as sasl
-from weir.wire.kafka.schema import groups as consumer
-from weir.wire.kafka.schema import groups as offsets
-from weir.wire.kafka.schema import topics as configs
 from weir.wire.kafka.schema.layout import Api, Layout
 
-_FAMILIES = (produce_fetch, produce_fetch, topics, groups, offsets, transactions, configs, cluster, sasl)
+_FAMILIES = (produce_fetch, topics, groups, transactions, cluster)
 
 #: Every API by its key, in the order of keys.
 APIS: dict[int, Api] = {
@@ -17,5 +13,5 @@ APIS: dict[int, Api] = {
 #: Every message by its name.
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout
-    for layout in (*(one for api in APIS.values() for one in (api.request, api.response)), *consumer.LAYOUTS)
+    for layout in (*(one for api in APIS.values() for one in (api.request, api.response)), *groups.LAYOUTS)
 }

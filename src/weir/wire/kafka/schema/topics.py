@@ -153,7 +153,7 @@ CREATE_PARTITIONS = api(
     """,
 )
 
-APIS: tuple[Api, ...] = (
+_TOPIC_APIS: tuple[Api, ...] = (
     METADATA,
     CREATE_TOPICS,
     DELETE_TOPICS,
@@ -245,8 +245,10 @@ INCREMENTAL_ALTER_CONFIGS = api(
     """,
 )
 
-CONFIGS_APIS: tuple[Api, ...] = (
+_CONFIG_APIS: tuple[Api, ...] = (
     DESCRIBE_CONFIGS,
     ALTER_CONFIGS,
     INCREMENTAL_ALTER_CONFIGS,
 )
+
+APIS: tuple[Api, ...] = (*_TOPIC_APIS, *_CONFIG_APIS)
