@@ -4,8 +4,8 @@ Replay looks at one file at a time and needs three facts: where the file stands 
 of valid records ends, and whether anything proves that synced bytes followed. Proof is one of: a later record
 of the same file that says `durable through` beyond the end; the first record of the next file, which names the
 end of this one; the checkpoint, which names a position; the end record beside the journal, which follows
-every sync (`weir.runtime.loss_records`); the size that a file was given before its first record, if the next record
-would
+every sync (`weir.runtime.loss_records`); the size that a file was given before its first record, if the next
+record would
 begin or end beyond what is left of it; for a file that is missing, any later file at all.
 
 Nothing that was acknowledged is lost by a cut: an acknowledged record was synced, so if it cannot be read now,

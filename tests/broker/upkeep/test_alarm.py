@@ -2,7 +2,7 @@
 
 import asyncio
 
-from weir.broker.groups.classic_group import NEVER, Alarm, Deadlines
+from weir.broker.groups.members import NEVER, Alarm, Deadlines
 from weir.pytest_plugin.host.process import IdleLoop
 from weir.runtime.adjustable_clock import MovableClock, liveness
 from weir.runtime.real import RealClock

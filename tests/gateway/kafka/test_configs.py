@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from weir.gateway.kafka.config_table import CONFIGS, TABLE, ConfigType, config_named
 from weir.gateway.kafka.configs import (
-    CONFIGS,
-    TABLE,
     BrokerDefaults,
-    ConfigType,
     Source,
     changed,
-    config_named,
     everything_else,
     new_topic,
     said_list,

@@ -25,7 +25,7 @@ Handler: TypeAlias = "Callable[[Channel, Any], Outcome]"
 
 #: Of the methods that come on channels.
 HANDLERS: dict[type[Method], Handler] = {}
-_MODULES = ("channels", "exchanges", "queues", "consumers", "settling", "transactions")
+_MODULES = ("channel", "exchange", "queue", "basic")
 
 
 def handles(method: type[Method]) -> Callable[[Handler], Handler]:
@@ -41,8 +41,8 @@ def load_handlers() -> None:
         import_module(f"weir.gateway.amqp.handlers.{module}")
 
 
-LINE_BREAKS_M = TypeVar(
-    "LINE_BREAKS_M",
+NamingMethod = TypeVar(
+    "NamingMethod",
     queue.Declare,
     queue.Bind,
     queue.Unbind,
@@ -56,7 +56,7 @@ _NAMES = ("queue", "exchange", "source", "destination")
 _LINE_BREAKS = str.maketrans("", "", "\r\n")
 
 
-def without_line_breaks(method: LINE_BREAKS_M) -> LINE_BREAKS_M:
+def without_line_breaks(method: NamingMethod) -> NamingMethod:
     """The method with CR and LF removed from the names of its queue and exchanges."""
     changed: dict[str, Any] = {
         field: name.translate(_LINE_BREAKS)

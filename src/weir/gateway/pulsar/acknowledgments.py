@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from weir.broker.api.consumers import Consumer
 from weir.broker.api.topics import Topic
-from weir.gateway.pulsar.errors import NO_TRANSACTIONS, code_of, place_of, text_of
+from weir.gateway.pulsar.errors import NO_TRANSACTIONS, EntryPosition, code_of, place_of, text_of
 from weir.model.batch import Batch, runs_of
 from weir.model.errors import NotAllowedError, OffsetTrimmedError, TooManyError, WeirError
 from weir.runtime.tasks import UNIT_ELEMENTS, Work
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 #: [first, end) in offsets.
 Range = tuple[int, int]
-#: Ledger and entry.
-EntryPosition = tuple[int, int]
 
 
 class Delivered(NamedTuple):

@@ -6,7 +6,6 @@ Small translations between protobuf and values.
 from collections.abc import Iterable
 
 from weir.broker.api.schemas import SchemaData
-from weir.gateway.pulsar.acknowledgments import EntryPosition
 from weir.model import errors
 from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.frames import Code
@@ -156,6 +155,10 @@ _TYPES = {name: _WORDS.get(name, name.upper()) for name, _ in api.Schema.Type.it
 _NAMES = {word: name for name, word in _TYPES.items()}
 #: Types that say nothing about a message.
 _NO_SCHEMA = ("None", "AutoConsume")
+
+
+#: Ledger and entry.
+EntryPosition = tuple[int, int]
 
 
 def place_of(at: api.MessageIdData) -> EntryPosition:

@@ -14,8 +14,8 @@ from typing import Any
 
 from weir.broker.api.broker import Broker, Owner, TopicLists
 from weir.broker.api.schemas import Schemas
+from weir.gateway.pulsar.authentication import Credentials
 from weir.gateway.pulsar.command_table import HANDLERS, NEXT, READING, Event, State, Way
-from weir.gateway.pulsar.connect import Credentials
 from weir.gateway.pulsar.consumers import ConsumerLink
 from weir.gateway.pulsar.errors import code_of, text_of
 from weir.gateway.pulsar.in_flight import Load

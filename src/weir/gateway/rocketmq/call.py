@@ -40,7 +40,7 @@ class Method:
 
 #: By HTTP/2's `:path`.
 METHODS: dict[bytes, Method] = {}
-_MODULES = ("routes", "clients", "sending", "receiving", "settling", "offsets", "transactions", "lite")
+_MODULES = ("route", "clients", "send", "receive", "acknowledge", "pull", "transactions")
 
 
 def calls(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from weir.gateway.kafka.configs import TABLE
+from weir.gateway.kafka.config_table import TABLE
 from weir.testing.codecs.fuzzing import mutate
 from weir.testing.codecs.kafka_samples import in_version, sample_message, sample_subscription
 from weir.testing.codecs.record_samples import reseal_records, sample_records

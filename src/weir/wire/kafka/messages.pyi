@@ -1,4 +1,4 @@
-"""Made by tools/kafka_messages.py out of weir.wire.kafka.schema: do not edit."""
+"""Made by tools/kafka_messages.py out of weir.wire.kafka.schema.table: do not edit."""
 
 from collections.abc import Sequence
 

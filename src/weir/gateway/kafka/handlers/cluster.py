@@ -25,9 +25,9 @@ from weir.gateway.kafka.api_table import api_versions as response
 from weir.gateway.kafka.api_table import handler
 from weir.gateway.kafka.errors import Code, RefusedError, code_of, text_of
 from weir.gateway.kafka.handlers.groups import group_code, groups_of
-from weir.gateway.kafka.handlers.transactions import transaction_code, transactions_of
 from weir.gateway.kafka.metadata import NOBODY, UNSAID, Node, check_epoch
 from weir.gateway.kafka.session import Session
+from weir.gateway.kafka.transaction_errors import transaction_code, transactions_of
 from weir.model.errors import WeirError
 from weir.model.registry import Action, TopicRecord
 from weir.model.topics import TopicName

@@ -10,9 +10,9 @@ from enum import IntEnum
 
 from weir.gateway.kafka.admin_requests import check_cluster, check_named, each, said_twice
 from weir.gateway.kafka.api_table import handler
+from weir.gateway.kafka.config_table import SYNONYMS
 from weir.gateway.kafka.configs import (
     HTTP_URL,
-    SYNONYMS,
     BrokerConfig,
     ResourceType,
     Shown,

@@ -17,14 +17,12 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weir.broker.api.producers import Producer, ProducerRequest, Receipt
 from weir.broker.api.topics import Topic
 from weir.broker.api.transactions import ProducerIdentity, Transactions
-from weir.gateway.kafka.api_table import pipelined
 from weir.gateway.kafka.errors import Code, RefusedError, text_of
-from weir.gateway.kafka.handlers.transactions import join_code, produce_code, transactions_of
 from weir.gateway.kafka.produce.record_validation import (
     BadRecordsError,
     RecordTimes,
@@ -35,7 +33,7 @@ from weir.gateway.kafka.produce.record_validation import (
     times_of,
 )
 from weir.gateway.kafka.produce.sequence_gaps import Gaps
-from weir.gateway.kafka.session import Session
+from weir.gateway.kafka.transaction_errors import join_code, produce_code, transactions_of
 from weir.model.batch import Stamp
 from weir.model.errors import (
     NotAuthorisedError,
@@ -53,8 +51,10 @@ from weir.runtime.adjustable_clock import clients_behind_ms
 from weir.runtime.tasks import LOOK_UP_UNITS, UNIT_BYTES, Work
 from weir.runtime.waiters import Waiters
 from weir.wire.kafka import messages as m
-from weir.wire.kafka.api_table import ApiKey
 from weir.wire.kafka.record_batch import transactional_producer
+
+if TYPE_CHECKING:
+    from weir.gateway.kafka.session import Session
 
 #: Clients that send older versions add partitions by a request of its own.
 JOINS_SINCE = 12
@@ -504,11 +504,3 @@ class Publishing:
         for failed in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(failed, Exception):
                 log.warning("a producer of %s did not close: %s", self._session.peer, failed)
-
-
-# Advertised from 0: librdkafka compresses nothing for a broker that does not know the oldest versions.
-@pipelined(ApiKey.PRODUCE, versions=(3, 13), advertised_first=0)
-def produce(
-    session: Session, request: m.ProduceRequest, version: int, answer: Answer
-) -> Coroutine[Any, Any, None] | None:
-    return session.publishing.take(request, version, answer)

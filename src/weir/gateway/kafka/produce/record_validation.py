@@ -6,7 +6,7 @@ Which times a topic's records have: its `message.timestamp.*`.
 from collections.abc import Iterator, Mapping, Sequence
 
 from weir.broker.api.producers import Outgoing
-from weir.gateway.kafka.configs import CONFIGS
+from weir.gateway.kafka.config_table import CONFIGS
 from weir.gateway.kafka.errors import Code, RefusedError
 from weir.gateway.kafka.metadata import CONFIG_PREFIX
 from weir.gateway.kafka.settings import SessionLimits

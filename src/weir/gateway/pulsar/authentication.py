@@ -8,19 +8,16 @@ PING and PONG.
 """
 
 import logging
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
 from weir.broker.api.security import Identity
-from weir.gateway.pulsar.command_table import State, at_once, in_turn
-from weir.gateway.pulsar.errors import NO_TRANSACTIONS
-from weir.gateway.pulsar.session import Session
-from weir.model.errors import NotAllowedError, NotAuthenticatedError, WeirError
-from weir.model.topics import TopicName
+from weir.model.errors import NotAuthenticatedError
 from weir.runtime.interfaces import Timer
-from weir.wire.pulsar import fast_frames
 from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.frames import PROTOCOL_VERSION
-from weir.wire.pulsar.proto import Message
+
+if TYPE_CHECKING:
+    from weir.gateway.pulsar.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -86,75 +83,3 @@ class Credentials:
     def _expire(self) -> None:
         log.info("connection of %s ends with its credentials", self._session.peer)
         self._session.end(NotAuthenticatedError("the credentials have expired"))
-
-
-@at_once(api.CommandPing)
-def ping(_session: Session, _command: api.CommandPing) -> bytes:
-    return fast_frames.PONG
-
-
-@at_once(api.CommandPong)
-def pong(_session: Session, _command: api.CommandPong) -> None:
-    """Having been heard is enough."""
-
-
-#: The topic whose partitions clients look up first, each served by a transaction coordinator.
-COORDINATOR = TopicName.parse("persistent://pulsar/system/transaction_coordinator_assign")
-
-
-@at_once(
-    api.CommandTcClientConnectRequest,
-    api.CommandNewTxn,
-    api.CommandAddPartitionToTxn,
-    api.CommandAddSubscriptionToTxn,
-    api.CommandEndTxn,
-    api.CommandEndTxnOnPartition,
-    api.CommandEndTxnOnSubscription,
-)
-def transactions(_session: Session, _command: Message) -> NoReturn:
-    raise NotAllowedError(NO_TRANSACTIONS)
-
-
-#: What this broker understands beyond the protocol's version.
-FEATURES = api.FeatureFlags(
-    supports_auth_refresh=True,
-    supports_broker_entry_metadata=True,
-    supports_partial_producer=True,
-    supports_topic_watchers=True,
-    supports_get_partitioned_metadata_without_auto_creation=True,
-)
-#: Of what a client calls itself; it is kept with each of its producers and consumers.
-_MAX_VERSION_CHARS = 128
-#: What clients older than method names call the methods.
-_OLD_METHODS = {api.AuthMethodNone: "none", api.AuthMethodYcaV1: "ycav1", api.AuthMethodAthens: "athenz"}
-
-
-@in_turn(api.CommandConnect, state=State.CONNECTING)
-async def connect(session: Session, command: api.CommandConnect) -> api.CommandConnected | None:
-    session.features = command.feature_flags
-    session.protocol_version = command.protocol_version
-    session.client_version = command.client_version[:_MAX_VERSION_CHARS]
-    method = command.auth_method_name or _OLD_METHODS[command.auth_method]
-    try:
-        await session.credentials.prove(method, command.auth_data)
-        if command.original_principal and command.original_principal != session.role:
-            # Else a proxy with more rights than its client would lend them to it.
-            raise NotAllowedError("connecting for somebody else, as proxies do, is not enabled")
-    except WeirError as refused:
-        session.end(refused)
-        return None
-    session.connected()
-    return api.CommandConnected(
-        server_version=SERVER_VERSION,
-        protocol_version=min(command.protocol_version, PROTOCOL_VERSION),
-        max_message_size=session.limits.max_message_bytes,
-        feature_flags=FEATURES,
-    )
-
-
-@in_turn(api.CommandAuthResponse)
-async def auth_response(session: Session, command: api.CommandAuthResponse) -> None:
-    try:
-        await session.credentials.prove(command.response.auth_method_name, command.response.auth_data)
-    except WeirError as refused:
-        session.end(refused)
