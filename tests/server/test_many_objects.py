@@ -63,6 +63,7 @@ class Node:
             assignments=[
                 f"data={self._folder}",
                 "storage.low_water_bytes=0",
+                "limits.keep_alive=600",  # the clients here do not answer pings
                 *(f"listeners.{name}=127.0.0.1:0" for name in listeners),
                 *self._settings,
             ]

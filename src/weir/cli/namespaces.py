@@ -149,7 +149,7 @@ def tenants() -> None:
 
 @tenants.command("list", epilog=examples("weir tenants list", "weir tenants list -o csv"))
 @remote_options
-def tenants_list_(remote: Remote, out: Output) -> None:
+def list_tenants(remote: Remote, out: Output) -> None:
     """List all tenants."""
 
     async def work(admin: AdminClient) -> list[dict[str, object]]:
@@ -180,11 +180,11 @@ _ADMIN = click.option(
 )
 
 
-@tenants.command(epilog=examples("weir tenants create acme --admin alice --admin bob"))
+@tenants.command("create", epilog=examples("weir tenants create acme --admin alice --admin bob"))
 @click.argument("tenant")
 @_ADMIN
 @remote_options
-def tenants_create(tenant: str, admins: tuple[str, ...], remote: Remote, as_json: bool) -> None:
+def create_tenant(tenant: str, admins: tuple[str, ...], remote: Remote, as_json: bool) -> None:
     """Create a tenant."""
 
     async def work(admin: AdminClient) -> None:
@@ -211,12 +211,13 @@ def update(tenant: str, admins: tuple[str, ...], remote: Remote, as_json: bool) 
 
 
 @tenants.command(
-    epilog=examples("weir tenants delete acme", "weir tenants delete acme --force   with all its namespaces")
+    "delete",
+    epilog=examples("weir tenants delete acme", "weir tenants delete acme --force   with all its namespaces"),
 )
 @click.argument("tenant")
 @click.option("--force", is_flag=True, help="Also if it has namespaces and topics, which are deleted.")
 @remote_options
-def tenants_delete(tenant: str, force: bool, remote: Remote, as_json: bool) -> None:
+def delete_tenant(tenant: str, force: bool, remote: Remote, as_json: bool) -> None:
     """Delete a tenant."""
     remote.admin(lambda admin: admin.delete(join("tenants", tenant), {"force": force}))
     done(f"tenant {tenant} deleted", as_json=as_json)

@@ -188,8 +188,9 @@ def test_a_role_that_may_not_produce_is_neither_asked_nor_decides(run: Callable)
                 if role == "stranger":
                     raise NotAuthorisedError("no")
 
-        object.__setattr__(topic._context, "guard", Guard())
-        object.__setattr__(topic.half._checking, "_ask_one", _asking(topic._context))
+        guard = Guard()
+        topic.half._guard = guard
+        object.__setattr__(topic.half._checking, "_ask_one", _asking(topic._context, guard))
         await bench.runtime.clock.sleep(30)
         assert not stranger.checks
         assert topic.half.counts.unasked
@@ -200,8 +201,8 @@ def test_a_role_that_may_not_produce_is_neither_asked_nor_decides(run: Callable)
     run(scenario)
 
 
-def _asking(context):
-    return lambda check: context.half_checkers.ask_anywhere(check, context.guard)
+def _asking(context, guard):
+    return lambda check: context.half_checkers.ask_anywhere(check, guard)
 
 
 def test_a_half_message_is_no_delayed_message(run: Callable) -> None:

@@ -31,7 +31,7 @@ from weir.testing.kafka.clients.workload import (
 from weir.testing.kafka.cluster import KafkaCluster
 from weir.testing.kafka.final import KafkaFinal
 from weir.testing.kafka.history import KafkaOp
-from weir.testing.kafka.mutations.entered import KAFKA_MUTATIONS
+from weir.testing.kafka.mutations.data import KAFKA_MUTATIONS
 from weir.testing.kafka.nemesis import KafkaNemesis
 from weir.testing.kafka.plan import KafkaPlan, make_kafka_plan
 from weir.testing.kafka.truth import PIPE
