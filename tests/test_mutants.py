@@ -50,11 +50,11 @@ def test_each_accepted_mutant_exists() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "gateway.amqp.publish.publishing Publishing._resolve: False -> True",
+        "gateway.amqp.publisher Publishing._resolve: False -> True",
         "stream.appender Appender._sent: remove `self._strand(failure if isinstance(failure, WeirError) else"
         " StreamBusyError(repr(failure)))`",
-        "broker.publish.lanes Lanes._go_on: remove `return`",
-        "runtime.byte_budget ByteShare.release: `self._limit_bytes // 2` -> `self._limit_bytes * 2`",
+        "broker.publish.publish_order Lanes._go_on: remove `return`",
+        "runtime.budgets ByteShare.release: `self._limit_bytes // 2` -> `self._limit_bytes * 2`",
     ],
 )
 def test_a_mutant_that_once_survived_is_killed(name: str) -> None:

@@ -1,5 +1,6 @@
 """A cluster's folder keeps what nodes there are; settings of brokers are checked before anything starts."""
 
+import itertools
 import json
 import socket
 from collections.abc import Iterator
@@ -64,8 +65,12 @@ def test_a_port_of_the_cluster_that_somebody_has_is_told_with_whose_it_is(
 class FreePorts(HeldPorts):
     """Finds every port free, whatever else runs on this machine."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._others = itertools.count(10_000)
+
     def _bound(self, host: str, port: int, *, reuse: bool = False) -> int:
-        return port
+        return port or next(self._others)
 
 
 def test_a_port_offset_is_of_the_first_start_and_kept(tmp_path: Path) -> None:
