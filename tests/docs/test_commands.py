@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.testing.pages import ROOT, Page
+from weir.testing.pages import ROOT, Block, Page
 from weir.testing.processes.up import UpProcess, environment
 
 pytestmark = pytest.mark.process
@@ -43,18 +43,23 @@ class Reader:
 
     def __init__(self, folder: Path, addresses: dict[str, str], **variables: str) -> None:
         self._folder = folder
-        self._moved = {_USUAL[name]: address for name, address in addresses.items()}
+        #: Text of pages that is replaced before it runs.
+        self.moved = {_USUAL[name]: address for name, address in addresses.items()}
         if "amqp" in addresses:  # written as a host and a port
             host, _, port = addresses["amqp"].rpartition(":")
-            self._moved[f'"{host}", {_USUAL["amqp"].rpartition(":")[2]}'] = f'"{host}", {port}'
+            self.moved[f'"{host}", {_USUAL["amqp"].rpartition(":")[2]}'] = f'"{host}", {port}'
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.variables = environment() | {"PATH": path, "HOME": str(folder)} | variables
         self.said = ""
 
     def follow(self, page: Page) -> int:
         """Run all of it; how many commands and programs that were."""
+        return self.follow_blocks(page.blocks())
+
+    def follow_blocks(self, blocks: list[Block]) -> int:
+        """Run some blocks of a page; the number of commands and programs."""
         done = 0
-        for block in page.blocks():
+        for block in blocks:
             text = self._here(block.text)
             if block.language == "python" and "weir.spark" not in text:
                 self.run(sys.executable, "-c", text)
@@ -100,7 +105,7 @@ class Reader:
             process.send_signal(signal.SIGINT)
 
     def _here(self, text: str) -> str:
-        for usual, address in self._moved.items():
+        for usual, address in self.moved.items():
             text = text.replace(usual, address)
         return text
 
@@ -122,6 +127,55 @@ def test_the_page_for_a_beginning_can_be_followed(served: UpProcess, tmp_path: P
     reader = Reader(tmp_path, served.addresses, WEIR_URL=served.http_url)
     assert reader.follow(Page(ROOT / "docs" / "tutorials" / "getting-started.md")) == 5
     assert "world" in reader.said
+
+
+@pytest.fixture(scope="module")
+def moving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[UpProcess, UpProcess]]:
+    """The old system, for which another Weir stands, and the new one with its connectors."""
+    old = UpProcess(tmp_path_factory.mktemp("old"))
+    new = UpProcess(tmp_path_factory.mktemp("new"))
+    new.options = ("--connect",)
+    yield old.start(), new.start()
+    new.close()
+    old.close()
+
+
+@pytest.mark.parametrize(
+    ("system", "source", "topic"), [("kafka", "kafka:9092", "orders"), ("pulsar", "pulsar:6650", "invoices")]
+)
+def test_a_connector_moves_topics_as_the_guide_says(
+    moving: tuple[UpProcess, UpProcess], tmp_path: Path, system: str, source: str, topic: str
+) -> None:
+    old, new = moving
+    Reader(tmp_path, old.addresses, WEIR_URL=old.http_url).shell(f"weir produce {topic} 'from the old one'")
+    reader = Reader(tmp_path, new.addresses, WEIR_URL=new.http_url)
+    reader.moved[source] = old.addresses[system]
+    page = Page(ROOT / "docs" / "how-to" / f"coming-from-{system}.md")
+    for block in page.blocks():
+        if block.language == "toml":
+            definition = block.text.replace(source, old.addresses[system])
+            (tmp_path / f"from-{system}.toml").write_text(definition)
+        assert block.language == "toml" or reader.follow_blocks([block]) >= 1
+        if "connect add" in block.text:  # the guide waits until the messages are there
+            reader.run("weir", "consume", topic, "--follow", "-n", "2" if topic == "orders" else "1")
+    assert "from the old one" in reader.said
+
+
+def test_definitions_and_messages_of_rabbitmq_move_as_the_guide_says(
+    moving: tuple[UpProcess, UpProcess], tmp_path: Path
+) -> None:
+    old, new = moving
+    page = Page(ROOT / "docs" / "how-to" / "coming-from-rabbitmq.md")
+    hello, *move = page.blocks()
+    Reader(tmp_path, old.addresses).follow_blocks(
+        [Block("python", hello.text.replace("hello", "from the old one"))]
+    )
+    reader = Reader(tmp_path, new.addresses, WEIR_URL=new.http_url)
+    reader.moved |= {"rabbitmq:15672": old.addresses["http"], "rabbitmq:5672": old.amqp}
+    assert reader.follow_blocks([hello, *move]) == 5
+    assert '"refused":[]' in reader.said
+    reader.run("weir", "consume", "mail", "--follow", "-n", "2")
+    assert "from the old one" in reader.said
 
 
 def test_copies_are_made_checked_and_restored_as_their_page_says(served: UpProcess, tmp_path: Path) -> None:
