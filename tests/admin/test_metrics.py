@@ -25,7 +25,6 @@ from weir.broker.balance.balancer import BalanceMetrics
 from weir.broker.peers.peer_calls import PeerMetrics
 from weir.gateway.amqp.gateway import amqp_families
 from weir.gateway.amqp.settings import AmqpMetrics
-from weir.gateway.base.metrics import GatewayMetrics, gateway_families
 from weir.gateway.rocketmq.gateway import rocketmq_families
 from weir.gateway.rocketmq.settings import RocketmqMetrics
 from weir.model.definitions import Connector, ConnectorProgress, ConnectorWanted, Function, FunctionStats
@@ -34,6 +33,7 @@ from weir.runtime.budgets import ByteBudget, RequestBudget
 from weir.runtime.interfaces import LoopHolds
 from weir.runtime.real import real_runtime
 from weir.server.config.tree import Config
+from weir.server.gateway_metrics import GatewayMetrics, gateway_families
 from weir.server.listeners import open_families
 from weir.server.metrics import (
     balance_families,
@@ -117,7 +117,7 @@ def test_no_family_is_missing_from_the_documentation() -> None:
     modules = [
         *root.glob("src/weir/server/metrics.py"),
         *root.glob("src/weir/admin/metrics.py"),
-        *root.glob("src/weir/gateway/base/metrics.py"),
+        *root.glob("src/weir/server/gateway_metrics.py"),
         *root.glob("src/weir/gateway/*/gateway.py"),
     ]
     names = {name for module in modules for name in re.findall(r'"(weir_\w+)"', module.read_text())}

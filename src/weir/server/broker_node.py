@@ -35,7 +35,6 @@ from weir.console.app import ConsoleParts
 from weir.gateway.amqp.gateway import AmqpServer, amqp_families
 from weir.gateway.amqp.management.api import management_routes
 from weir.gateway.amqp.settings import AmqpSettings
-from weir.gateway.base.metrics import GatewayMetrics, gateway_families
 from weir.gateway.kafka.gateway import KafkaServer, unread_budget_of
 from weir.gateway.kafka.settings import KafkaSettings
 from weir.gateway.pulsar.gateway import PulsarServer
@@ -65,6 +64,7 @@ from weir.server.config import part_settings
 from weir.server.config.part_settings import TokenSettings
 from weir.server.config.tree import Config
 from weir.server.decommission import StorageAdministration
+from weir.server.gateway_metrics import GatewayMetrics, gateway_families
 from weir.server.listeners import BoundNetwork, log_open, naming_setting, open_families
 from weir.server.local_storage import BrokerStorage, LocalStorage
 from weir.server.metrics import (

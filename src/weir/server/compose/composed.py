@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from ssl import SSLContext
 from typing import Protocol, TypeVar
 
-from weir.broker.access.guarded_schemas import GuardedSchemas
 from weir.broker.api.connections import ConnectionDirectory
 from weir.broker.api.queues import Queues
 from weir.broker.balance.balancer import BalanceSettings
@@ -26,6 +25,7 @@ from weir.broker.metadata.topic_records import TopicLimits
 from weir.broker.peers.peer_calls import PeerCalls, PeerHandlers, PeerLinks, PeerMetrics, PeerServerSettings
 from weir.broker.peers.peer_server import PeerServer
 from weir.broker.ports import Authenticator, Ownership
+from weir.broker.schemas.role_schemas import GuardedSchemas
 from weir.broker.schemas.schema_registry import SchemaRegistry
 from weir.broker.security.authentication import SecuritySettings
 from weir.broker.security.authorization import Authoriser, GuardedTopicLists, TopicGuard
