@@ -1,1 +1,1 @@
-"""The admin REST API in Pulsar's words, HTTP lookup, metrics and health."""
+"""The admin REST API: Pulsar's paths, Weir's own paths, lookup, health and metrics."""

@@ -1,4 +1,4 @@
-"""A storage node: journal, write cache, entry log, index, replay, garbage collection, server."""
+"""A storage node: journal with group commit, write cache, entry log, index, garbage collection, server."""
 
 from weir.bookie.bookie import Bookie, BookieStats
 from weir.bookie.settings import (

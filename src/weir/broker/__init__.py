@@ -1,1 +1,1 @@
-"""Topics, subscriptions, dispatch, deduplication, ownership, quotas, authorisation."""
+"""Topics, subscriptions, transactions, ownership, quotas and authorization over the replicated log."""

@@ -1,1 +1,1 @@
-"""A whole data folder of `weir up`, while it is stopped or for a moment frozen: checked, saved from, copied."""
+"""Operations on a whole data folder: survey, verify, salvage, backup and restore."""

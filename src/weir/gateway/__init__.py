@@ -1,1 +1,1 @@
-"""Wire protocols over `weir.broker.api`, one folder each; they never import one another."""
+"""Wire protocols over `weir.broker.api`, one package each. Gateways never import one another."""

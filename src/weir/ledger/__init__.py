@@ -1,1 +1,1 @@
-"""A replicated ledger as its writer and readers see it."""
+"""A replicated ledger for its writer and its readers: quorums, fencing, recovery, repair."""

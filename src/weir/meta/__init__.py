@@ -1,1 +1,1 @@
-"""The metadata store: one small interface, the compare-and-set loop, the key layout, and drivers."""
+"""The metadata store: one interface, the compare-and-set loop, the key layout, and drivers."""

@@ -1,1 +1,1 @@
-"""Values only: identifiers, ledger metadata, limits, and the one error tree."""
+"""Values without I/O: ids, messages, policies, and the error tree."""

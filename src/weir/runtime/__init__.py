@@ -1,4 +1,4 @@
-"""The only door to clock, network, disk and randomness."""
+"""The only access to clock, network, disk and randomness: real drivers, and interfaces for the simulation."""
 
 from weir.runtime.interfaces import (
     Clock,

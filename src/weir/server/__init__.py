@@ -1,1 +1,1 @@
-"""Configuration and the composition root: the only place where parts are wired together."""
+"""Configuration and the composition root, which wires all parts together."""

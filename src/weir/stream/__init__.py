@@ -1,1 +1,1 @@
-"""A partition's log: chain of ledgers, offsets, cursors, holding area, retention, compaction."""
+"""The log of a partition: chain of ledgers, offsets, cursors, holding area, retention, compaction."""

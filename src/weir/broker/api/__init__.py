@@ -1,4 +1,4 @@
-"""All that gateways and the admin API know of the broker: values, and interfaces with few verbs.
+"""The broker's interface for gateways and the admin API: values, and protocols with few verbs.
 
 Nothing here knows a protocol. Everything is asked in offsets; `Topic.position_of` and `offset_of` translate to
 ledger positions for protocols whose message ids are made of them. There are no callbacks: what changes is

@@ -1,1 +1,1 @@
-"""Ownership by bundle: boundaries, claims, splits, and handing over."""
+"""Ownership of bundles: registration of brokers, claims, placement, handover and splits."""

@@ -1,1 +1,1 @@
-"""Everything that coordinators do to partitions: here, or by asking the broker that has them."""
+"""Shards of coordinators, and their operations on partitions here and on other brokers."""

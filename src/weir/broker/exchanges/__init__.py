@@ -1,1 +1,1 @@
-"""Exchanges and bindings of namespaces: kept, followed, and compiled into an index that routes."""
+"""Exchanges and bindings of namespaces, compiled into a routing index."""

@@ -1,2 +1,1 @@
-"""Filters on the server: parsed and compiled once, evaluated without opening payloads
-(docs/reference/filters.md)."""
+"""Message filters: selectors compiled once and evaluated without opening payloads (docs/reference/filters.md)."""

@@ -1,1 +1,1 @@
-"""Consumer groups: members, generations, positions, and the coordinator of all that."""
+"""Consumer groups: members, generations, committed offsets, and their coordinator."""

@@ -1,1 +1,1 @@
-"""What exists and what holds for it: tenants, namespaces, topics, policies, grants, SQL streams."""
+"""Tenants, namespaces, topics, policies, grants and definitions in the metadata store."""

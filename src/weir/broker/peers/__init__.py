@@ -1,1 +1,1 @@
-"""Brokers among themselves: what each answers to the others, and how it asks them (docs/adr/0025, item 8)."""
+"""The protocol between brokers: client, server and calls (docs/adr/0025, item 8)."""

@@ -1,1 +1,1 @@
-"""Half messages: where they wait, who is asked about them, and how they were decided."""
+"""Prepared messages (RocketMQ: half messages): storage, decisions, and check-backs of producers."""

@@ -1,1 +1,1 @@
-"""The way of a batch from a producer into the log: limits, deduplication, holding, append, receipt."""
+"""The publish path: limits, deduplication, delayed batches, append order and receipts."""

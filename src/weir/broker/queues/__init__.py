@@ -1,1 +1,1 @@
-"""Queues on the log, and in memory."""
+"""AMQP queues over topics: arguments, policies, limits, and durable, memory and remote queues."""

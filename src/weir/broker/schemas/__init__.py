@@ -1,1 +1,1 @@
-"""The schema registry: versions of each topic, and which schema may follow which."""
+"""The schema registry: versions per topic and compatibility checks."""

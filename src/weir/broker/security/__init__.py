@@ -1,1 +1,1 @@
-"""Who somebody is, what they may do, and what happens when that changes."""
+"""Authentication, authorization, tokens and cluster credentials."""

@@ -1,1 +1,1 @@
-"""What became of messages, of topics where that is written down (docs/reference/trace.md)."""
+"""Message traces and OpenTelemetry spans (docs/reference/trace.md)."""

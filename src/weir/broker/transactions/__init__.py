@@ -1,1 +1,1 @@
-"""Transactions: their coordinator, their index in each topic, delayed messages in them."""
+"""The transaction coordinator: states, shards, epochs and remote participants."""

@@ -1,1 +1,1 @@
-"""What is done for topics without anybody asking: expiry, retention, compaction, cut-short deletions."""
+"""Background work on topics: expiry, retention, compaction, unloading, unfinished deletions."""

@@ -1,1 +1,1 @@
-"""AMQP 0-9-1 as RabbitMQ speaks it: connections, channels, exchanges, queues and their consumers."""
+"""AMQP 0-9-1 as RabbitMQ speaks it: connections, channels, methods, consumers (docs/reference/amqp.md)."""

@@ -1,1 +1,1 @@
-"""Kafka's protocol, served over any `weir.broker.api.Broker` (docs/reference/kafka.md)."""
+"""Kafka's protocol: sessions, producers, fetches, one handler module per API family (docs/reference/kafka.md)."""

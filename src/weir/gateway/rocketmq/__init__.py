@@ -1,1 +1,1 @@
-"""RocketMQ 5's gRPC protocol: one connection, its calls, and what they ask of the broker."""
+"""RocketMQ 5's gRPC protocol: connections, calls, groups at topics (docs/reference/rocketmq.md)."""
