@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from tools.readability import prose_rates, python_files, shape
 
 ROOT = Path(__file__).resolve().parents[1]
