@@ -1,4 +1,4 @@
-"""`weir groups`, `weir peek`, `weir held` and `weir topics`, on what Kafka's, Pulsar's and AMQP's clients left."""
+"""`weir groups`, `weir peek`, `weir delayed` and `weir topics` after clients of Kafka, Pulsar and AMQP."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""`weir half`: prepared, listed, shown, counted, committed and rolled back, as a user types it."""
+"""`weir prepared`: prepared, listed, shown, counted, committed and rolled back, as a user types it."""
 
 import json
 from collections.abc import Callable

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from weir.cli import main as program
 from weir.cli.main import cli, main
@@ -79,7 +80,10 @@ def commands(command: click.Command, path: str = "weir") -> Iterator[tuple[str, 
         yield path, command
         return
     context = click.Context(command)
+    former = {name for name, lazy in getattr(command, "lazy", {}).items() if getattr(lazy, "renamed", "")}
     for name in command.list_commands(context):
+        if name in former:
+            continue
         found = command.get_command(context, name)
         assert found is not None
         yield from commands(found, f"{path} {name}")
@@ -103,3 +107,18 @@ def test_every_command_that_prints_json_prints_the_other_formats_too() -> None:
 def test_json_and_another_format_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("topics", "list", "--json", "-o", "csv") == 2
     assert "exclude" in capsys.readouterr().err
+
+
+def test_the_help_page_has_every_command_in_one_section() -> None:
+    listed = [name for names in cli.sections.values() for name in names]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == {name for name, lazy in cli.lazy.items() if not lazy.renamed}
+
+
+def test_a_renamed_command_works_under_its_former_name_and_is_not_listed() -> None:
+    former = {name: lazy for name, lazy in cli.lazy.items() if lazy.renamed}
+    assert set(former) == {"held", "half"}
+    for lazy in former.values():
+        assert cli.lazy[lazy.renamed].target == lazy.target
+    page = CliRunner().invoke(cli, ["--help"]).output
+    assert not any(f"\n  {name} " in page for name in former)

@@ -7,7 +7,7 @@ Examples under a command's help, one line each.
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -20,14 +20,24 @@ class Lazy(NamedTuple):
 
     target: str
     help: str
+    #: The name that replaces this one: the command works, but lists and completion leave it out.
+    renamed: str = ""
 
 
 class LazyGroup(click.Group):
     """A group whose commands are given as `module:attribute`, or as `Lazy`, listed without being loaded."""
 
-    def __init__(self, *args: object, lazy: Mapping[str, str | Lazy] | None = None, **kwargs: object) -> None:
+    def __init__(
+        self,
+        *args: object,
+        lazy: Mapping[str, str | Lazy] | None = None,
+        sections: Mapping[str, Sequence[str]] | None = None,
+        **kwargs: object,
+    ) -> None:
+        """`sections`: the titles of the help page with the commands of each; all others stand at the end."""
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.lazy = dict(lazy or {})
+        self.sections = dict(sections or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *self.lazy])
@@ -47,7 +57,11 @@ class LazyGroup(click.Group):
         """Commands by their names, without loading any: whoever types waits."""
         named = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         found = [(name, self.lazy.get(name)) for name in named]
-        items = [CompletionItem(name, help=lazy.help if isinstance(lazy, Lazy) else None) for name, lazy in found]
+        items = [
+            CompletionItem(name, help=lazy.help if isinstance(lazy, Lazy) else None)
+            for name, lazy in found
+            if not (isinstance(lazy, Lazy) and lazy.renamed)
+        ]
         return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
@@ -61,15 +75,21 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = []
+        rows: dict[str, str] = {}
         for name in self.list_commands(ctx):
             found = self.lazy.get(name)
             if isinstance(found, Lazy):
-                rows.append((name, found.help))
+                if not found.renamed:
+                    rows[name] = found.help
             elif (command := self.get_command(ctx, name)) is not None and not command.hidden:
-                rows.append((name, command.get_short_help_str(formatter.width)))
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+                rows[name] = command.get_short_help_str(formatter.width)
+        width = max(map(len, rows), default=0)
+        grouped = {name for names in self.sections.values() for name in names}
+        others = [name for name in rows if name not in grouped]
+        for title, names in (*self.sections.items(), ("Other commands" if self.sections else "Commands", others)):
+            if names:
+                with formatter.section(title):
+                    formatter.write_dl([(name.ljust(width), rows[name]) for name in names])
 
 
 def examples(*lines: str) -> str:

@@ -1,4 +1,4 @@
-"""`weir held`: messages that wait for their moment, listed, cancelled, or let go before it."""
+"""`weir delayed`: messages that wait for their moment, listed, cancelled, or let go before it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,10 +22,10 @@ _PAGE = 1000
 \b
 Examples:
   weir produce orders reminder --deliver-in 10min
-  weir held list orders                  what waits, the next one first
-  weir held cancel orders 12:0           it will never be seen
-  weir held cancel orders --all
-  weir held release orders 12:0          let it be seen now
+  weir delayed list orders                  what waits, the next one first
+  weir delayed cancel orders 12:0           it will never be seen
+  weir delayed cancel orders --all
+  weir delayed release orders 12:0          let it be seen now
 """
 )
 def held() -> None:
@@ -37,8 +37,8 @@ def held() -> None:
     epilog="""
 \b
 Examples:
-  weir held list orders
-  weir held list orders -n 10 -o json
+  weir delayed list orders
+  weir delayed list orders -n 10 -o json
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)
@@ -69,8 +69,8 @@ def list_(*, topic: str, count: int, remote: Remote, out: Output) -> None:
     epilog="""
 \b
 Examples:
-  weir held cancel orders 12:0 12:4      as weir held list names them
-  weir held cancel orders --all
+  weir delayed cancel orders 12:0 12:4      as weir delayed list names them
+  weir delayed cancel orders --all
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)
@@ -87,7 +87,7 @@ def cancel(*, topic: str, ids: tuple[str, ...], everything: bool, remote: Remote
     epilog="""
 \b
 Example:
-  weir held release orders 12:0          as weir held list names it
+  weir delayed release orders 12:0          as weir delayed list names it
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)
@@ -106,7 +106,7 @@ def _act(
     """How many entries (messages that were sent together) it was done with."""
     name = TopicName.parse(topic)
     if bool(ids) == everything:
-        raise ConfigError("say which messages", hint=f"give ids as weir held list {topic} shows them, or --all")
+        raise ConfigError("say which messages", hint=f"give ids as weir delayed list {topic} shows them, or --all")
 
     async def work(admin: AdminClient) -> int:
         if everything:

@@ -12,9 +12,22 @@ from weir.model.errors import ConfigError, SparkJvmError, WeirError
 #: Exit codes: what was asked could not be done; it could not be understood.
 FAILED, MISUSED = 1, 2
 
+#: The help page: commands by purpose, what a newcomer needs first.
+_SECTIONS = {
+    "First steps": ("up", "produce", "consume", "topics", "doctor"),
+    "Messages": ("peek", "messages", "delayed", "prepared", "replay", "trace", "schemas"),
+    "Topics, subscriptions and tenants": ("subscriptions", "groups", "namespaces", "tenants", "top"),
+    "Access": ("token", "tls"),
+    "Data pipeline": ("sql", "streams", "functions", "connect", "lake", "pipeline"),
+    "Cluster": ("cluster", "broker", "storage", "bookie", "ledger"),
+    "Data folder": ("backup", "restore", "verify", "salvage"),
+    "This command": ("config", "completion", "demo"),
+}
+
 
 @click.group(
     cls=LazyGroup,
+    sections=_SECTIONS,
     lazy={
         "backup": Lazy("weir.cli.data_folder:backup", "Copy a data folder, while it runs or not."),
         "bookie": Lazy("weir.cli.bookie:bookie", "Run a storage node, or look into its files."),
@@ -31,8 +44,10 @@ FAILED, MISUSED = 1, 2
         "doctor": Lazy("weir.cli.doctor:doctor", "Check what Weir and Spark need on this machine."),
         "functions": Lazy("weir.cli.functions:functions", "Deploy and run Python functions of messages."),
         "groups": Lazy("weir.cli.groups:groups", "List, describe and reset consumer groups and subscriptions."),
-        "half": Lazy("weir.cli.prepared_messages:half", "Commit and roll back messages that are prepared."),
-        "held": Lazy("weir.cli.delayed_messages:held", "List and cancel messages that wait for their moment."),
+        "delayed": Lazy("weir.cli.delayed_messages:held", "List, cancel and release delayed messages."),
+        "half": Lazy("weir.cli.prepared_messages:half", "The former name of prepared.", renamed="prepared"),
+        "held": Lazy("weir.cli.delayed_messages:held", "The former name of delayed.", renamed="delayed"),
+        "prepared": Lazy("weir.cli.prepared_messages:half", "Commit and roll back prepared messages."),
         "replay": Lazy("weir.cli.replay:replay", "Deliver messages again that a query picks, each once."),
         "lake": Lazy("weir.cli.lake:lake", "Keep topics as Iceberg tables in a folder or an S3-compatible store."),
         "ledger": Lazy("weir.cli.ledger:ledger", "Look at replicated ledgers, read, check and repair them."),
@@ -77,7 +92,7 @@ To begin:
   weir produce hello world         in another terminal
   weir consume hello
 """,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 @click.option("-v", "--verbose", count=True, help="Say more; twice for debugging.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")

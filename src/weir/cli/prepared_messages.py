@@ -1,4 +1,4 @@
-"""`weir half`: messages that are prepared, and wait to be committed or rolled back."""
+"""`weir prepared`: messages that are prepared, and wait to be committed or rolled back."""
 
 import base64
 from collections.abc import Sequence
@@ -33,11 +33,11 @@ _COUNTS = {
     epilog="""
 \b
 Examples:
-  weir half prepare orders '{"id": 7}' --group shop     prints its id; nobody sees it yet
-  weir half list orders                                 what waits to be decided, the oldest first
-  weir half show orders 12:0
-  weir half commit orders 12:0                          let it be seen
-  weir half rollback orders 12:0                        it will never be seen
+  weir prepared prepare orders '{"id": 7}' --group shop     prints its id; nobody sees it yet
+  weir prepared list orders                                 what waits to be decided, the oldest first
+  weir prepared show orders 12:0
+  weir prepared commit orders 12:0                          let it be seen
+  weir prepared rollback orders 12:0                        it will never be seen
 
 RocketMQ's transaction messages are such messages. What nothing is heard of is asked about, and rolled back in the
 end: see docs/reference/prepared-messages.md.
@@ -51,8 +51,8 @@ def half() -> None:
     epilog="""
 \b
 Examples:
-  weir half prepare orders '{"id": 7}' --group shop
-  weir half prepare orders hello --group shop --key k --property tenant=acme --recovery 1h
+  weir prepared prepare orders '{"id": 7}' --group shop
+  weir prepared prepare orders hello --group shop --key k --property tenant=acme --recovery 1h
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)
@@ -103,8 +103,8 @@ def prepare(
     epilog="""
 \b
 Examples:
-  weir half list orders
-  weir half list orders --group shop -o json
+  weir prepared list orders
+  weir prepared list orders --group shop -o json
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)
@@ -135,7 +135,7 @@ def list_(*, topic: str, group: str | None, count: int, remote: Remote, out: Out
     epilog="""
 \b
 Example:
-  weir half count orders -o json
+  weir prepared count orders -o json
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)
@@ -158,7 +158,7 @@ def count(*, topic: str, remote: Remote, out: Output) -> None:
     epilog="""
 \b
 Example:
-  weir half show orders 12:0             as weir half list names it
+  weir prepared show orders 12:0             as weir prepared list names it
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)
@@ -186,7 +186,7 @@ def show(*, topic: str, half_id: str, remote: Remote, out: Output) -> None:
     epilog="""
 \b
 Examples:
-  weir half commit orders 12:0 12:4      as weir half list names them; fine to say again
+  weir prepared commit orders 12:0 12:4      as weir prepared list names them; fine to say again
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)
@@ -201,7 +201,7 @@ def commit(*, topic: str, ids: tuple[str, ...], remote: Remote, out: Output) -> 
     epilog="""
 \b
 Examples:
-  weir half rollback orders 12:0 12:4    as weir half list names them; fine to say again
+  weir prepared rollback orders 12:0 12:4    as weir prepared list names them; fine to say again
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)

@@ -124,7 +124,7 @@ class TopicHalfMessages:
         if len(self._undecided) + self._preparing >= self._settings.most:
             return TooManyError(
                 f"{self._name} has {self._settings.most} half messages that are not decided",
-                hint=f"commit or roll back some: weir half list {self._name}",
+                hint=f"commit or roll back some: weir prepared list {self._name}",
             )
         return None
 
@@ -297,7 +297,7 @@ class TopicHalfMessages:
     def _no_such(self, half: HeldId) -> NotHeldError:
         return NotHeldError(
             f"{self._name} has no half message {half.ledger}:{half.entry}; it may have been decided long ago",
-            hint=f"those that wait: weir half list {self._name}",
+            hint=f"those that wait: weir prepared list {self._name}",
         )
 
     # --- in the background ------------------------------------------------------------------------------

@@ -205,7 +205,7 @@ class HeldInTopic:
         if held in self._half:
             raise NotHeldError(
                 f"{held.ledger}:{held.entry} is a half message, which waits for a decision",
-                hint="weir half commit|rollback decides it",
+                hint="weir prepared commit|rollback decides it",
             )
 
 
