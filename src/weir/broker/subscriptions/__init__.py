@@ -1,1 +1,1 @@
-"""Subscriptions and their consumers: who gets which messages, and what they acknowledged."""
+"""Subscriptions and their consumers: dispatch, flow control, acknowledgements and redelivery."""
