@@ -1,1 +1,1 @@
-"""The way of a batch from a producer into the log: limits, deduplication, holding, append, receipt."""
+"""The publish path of a batch: limits, deduplication, delayed delivery, append to the log, and receipt."""
