@@ -1,1 +1,1 @@
-"""Dead letters: what subscriptions and queues give up, sent on exactly once, and put back where it came from."""
+"""Dead letters: exactly-once delivery of given-up messages to their destination, and redrive to their origin."""
