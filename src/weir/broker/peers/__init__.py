@@ -1,1 +1,1 @@
-"""Brokers among themselves: what each answers to the others, and how it asks them (docs/adr/0025, item 8)."""
+"""Calls between brokers: the handlers of each broker, the client and the server (docs/adr/0025, item 8)."""
