@@ -1,1 +1,1 @@
-"""Balance: a broker measures its load by bundle; one of them, the leader, moves and splits what is uneven."""
+"""Load balancing: each broker measures its load by bundle; the leader moves and splits bundles."""
