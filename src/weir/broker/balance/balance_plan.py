@@ -40,7 +40,7 @@ _UNITS = 8
 
 def even_out(round_: Round) -> Steps[None]:
     """Plan moves for all brokers outside of their pools' thresholds: full brokers first, then by distance."""
-    pools = [_Evening(round_, pool) for pool in round_.pools]
+    pools = [_PoolShedding(round_, pool) for pool in round_.pools]
     hot = _hottest_first(round_, pools)
     cold = {broker for pool in pools for broker in pool.cold}
     round_.history.hot = frozenset(broker for broker, _ in hot)
@@ -58,11 +58,11 @@ def even_out(round_: Round) -> Steps[None]:
         left = yield from pool.fill(left)
 
 
-def _hottest_first(round_: Round, pools: list["_Evening"]) -> list[tuple[str, list["_Evening"]]]:
+def _hottest_first(round_: Round, pools: list["_PoolShedding"]) -> list[tuple[str, list["_PoolShedding"]]]:
     """Overloaded brokers, each with the pools in which they are, the widest pool first: a bundle that may run on
     any broker leaves before a bound one."""
     usage, full = round_.usage, round_.limits.full
-    found: dict[str, list[_Evening]] = {}
+    found: dict[str, list[_PoolShedding]] = {}
     for pool in pools:
         for broker in pool.hot:
             found.setdefault(broker, []).append(pool)
@@ -72,7 +72,7 @@ def _hottest_first(round_: Round, pools: list["_Evening"]) -> list[tuple[str, li
     )
 
 
-def relieve(source: str, pools: list["_Evening"], left: int) -> int:
+def relieve(source: str, pools: list["_PoolShedding"], left: int) -> int:
     """Move at most `left` bundles off a broker if the total gain is sufficient; return how many. A bundle that is
     too large for every target is split, and moved in a later round."""
     round_ = pools[0].round
@@ -93,7 +93,7 @@ def keep_if_worth(round_: Round, moves: list[Move]) -> int:
     return 0
 
 
-class _Evening:
+class _PoolShedding:
     """Load shedding within one pool in a round."""
 
     def __init__(self, round_: Round, pool: Pool) -> None:
@@ -114,7 +114,7 @@ class _Evening:
                 or (broker in round_.history.hot and usage[broker] - held < level + limits.stop)
             )
         ]
-        #: Hot brokers whose other bundles alone fill them up to the pool's level.
+        #: Hot brokers that the bundles of other pools alone fill up to this pool's level.
         self._filled = {broker for broker in self.hot if usage[broker] - pool.held[broker] >= level - limits.stop}
         self.cold = [
             broker
@@ -191,7 +191,7 @@ class _Evening:
         if not self.cold or left <= 0:
             return left
         least = self.round.limits.min_gain
-        sources = [(-usage[b], b) for b, held in self.pool.held.items() if held >= least and self._gives(b)]
+        sources = [(-usage[b], b) for b, held in self.pool.held.items() if held >= least and self._has_surplus(b)]
         heapify(sources)
         for target in sorted(self.cold, key=lambda broker: (usage[broker], broker)):
             if left <= 0 or not sources:
@@ -213,7 +213,9 @@ class _Evening:
                 heappush(sources, (-round_.usage[source], source))
                 continue
             spare = round_.usage[source] - level
-            found = self._of(source).take(need, min(need + limits.stop, spare)) if self._gives(source) else None
+            found = (
+                self._of(source).take(need, min(need + limits.stop, spare)) if self._has_surplus(source) else None
+            )
             if found is not None:  # else none of its bundles fits, for other targets either
                 moves.append(round_.move(found[0], source, target, Reason.COLD, found[1]))
                 passed.append(source)
@@ -221,7 +223,7 @@ class _Evening:
             heappush(sources, (-round_.usage[source], source))
         return moves
 
-    def _gives(self, source: str) -> bool:
+    def _has_surplus(self, source: str) -> bool:
         return self.round.may_give(source) and self.round.usage[source] > self._level
 
     # --- both ---------------------------------------------------------------------------------------------------
@@ -291,7 +293,7 @@ def _misplaced(round_: Round, broker: str) -> Iterator[tuple[float, str, str, Po
 
 
 def _target(round_: Round, pool: Pool) -> str | None:
-    """The coldest broker whose memory is not full; else the coldest."""
+    """The coldest broker with free memory; else the coldest."""
     left_out = []
     while (target := pool.coldest()) is not None and round_.memory_full(target):
         left_out.append(pool.leave_out())

@@ -1,8 +1,8 @@
 """State of a balance round: loads, limits, pools, history and the actions decided so far.
 
 A pool is a set of brokers that may own the same bundles; its level is the usage of its brokers if they share the
-work evenly. Load is one number: the used share of a broker, and the part of a bundle in it. The history prevents
-that a bundle moves again too soon.
+work evenly. Load is one number: the used share of a broker, and the part of a bundle in it. The history keeps
+a bundle from moving again too soon.
 """
 
 from bisect import bisect_left, bisect_right

@@ -151,7 +151,7 @@ class Balancer:
         steps = plan_in_steps(loads, self._settings.limits, self._isolation, history, self._clock.monotonic())
         actions = await Turns(self._clock).through(steps)
         self.metrics.uneven = len(history.hot | history.cold)
-        await _at_once(self._settings.moved_at_once, self._do, actions)
+        await _run_concurrently(self._settings.moved_at_once, self._do, actions)
         return actions
 
     async def loads(self) -> list[BrokerLoad]:
@@ -165,7 +165,7 @@ class Balancer:
                 log.warning("broker %s does not say how much work it has: %s", broker_id, failure)
 
         brokers = self._control.brokers()
-        await _at_once(self._settings.asked_at_once, ask, brokers)
+        await _run_concurrently(self._settings.asked_at_once, ask, brokers)
         return [found[broker_id] for broker_id in brokers if broker_id in found]
 
     async def _do(self, action: Action) -> None:
@@ -190,7 +190,7 @@ class Balancer:
         self.metrics.mean = sum(usages) / len(usages) if usages else 0.0
 
 
-async def _at_once(most: int, work: Callable[[T], Awaitable[None]], items: Iterable[T]) -> None:
+async def _run_concurrently(most: int, work: Callable[[T], Awaitable[None]], items: Iterable[T]) -> None:
     """Run the work for each item with bounded concurrency. Cancellation cancels all of them."""
     queue = iter(items)
 

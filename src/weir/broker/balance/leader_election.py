@@ -89,7 +89,7 @@ class Election:
         while True:
             await self._changed.wait_until(lambda: self._mirror.get(keys.BALANCE_LEADER) is None)
             try:
-                elected = await self._take()
+                elected = await self._acquire()
             except MetaError as failure:
                 log.warning("broker %s could not stand for leader: %s", self._broker_id, failure)
                 elected = None
@@ -98,7 +98,7 @@ class Election:
             else:
                 await self._preside(elected)
 
-    async def _take(self) -> Lease | None:
+    async def _acquire(self) -> Lease | None:
         """Try to become leader: return the lease, or None if another broker is the leader."""
         lease = self._lease
         if lease is None or not lease.alive:

@@ -321,7 +321,7 @@ class DeadLetters:
         except QueueNotFoundError:
             if to.topic is None:
                 raise
-            raise _not_known_yet(name) from None
+            raise _unloaded_topic(name) from None
 
     async def _deliver(
         self, letters: "Mapping[int, Letter | None]", parcel: Parcel, stamp: Stamp | None
@@ -364,7 +364,7 @@ class DeadLetters:
             await queue.publish(messages)
         except QueueNotFoundError:
             if to.topic is not None:
-                raise _not_known_yet(name) from None
+                raise _unloaded_topic(name) from None
             log.info("%s: dead letters not sent, %s does not exist any more", self._said, name)
             return False
         return True
@@ -391,7 +391,7 @@ class DeadLetters:
             log.warning("%s: refused messages could not become dead letters: %s", self._said, failed)
 
 
-def _not_known_yet(name: str) -> WeirError:
+def _unloaded_topic(name: str) -> WeirError:
     """The error for a dead letter topic that was just created, or deleted and created again: the outbox
     retries."""
     return WeirError(f"{name} exists, but its broker has not loaded it yet", hint="the broker tries again")

@@ -203,7 +203,7 @@ def _is_meant(letter: StoredLetter, wanted: LetterFilter, condition: CompiledFil
         and (wanted.since_ms is None or died_ms >= wanted.since_ms)
         and (wanted.until_ms is None or died_ms < wanted.until_ms)
         and _has(message, wanted)
-        and (condition is None or condition.takes(head_of((message.key, _own(message)))))
+        and (condition is None or condition.takes(head_of((message.key, _condition_headers(message)))))
     )
 
 
@@ -214,7 +214,7 @@ def _has(message: Message, wanted: LetterFilter) -> bool:
     return all(said.get(name) == text.encode() for name, text in wanted.properties.items())
 
 
-def _own(message: Message) -> list[tuple[str, bytes | None]]:
+def _condition_headers(message: Message) -> list[tuple[str, bytes | None]]:
     """The headers, also under names that are valid in a condition: `weir_dead_reason` for `weir-dead-reason`."""
     told = [(name.replace("-", "_"), value) for name, value in message.headers if name in NAMES]
     return [*message.headers, *told]

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 #: Expected maximum size of a message: a read is limited to this many bytes per credit.
 _GUESSED_BYTES = 4096
 #: Interval between reports to waiting consumers that a read is stuck, in seconds.
-_TELL_AGAIN_S = 30.0
+_REPORT_INTERVAL_S = 30.0
 
 
 class Source(Protocol):
@@ -63,7 +63,7 @@ class Feed:
         self._tasks = tasks
         self._wake = wake
         self._stuck = stuck
-        self._told_at = float("-inf")
+        self._reported_at = float("-inf")
         self._read: list[Batch] = []  # batches of the last background read
         self._read_from = 0
         self._reading: asyncio.Task[None] | None = None
@@ -111,16 +111,16 @@ class Feed:
         except WeirError as failed:
             log.warning("read at offset %s failed, retrying: %s", offset, failed)
             if isinstance(failed, ReadStuckError):
-                self._tell(failed)
+                self._report_stuck(failed)
             await self._clock.sleep(self._settings.read_pause_s)
         finally:
             self._reading = None
         self._wake()
 
-    def _tell(self, failure: ReadStuckError) -> None:
+    def _report_stuck(self, failure: ReadStuckError) -> None:
         now = self._clock.monotonic()
-        if now - self._told_at >= _TELL_AGAIN_S:
-            self._told_at = now
+        if now - self._reported_at >= _REPORT_INTERVAL_S:
+            self._reported_at = now
             self._stuck(failure)
 
 

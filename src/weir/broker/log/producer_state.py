@@ -73,7 +73,7 @@ class Pending:
                 answer.set_exception(DuplicateInDoubtError("it is unknown whether the batch is stored"))
 
 
-class _Known:
+class _ProducerEntry:
     """The state of one producer id."""
 
     __slots__ = ("epoch", "marked", "next", "pending", "resume", "seen_ms", "stored")
@@ -128,7 +128,7 @@ class ProducerStates:
     """The producers of one topic. Drops ids that sent nothing for `forget_ms`, and the oldest beyond `most`."""
 
     def __init__(self, *, forget_ms: int, most: int) -> None:
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _ProducerEntry] = {}
         self._forget_ms = forget_ms
         self._most = most
 
@@ -176,7 +176,7 @@ class ProducerStates:
         """Add a batch that is being appended."""
         known = self._known.get(stamp.producer_id)
         if known is None:
-            known = self._known[stamp.producer_id] = _Known(_NONE, _NONE, 0)
+            known = self._known[stamp.producer_id] = _ProducerEntry(_NONE, _NONE, 0)
         pending = Pending(stamp, count, transactional=transactional, marker=marker, parted=parted)
         known.pending.append(pending)
         return pending
@@ -280,10 +280,10 @@ class ProducerStates:
         known.resume = None
         self._land(known, stamp, last, offset)
 
-    def _entry(self, stamp: Stamp, seen_ms: int, first_of_epoch: int) -> _Known:
+    def _entry(self, stamp: Stamp, seen_ms: int, first_of_epoch: int) -> _ProducerEntry:
         known = self._known.get(stamp.producer_id)
         if known is None:
-            known = self._known[stamp.producer_id] = _Known(stamp.epoch, _NONE, seen_ms)
+            known = self._known[stamp.producer_id] = _ProducerEntry(stamp.epoch, _NONE, seen_ms)
         elif stamp.epoch > known.epoch:
             known.stored.clear()
             known.next = first_of_epoch if known.epoch >= 0 else _NONE
@@ -292,7 +292,7 @@ class ProducerStates:
         known.seen_ms = seen_ms
         return known
 
-    def _land(self, known: _Known, stamp: Stamp, last: int, offset: int) -> None:
+    def _land(self, known: _ProducerEntry, stamp: Stamp, last: int, offset: int) -> None:
         """Complete the pending batch. A batch in parts may be stored after the marker behind it."""
         for pending in known.pending:
             if (pending.epoch, pending.first, pending.last) == (stamp.epoch, stamp.sequence, last):
@@ -348,7 +348,7 @@ class ProducerStates:
         """Start with a snapshot; return its `known_to`."""
         known_to, producers = decode_producers(data)
         for record in producers:
-            known = self._known[record.producer_id] = _Known(record.epoch, record.next, record.seen_ms)
+            known = self._known[record.producer_id] = _ProducerEntry(record.epoch, record.next, record.seen_ms)
             known.marked = record.marked
             known.stored.extend(record.stored)
         return known_to

@@ -74,10 +74,10 @@ class OpenRounds:
         asked = self._asked.get(stamp.producer_id)
         if asked is None:
             asked = self._asked[stamp.producer_id] = _Question()
-            self._tasks.spawn(self._ask(asked, stamp), "ask about a transaction")
+            self._tasks.spawn(self._verify(asked, stamp), "ask about a transaction")
         return asked.answer
 
-    async def _ask(self, question: _Question, stamp: Stamp) -> None:
+    async def _verify(self, question: _Question, stamp: Stamp) -> None:
         failure: WeirError | None = StreamClosedError(f"{self._name} is closing")
         try:
             while True:

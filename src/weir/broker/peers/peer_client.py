@@ -332,7 +332,7 @@ class PeerPool:
             raise PeerUnavailableError(
                 f"broker {broker_id} is not registered, or this broker is stopping", sent=False
             )
-        self._forget_the_gone()
+        self._drop_unregistered()
         client = self._clients[broker_id] = PeerClient(
             self._runtime,
             self._broker_id,
@@ -346,7 +346,7 @@ class PeerPool:
     def _find(self, broker_id: str) -> BrokerInfo | None:
         return next((broker for broker in self._brokers() if broker.broker_id == broker_id), None)
 
-    def _forget_the_gone(self) -> None:
+    def _drop_unregistered(self) -> None:
         """Drop disconnected clients of brokers that are not registered any more."""
         live = {broker.broker_id for broker in self._brokers()}
         for broker_id, client in list(self._clients.items()):

@@ -184,7 +184,7 @@ class PeerSession:
         try:
             while data := await self._connection.receive():
                 self._heard_at = self._clock.monotonic()
-                await self._take(data)
+                await self._process(data)
                 data = b""  # an idle connection keeps no buffer
                 if self._splitter.announced > self._share.arriving:
                     await self._share.wait_capacity(self._splitter.announced)
@@ -205,7 +205,7 @@ class PeerSession:
         else:
             self._farewell, self.state = bad, State.CLOSING
 
-    async def _take(self, data: Buffer) -> None:
+    async def _process(self, data: Buffer) -> None:
         """Process a receive buffer; yield to the loop when the turn is used up."""
         self._turns.begin()
         for body in self._splitter.feed(data):

@@ -53,7 +53,7 @@ class _Holding(Protocol):
     def origins_since(self, positions: Mapping[int, int]) -> AsyncGenerator[Origin, None]: ...
 
 
-class _Known:
+class _ProducerEntry:
     """The state of one producer name."""
 
     __slots__ = ("pushed", "seen_ms", "stored", "under_way")
@@ -78,7 +78,7 @@ class Deduplication:
         forget_ms: int,
         in_doubt: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._names: dict[str, _Known] = {}
+        self._names: dict[str, _ProducerEntry] = {}
         self._changed = changed
         self._in_doubt = in_doubt
         self._snapshot_every = snapshot_every
@@ -108,7 +108,7 @@ class Deduplication:
         """Add a pending batch; `answer` completes when it is stored or has failed."""
         known = self._names.get(producer)
         if known is None:
-            known = self._names[producer] = _Known(-1, now_ms)
+            known = self._names[producer] = _ProducerEntry(-1, now_ms)
         known.pushed = highest
         known.seen_ms = now_ms
         known.under_way.append((highest, answer))
@@ -198,7 +198,7 @@ class Deduplication:
             return
         known = self._names.get(origin.producer)
         if known is None:
-            self._names[origin.producer] = _Known(origin.sequence, now_ms)
+            self._names[origin.producer] = _ProducerEntry(origin.sequence, now_ms)
         else:
             known.stored = max(known.stored, origin.sequence)
             known.pushed = max(known.pushed, known.stored)
@@ -218,7 +218,7 @@ class Deduplication:
         """Start with a snapshot."""
         snapshot = decode_dedup(data)
         self.known_to, self.known_held = snapshot.known_to, dict(snapshot.held)
-        self._names = {name: _Known(stored, seen_ms) for name, (stored, seen_ms) in snapshot.names.items()}
+        self._names = {name: _ProducerEntry(stored, seen_ms) for name, (stored, seen_ms) in snapshot.names.items()}
 
 
 def answer_duplicate(receipt: "asyncio.Future[Receipt]", first: "asyncio.Future[int]") -> None:

@@ -15,7 +15,7 @@ from weir.model.transactions import Stored
 from weir.stream.log import Stream
 from weir.wire.formats.marker import encode_marker
 
-#: The position of a duplicate whose first copy has an unknown position.
+#: The position of a duplicate if that of the first copy is unknown.
 _NOWHERE = (-1, -1)
 
 

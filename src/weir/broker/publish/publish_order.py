@@ -135,10 +135,10 @@ class ReceiptOrder:
         while self._waiting and self._waiting[0][0].done():
             receipt, told = self._waiting.popleft()
             if told is not receipt:
-                _tell(receipt, told)
+                _copy_result(receipt, told)
 
 
-def _tell(receipt: "Answer", told: "Answer") -> None:
+def _copy_result(receipt: "Answer", told: "Answer") -> None:
     if receipt.cancelled():
         told.cancel()
         return

@@ -37,7 +37,7 @@ from weir.runtime.waiters import PromptFuture, tell_promptly
 from weir.stream.log import Stream
 from weir.stream.state_log import StateLog
 
-#: The position of a duplicate whose first copy has an unknown position.
+#: The position of a duplicate if that of the first copy is unknown.
 _NOWHERE = (-1, -1)
 
 
@@ -150,7 +150,7 @@ class Publisher:
             highest = max(outgoing.sequence, outgoing.highest_sequence)
             verdict = self.dedup.judge(producer.name, outgoing.sequence, highest)
             if verdict is not Verdict.NEW:
-                self._answer_known(producer, highest, verdict, receipt)
+                self._answer_duplicate(producer, highest, verdict, receipt)
                 return False
             origin = Origin(producer.name, highest)
         batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, BatchFlags.NONE, origin)
@@ -301,7 +301,7 @@ class Publisher:
         if due_ms is not None and not self.is_to_wait(due_ms):
             due_ms = None
         if origin is not None and (due_ms is not None or self._lanes.has(origin.producer)):
-            self._take_turn(origin, batch, due_ms, receipt)
+            self._enqueue(origin, batch, due_ms, receipt)
             return False
         if due_ms is not None:
             self.hold(batch, due_ms, receipt)
@@ -336,7 +336,7 @@ class Publisher:
         held = self.holding.hold(batch, due_ms)  # type: ignore[union-attr]
         if answer is not None:
             held.add_done_callback(partial(mirror, answer))
-        held.add_done_callback(partial(self._held, receipt, batch, (due_ms, self._who)))
+        held.add_done_callback(partial(self._on_held, receipt, batch, (due_ms, self._who)))
         return held
 
     def _prepare(
@@ -357,7 +357,7 @@ class Publisher:
         messages.preparing(batch, self.hold(batch, FOREVER_MS, receipt))
         return False
 
-    def _take_turn(
+    def _enqueue(
         self, origin: Origin, batch: Batch, due_ms: int | None, receipt: "asyncio.Future[Receipt]"
     ) -> None:
         """Queue the batch until the producer's earlier batches are stored or can be stored together with it."""
@@ -395,7 +395,7 @@ class Publisher:
         if origin is not None and self.dedup is not None:
             self.dedup.push(origin.producer, origin.sequence, stored, self._clock.wall_ms())
 
-    def _answer_known(
+    def _answer_duplicate(
         self, producer: BrokerProducer, highest: int, verdict: Verdict, receipt: "asyncio.Future[Receipt]"
     ) -> None:
         """Answer a batch with known sequence ids: it is a duplicate as soon as its first copy is stored."""
@@ -443,7 +443,7 @@ class Publisher:
         if not receipt.done():
             receipt.set_result(Receipt(offset, self._stream.position_of(offset) or _NOWHERE))
 
-    def _held(
+    def _on_held(
         self,
         receipt: "asyncio.Future[Receipt]",
         batch: Batch,

@@ -1,4 +1,4 @@
-"""Batches whose messages need different handling: some are appended, some are delayed, some cancel delayed ones.
+"""Batches of messages with different handling: some are appended, some are delayed, some cancel delayed ones.
 
 The gateway splits such a batch into parts. The publisher stores each part like a batch; all parts have one
 receipt. The parts of an idempotent producer queue in its lane (see `publish_order`), so the stored parts are
@@ -269,7 +269,7 @@ class SplitPublisher:
         else:
             if asked is not None:
                 self._stamped.await_answer(stamp.producer_id, asked)
-            pending = self._take_turns(stamp, outgoing, parts, answers)
+            pending = self._enqueue_parts(stamp, outgoing, parts, answers)
         _Whole(receipt, answers, partial(self._ended, stamp, outgoing.count, pending))
 
     # --- checks -----------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class SplitPublisher:
     def _answer(self) -> "asyncio.Future[Receipt]":
         return asyncio.get_running_loop().create_future()
 
-    def _take_turns(
+    def _enqueue_parts(
         self,
         stamp: Stamp,
         outgoing: Outgoing,
@@ -320,13 +320,13 @@ class SplitPublisher:
         if not self._producer_state.armed:
             self._lanes.enter(lane, Waiting(True, self._stamped.arm, lambda failure: None), before)
         for part, answer in zip(parts, answers, strict=True):
-            give_up = partial(self._give_up, part, answer)
+            give_up = partial(self._fail_part, part, answer)
             # All parts of a transaction go to the log, so they need not be written one by one.
             send = partial(self._send, part, answer)
             self._lanes.enter(lane, Waiting(not transactional, send, give_up), before)
         return pending
 
-    def _give_up(self, part: Outgoing, answer: "asyncio.Future[Receipt]", failure: BaseException) -> None:
+    def _fail_part(self, part: Outgoing, answer: "asyncio.Future[Receipt]", failure: BaseException) -> None:
         self._steps.give_back(len(part.payload))
         if not answer.done():
             answer.set_exception(failure)
@@ -341,11 +341,11 @@ class SplitPublisher:
             return self._spawn(self._cancel(part, part.cancels), answer)
         if due_ms is not None and self._steps.is_to_wait(due_ms):
             held = self._steps.hold(batch, due_ms, answer)
-            held.add_done_callback(partial(self._held, part))
+            held.add_done_callback(partial(self._on_held, part))
             return held
         return self._steps.append(batch, answer)
 
-    def _held(self, part: Outgoing, done: "asyncio.Future[HeldId]") -> None:
+    def _on_held(self, part: Outgoing, done: "asyncio.Future[HeldId]") -> None:
         if done.cancelled() or done.exception() is not None:
             return
         if part.stamp is not None:

@@ -162,8 +162,8 @@ class DemandRing:
 
 
 class FilteredRing(DemandRing):
-    """A ring per filter, so that consumers whose filter matches nothing do not block the others. The cost of a
-    decision depends on the number of filters, not on the number of consumers."""
+    """A ring per filter, so that consumers with a filter that matches nothing do not block the others. The cost of
+    a decision depends on the number of filters, not on the number of consumers."""
 
     def __init__(self, limits: UnackedLimits) -> None:
         super().__init__(limits)

@@ -10,14 +10,14 @@ from pyroaring import BitMap64
 from weir.broker.api.consumers import Delivery
 from weir.model.batch import Batch, Run, bits_at, bits_of_runs, indices_of
 
-#: The hash of a piece whose subscription does not dispatch by key.
+#: The hash of a piece of a subscription without dispatch by key.
 NO_HASH = -1
 #: A piece with fewer than one in `_SPARSE` messages of its batch stores indices: a list costs about 64 bits each.
 _SPARSE = 64
 
 
 class Piece:
-    """Messages of one batch: all of them (`mask` None) or those whose bits are set. A sparse piece stores indices
+    """Messages of one batch: all of them (`mask` None) or those at the set bits. A sparse piece stores indices
     (`at`): a batch may have as many pieces as messages, and a mask for each would take memory and time quadratic
     in the batch size."""
 

@@ -36,7 +36,7 @@ class Redeliveries:
     __slots__ = ("_any", "_digits")
 
     def __init__(self) -> None:
-        #: At index n: the messages whose count has the digit of 2^n.
+        #: At index n: the messages with the digit of 2^n in their count.
         self._digits: list[BitMap64] = []
         self._any = BitMap64()
 
@@ -59,7 +59,7 @@ class Redeliveries:
 
     @property
     def digits(self) -> Sequence[BitMap64]:
-        """The counts as they are stored: at index n the messages whose count has the digit of 2^n."""
+        """The counts as they are stored: at index n the messages with the digit of 2^n in their count."""
         return self._digits
 
     def restore(self, digits: Sequence[BitMap64]) -> None:
@@ -237,15 +237,15 @@ class Retries:
 
     @property
     def active(self) -> bool:
-        """Whether there is state to save."""
+        """Whether it has state to save."""
         return self.policy.active or self.counted or bool(self._waits) or bool(self._leases)
 
     def waiting(self) -> BitMap64:
-        """All messages that wait or are leased; may include some whose wait or lease has ended."""
+        """All messages that wait or are leased; may include some after the end of their wait or lease."""
         return self._waits.all() | self._leases.all()
 
     def leased(self) -> BitMap64:
-        """All leased messages; may include some whose lease has ended."""
+        """All leased messages; may include some after the end of their lease."""
         return self._leases.all()
 
     def failed(self, offsets: BitMap64, delay_ms: int | None = None) -> BitMap64:

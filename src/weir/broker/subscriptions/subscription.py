@@ -140,7 +140,7 @@ class FailureSide:
     # --- callbacks of `Retries` ---------------------------------------------------------------------------------
 
     def again(self, offsets: BitMap64) -> None:
-        """Make messages ready whose redelivery delay is over."""
+        """Make messages ready after their redelivery delay."""
         dispatcher = self._served_by()
         if dispatcher is not None:
             dispatcher.put_back(offsets)
@@ -760,7 +760,7 @@ class Subscription:
             self._served.dispatcher.rewind()
 
     def _drop_if_idle(self) -> None:
-        """End a non-durable subscription whose consumers did not reconnect after a seek."""
+        """End a non-durable subscription if its consumers did not reconnect after a seek."""
         if not self.consumers:
             self.end("its last consumer has gone")
 
