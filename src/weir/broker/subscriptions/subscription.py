@@ -624,7 +624,7 @@ class Subscription:
     def _retry_changed(self) -> None:
         active = self.failing.apply().active
         if active and self.type in _INDIVIDUAL and self._dealing() is None:
-            self.renew("the subscription has a retry policy now")
+            self.renew("the subscription now retries messages by a policy")
 
     @property
     def deals_parts(self) -> bool:
