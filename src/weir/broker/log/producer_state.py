@@ -1,8 +1,8 @@
 """Idempotent producers of one topic: their last stored and pending batches, and the next expected sequence.
 
-The broker checks a batch when it is published, before earlier batches are acknowledged. It reads what is stored
-from the log, whose batches contain their stamps (producer id, epoch, sequence), in log order; so it writes nothing
-per message.
+The broker checks a batch when it is published, before earlier batches are acknowledged. It learns about stored
+batches from the log in log order, since they contain their stamps (producer id, epoch, sequence); so it writes
+nothing per message.
 """
 
 import asyncio

@@ -165,7 +165,7 @@ class ProducerStateManager:
         self._lost = lost
         #: Whether the topic can store stamped batches: its state records where to read for them.
         self.armed = False
-        self._following = False  # whether the log reports what it stores
+        self._following = False  # whether the log reports stored batches
         #: The state covers all batches before this offset.
         self._known_to = 0
         self._saved_to = 0
