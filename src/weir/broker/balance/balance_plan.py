@@ -1,17 +1,15 @@
-"""Evening out: hot brokers give, cold brokers get, and no move is the reason for the next.
+"""The plan of a balance round: a pure decision, in bounded work, which bundles to move and to split.
 
-A broker is hot from `start` above the mean of its pool on until it is within `stop` of it; cold likewise below.
-A move leaves both of its brokers within `band` of the mean, which is less than `start`: so it makes nobody hot or
-cold who was not, and never the target the next hottest.
+Load shedding moves bundles from hot to cold brokers. A broker is hot from `start` above the mean of its pool until
+it is within `stop` of it; cold likewise below. A move leaves both of its brokers within `band` of the mean, which
+is less than `start`: so a move never makes another broker hot or cold, and never makes the target the next
+hottest.
 
-Bundles that must not stay where they are: on a broker that is drained, or that their namespace is not bound to.
+Evictions move bundles off drained brokers and off brokers that their namespace is not bound to. They need no gain,
+so the thresholds of load shedding do not apply. They are bounded per round, and a bundle that a binding moves has
+a pause like others: a binding that changes repeatedly moves it no more often.
 
-Nothing has to be gained by these moves, so the thresholds of evening out do not apply to them. They are bounded
-per round, and a bundle that a binding moves rests like others: bindings that come and go move it no more often.
-
-Bundles that are hot or large are split, where that can help.
-
-What to move and to split: a pure decision over everyone's load, in bounded work.
+Splits divide bundles that are hot or large, if that can help.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,13 +34,13 @@ from weir.broker.balance.leader_counts import even_out_counts
 from weir.model.check import Steps, finish
 from weir.model.cluster import BrokerLoad
 
-#: What deciding about one broker costs, in units of work.
+#: Work units of a decision about one broker.
 _UNITS = 8
 
 
 def even_out(round_: Round) -> Steps[None]:
-    """All brokers that are far from their pools' levels: the full ones first, then by how far."""
-    pools = [_Evening(round_, pool) for pool in round_.pools]
+    """Plan moves for all brokers outside of their pools' thresholds: full brokers first, then by distance."""
+    pools = [_PoolShedding(round_, pool) for pool in round_.pools]
     hot = _hottest_first(round_, pools)
     cold = {broker for pool in pools for broker in pool.cold}
     round_.history.hot = frozenset(broker for broker, _ in hot)
@@ -60,11 +58,11 @@ def even_out(round_: Round) -> Steps[None]:
         left = yield from pool.fill(left)
 
 
-def _hottest_first(round_: Round, pools: list["_Evening"]) -> list[tuple[str, list["_Evening"]]]:
-    """Brokers that have too much, each with the pools in which they have, the widest of these first: what may go
-    anywhere leaves before what may not."""
+def _hottest_first(round_: Round, pools: list["_PoolShedding"]) -> list[tuple[str, list["_PoolShedding"]]]:
+    """Overloaded brokers, each with the pools in which they are, the widest pool first: a bundle that may run on
+    any broker leaves before a bound one."""
     usage, full = round_.usage, round_.limits.full
-    found: dict[str, list[_Evening]] = {}
+    found: dict[str, list[_PoolShedding]] = {}
     for pool in pools:
         for broker in pool.hot:
             found.setdefault(broker, []).append(pool)
@@ -74,9 +72,9 @@ def _hottest_first(round_: Round, pools: list["_Evening"]) -> list[tuple[str, li
     )
 
 
-def relieve(source: str, pools: list["_Evening"], left: int) -> int:
-    """How many bundles are taken from it, if they are worth it: at most `left`. What is too large to fit anywhere
-    is split, and moved in a later round."""
+def relieve(source: str, pools: list["_PoolShedding"], left: int) -> int:
+    """Move at most `left` bundles off a broker if the total gain is sufficient; return how many. A bundle that is
+    too large for every target is split, and moved in a later round."""
     round_ = pools[0].round
     moves: list[Move] = []
     for pool in pools:
@@ -88,15 +86,15 @@ def relieve(source: str, pools: list["_Evening"], left: int) -> int:
 
 
 def keep_if_worth(round_: Round, moves: list[Move]) -> int:
-    """How many of the last ones that were decided stay: all, or none."""
+    """Keep the last moves if their total gain is sufficient, else undo all of them; return how many stay."""
     if sum(move.usage for move in moves) >= round_.limits.min_gain:
         return len(moves)
     round_.undo(moves)
     return 0
 
 
-class _Evening:
-    """One pool's share of a round."""
+class _PoolShedding:
+    """Load shedding within one pool in a round."""
 
     def __init__(self, round_: Round, pool: Pool) -> None:
         self.pool = pool
@@ -111,12 +109,12 @@ class _Evening:
             and usage[broker] > level + limits.stop
             and (
                 usage[broker] > min(level + limits.start, limits.full)
-                # One that cannot come within the inner threshold by giving all that it has of this pool is left
+                # A broker that cannot reach the inner threshold by giving all of its bundles of this pool is left
                 # alone once it is within the outer one.
                 or (broker in round_.history.hot and usage[broker] - held < level + limits.stop)
             )
         ]
-        #: Those with enough to do without this pool's bundles.
+        #: Hot brokers that the bundles of other pools alone fill up to this pool's level.
         self._filled = {broker for broker in self.hot if usage[broker] - pool.held[broker] >= level - limits.stop}
         self.cold = [
             broker
@@ -128,8 +126,9 @@ class _Evening:
     # --- hot ----------------------------------------------------------------------------------------------------
 
     def relieve(self, source: str, left: int) -> list[Move]:
-        """Give its bundles to the coldest, until it is within the inner threshold. Crumbs only if that is quickly
-        done with: the broker is full, or has enough to do without this pool and gives all of it up, once."""
+        """Move bundles to the coldest brokers, until the source is within the inner threshold. Small bundles only
+        if that ends soon: the broker is full, or its other bundles fill it and it gives up this pool
+        completely."""
         round_, limits, level = self.round, self.round.limits, self._level
         moves: list[Move] = []
         candidates = self._of(source)
@@ -147,7 +146,7 @@ class _Evening:
         return moves
 
     def make_movable(self, source: str) -> None:
-        """Where it has to give more, and what is left fits nowhere, split the largest."""
+        """If the source must give more and no remaining bundle fits a target, split the largest ones."""
         round_, limits = self.round, self.round.limits
         need, target = self._need(source), self._taker()
         if target is None or round_.rests(source):
@@ -159,11 +158,11 @@ class _Evening:
             need -= usage
 
     def _need(self, source: str) -> float:
-        """What it has to give to be within the inner threshold."""
+        """The usage that the source must give to be within the inner threshold."""
         return self.round.usage[source] - (self._level + self.round.limits.stop)
 
     def _taker(self) -> str | None:
-        """The coldest that may be given something; those that may not are left out for the rest of the round."""
+        """The coldest eligible target; ineligible ones are excluded for the rest of the round."""
         while (target := self.pool.coldest()) is not None and not self.round.may_take(target):
             self.pool.leave_out()
         return target
@@ -171,7 +170,7 @@ class _Evening:
     # --- memory -------------------------------------------------------------------------------------------------
 
     def spare_memory(self, left: int) -> int:
-        """One bundle, the busiest that fits elsewhere, off each broker whose memory is full."""
+        """Move one bundle, the busiest that fits elsewhere, off each broker whose memory is full."""
         round_ = self.round
         for source in self.pool.held:
             if left <= 0 or not round_.memory_full(source) or round_.memory_rests(source) or round_.rests(source):
@@ -187,12 +186,12 @@ class _Evening:
     # --- cold ---------------------------------------------------------------------------------------------------
 
     def fill(self, left: int) -> Steps[int]:
-        """Give to the cold ones, the coldest first, what those above the level have too much of."""
+        """Move bundles from brokers above the level to the cold ones, the coldest first."""
         usage = self.round.usage
         if not self.cold or left <= 0:
             return left
         least = self.round.limits.min_gain
-        sources = [(-usage[b], b) for b, held in self.pool.held.items() if held >= least and self._gives(b)]
+        sources = [(-usage[b], b) for b, held in self.pool.held.items() if held >= least and self._has_surplus(b)]
         heapify(sources)
         for target in sorted(self.cold, key=lambda broker: (usage[broker], broker)):
             if left <= 0 or not sources:
@@ -214,15 +213,17 @@ class _Evening:
                 heappush(sources, (-round_.usage[source], source))
                 continue
             spare = round_.usage[source] - level
-            found = self._of(source).take(need, min(need + limits.stop, spare)) if self._gives(source) else None
-            if found is not None:  # else it has nothing that fits, for others neither
+            found = (
+                self._of(source).take(need, min(need + limits.stop, spare)) if self._has_surplus(source) else None
+            )
+            if found is not None:  # else none of its bundles fits, for other targets either
                 moves.append(round_.move(found[0], source, target, Reason.COLD, found[1]))
                 passed.append(source)
         for source in passed:
             heappush(sources, (-round_.usage[source], source))
         return moves
 
-    def _gives(self, source: str) -> bool:
+    def _has_surplus(self, source: str) -> bool:
         return self.round.may_give(source) and self.round.usage[source] > self._level
 
     # --- both ---------------------------------------------------------------------------------------------------
@@ -235,8 +236,8 @@ class _Evening:
 
 
 def split_bundles(round_: Round) -> Steps[None]:
-    """The worst of all first, a few of each broker. What is split is measured by its topics, so neither a move
-    before nor one after has to be waited for."""
+    """Split the worst bundles first, a few per broker. The load of the halves is known by topic, so a split does
+    not wait for moves, or moves for a split."""
     found: list[tuple[float, str, str]] = []
     for broker, load in round_.loads.items():
         found += [(times, bundle, broker) for times, bundle in _over(round_, broker, load)]
@@ -246,9 +247,9 @@ def split_bundles(round_: Round) -> Steps[None]:
 
 
 def _over(round_: Round, broker: str, load: BrokerLoad) -> Iterator[tuple[float, str]]:
-    """Bundles that are over a limit, each with how many times that is, of the limit that it is furthest over.
-    This looks at every bundle of a cluster, so it does so quickly: work is messages and bytes, so one that has
-    little of it is over no limit of these."""
+    """Yield bundles over a limit, with the largest ratio of load to limit. This loop covers every bundle of a
+    cluster, so it must be fast: work combines messages and bytes, and a bundle with little work is over none of
+    these limits."""
     limits = round_.limits
     per_cost = round_.per_cost[broker]
     little = min(limits.split_messages_per_s, limits.split_bytes_per_s / BYTES_PER_MESSAGE)
@@ -267,7 +268,7 @@ def _over(round_: Round, broker: str, load: BrokerLoad) -> Iterator[tuple[float,
 
 
 def evict_bundles(round_: Round) -> Steps[None]:
-    """The largest first, each to the coldest broker that may have it."""
+    """Move misplaced bundles, the largest first, each to the coldest permitted broker."""
     found: list[tuple[float, str, str, Pool, Reason]] = []
     for broker in round_.loads:
         found += _misplaced(round_, broker)
@@ -292,7 +293,7 @@ def _misplaced(round_: Round, broker: str) -> Iterator[tuple[float, str, str, Po
 
 
 def _target(round_: Round, pool: Pool) -> str | None:
-    """The coldest with memory to spare; the coldest, if there is none."""
+    """The coldest broker with free memory; else the coldest."""
     left_out = []
     while (target := pool.coldest()) is not None and round_.memory_full(target):
         left_out.append(pool.leave_out())
@@ -304,18 +305,18 @@ def _target(round_: Round, pool: Pool) -> str | None:
 def plan_moves(
     loads: Sequence[BrokerLoad], limits: BalanceLimits, isolation: Isolation, history: History, now: float
 ) -> list[Action]:
-    """All steps of `plan_in_steps` at once."""
+    """Run all steps of `plan_in_steps` at once."""
     return finish(plan_in_steps(loads, limits, isolation, history, now))
 
 
 def plan_in_steps(
     loads: Sequence[BrokerLoad], limits: BalanceLimits, isolation: Isolation, history: History, now: float
 ) -> Steps[list[Action]]:
-    """What one round asks for. No I/O and no clock: the same arguments give the same answer. `loads`: of every
-    broker that answered; one that did not neither gives nor gets. `history`: what was asked for before; this round
-    is noted in it. `now`: seconds of any clock that never goes back.
+    """Plan one round. No I/O and no clock: the same arguments give the same answer. `loads`: of every broker that
+    answered; other brokers are neither source nor target. `history`: earlier actions; the round adds its own.
+    `now`: seconds of any monotonic clock.
 
-    A bundle that nobody has is no business of this: it goes to whom all brokers would choose when somebody asks.
+    Bundles without an owner are out of scope: all brokers choose the same owner when a client looks one up.
     """
     round_ = Round(loads, limits, isolation, history, now)
     yield from round_.survey()

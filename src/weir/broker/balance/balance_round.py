@@ -1,16 +1,8 @@
-"""One round of balance: what is known, what was decided so far, and what that makes of everyone's usage.
+"""State of a balance round: loads, limits, pools, history and the actions decided so far.
 
-What balance aims at, and the bounds that keep it calm.
-
-Pools: brokers that may have the same bundles, and the level that their work comes to when it is shared out.
-
-What was done of late, so that nothing is done again too soon.
-
-Load as one number: the share of a broker that is used, and a bundle's part of it.
-
-What a round of balance asks for.
-
-Which brokers may have a namespace's bundles, as balance asks it.
+A pool is a set of brokers that may own the same bundles; its level is the usage of its brokers if they share the
+work evenly. Load is one number: the used share of a broker, and the part of a bundle in it. The history keeps
+a bundle from moving again too soon.
 """
 
 from bisect import bisect_left, bisect_right
@@ -27,20 +19,20 @@ from weir.model.cluster import BrokerLoad, BundleLoad
 
 
 class Reason(Enum):
-    """Why a bundle is moved."""
+    """The reason of a move."""
 
     DRAIN = "drain"
     ISOLATION = "isolation"
     HOT = "hot"
     COLD = "cold"
     MEMORY = "memory"
-    #: To serve about as many topics as others.
+    #: To even out the number of topics.
     COUNT = "count"
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """`source` is asked to hand the bundle over. `usage`: about what share of a broker it is."""
+    """A request to `source` to hand the bundle over. `usage`: approximate share of a broker."""
 
     bundle: str
     source: str
@@ -51,7 +43,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """`broker` is asked to make two of the bundle, where its topics' load is halved."""
+    """A request to `broker` to split the bundle, at the point that halves the load of its topics."""
 
     bundle: str
     broker: str
@@ -61,14 +53,16 @@ Action = Move | Split
 
 
 class Pool:
-    """The unbound namespaces' pool has all brokers, that of a group has the group's: a broker is in several."""
+    """A set of brokers with common bundles: all brokers for unbound namespaces, or those of a group. Pools
+    overlap."""
 
     def __init__(self, members: Sequence[str], usage: dict[str, float]) -> None:
-        """`members`: sorted, those only that may be given something. `usage`: of every broker, by now."""
+        """`members`: eligible targets, sorted. `usage`: the present usage of every broker."""
         self.members = members
-        #: Usage by the pool's bundles, by the broker that has them; holders need not be members.
+        #: Usage by the pool's bundles, by the broker that owns them; an owner need not be a member.
         self.held: dict[str, float] = {}
-        #: What each member comes to when the work is shared out; of a narrow pool not less than of a wider one.
+        #: Usage of each member if the work is shared evenly; a narrow pool's level is at least that of a wider
+        #: one.
         self.level = 0.0
         self._usage = usage
         self._set = frozenset(members)
@@ -79,11 +73,11 @@ class Pool:
         return broker in self._set
 
     def within(self, other: "Pool") -> bool:
-        """Whether each member of it is one of the other's, which has more."""
+        """Whether the pool is a proper subset of the other."""
         return len(self._set) < len(other._set) and self._set <= other._set
 
     def coldest(self) -> str | None:
-        """The member with the lowest usage by now, but those that were left out."""
+        """The member with the lowest usage now, without excluded ones."""
         while self._heap:
             noted, broker = self._heap[0]
             if noted == self._usage[broker]:
@@ -93,7 +87,7 @@ class Pool:
         return None
 
     def leave_out(self) -> str:
-        """Consider the coldest no more, and say who it was; `put_back` undoes it."""
+        """Exclude the coldest member and return it; `put_back` reverts that."""
         return heappop(self._heap)[1]
 
     def put_back(self, broker: str) -> None:
@@ -101,9 +95,9 @@ class Pool:
 
 
 def set_levels(pools: Sequence[Pool], usage: dict[str, float]) -> None:
-    """Each pool's work over its members. What a member has of narrower pools cannot leave it for this pool's sake;
-    what it has of wider ones can, so it is not counted: unbound work makes room for bound work, never the other
-    way round."""
+    """Set each pool's level: its work divided among its members. A member's usage by narrower pools is fixed for
+    this pool; its usage by wider pools can move elsewhere, so it does not count: unbound work makes room for bound
+    work, never the other way round."""
     alone: dict[Pool, float] = {}
     wider = {pool: [other for other in pools if pool.within(other)] for pool in pools}
     for pool in pools:
@@ -118,7 +112,7 @@ def set_levels(pools: Sequence[Pool], usage: dict[str, float]) -> None:
 
 
 def water_level(ground: Sequence[float], water: float) -> float:
-    """How high it stands when so much is poured over ground of these heights: the lowest are covered first."""
+    """The level if the water covers ground of these heights, the lowest first."""
     heights = sorted(ground)
     level = 0.0
     for covered, (height, total) in enumerate(zip(heights, accumulate(heights), strict=True), 1):
@@ -132,12 +126,12 @@ class Isolation(Protocol):
     """Bindings of namespaces to groups of brokers."""
 
     def allowed(self, namespace: str, live: frozenset[str]) -> Set[str]:
-        """Those among the live brokers that may have its bundles, a fallback taken into account. For namespaces
-        that are bound alike it is the same or an equal set; it is empty only if nobody lives."""
+        """The live brokers that may own the namespace's bundles, including fallbacks. Namespaces with equal
+        bindings get equal sets. Empty only if `live` is empty."""
 
 
 class NoIsolation:
-    """Every broker may have everything."""
+    """Every broker may own every bundle."""
 
     def allowed(self, namespace: str, live: frozenset[str]) -> Set[str]:
         return live
@@ -145,75 +139,76 @@ class NoIsolation:
 
 @dataclass(frozen=True, slots=True)
 class BalanceLimits:
-    """Usage is a share of what one broker can do: 0.1 is a tenth of a broker.
+    """Limits of balance rounds. Usage is a share of one broker's capacity: 0.1 is a tenth of a broker.
 
-    A broker further than `start` from the mean of those that share its work is evened out, and that is over when
-    it is within `stop`: the gap between the two is what keeps measures that waver from moving anything.
+    Load shedding starts when a broker is further than `start` from the mean of its pool, and ends when it is
+    within `stop`: this hysteresis prevents moves because of fluctuating measurements.
     """
 
     start: float = 0.10
     stop: float = 0.04
-    #: A broker that has so much to do is relieved even if the others have nearly as much.
+    #: A broker with this usage is relieved even if the others have nearly as much.
     full: float = 0.90
-    #: So much of its memory in use: it is given nothing more, and relieved.
+    #: A broker with this share of its memory in use gets no more bundles, and is relieved.
     memory_full: float = 0.90
-    #: What all moves from or to one broker in a round must gain together, or none of them is worth a pause.
+    #: Minimum total gain of the moves from or to one broker in a round; less does not justify the interruption.
     min_gain: float = 0.01
-    #: A bundle that was moved stays for so long, whatever is measured; a drained broker's excepted.
+    #: Minimum time between moves of a bundle, except from a drained broker.
     bundle_pause_s: float = 600.0
-    #: A broker that gave or got a bundle is measured anew for so long before it gives or gets another.
+    #: After a move, time to measure a broker again before it is source or target of another move.
     broker_pause_s: float = 60.0
-    #: Moves of a round that even out: this many, or as many as there are brokers to even out, whichever is more,
-    #: but no more than this share of the number of brokers: quick after a loss and slow while all is well.
+    #: Load shedding moves per round: this number, or the number of unbalanced brokers if that is greater, but at
+    #: most this share of all brokers: fast after a broker failure, and slow otherwise.
     moves_per_round: int = 10
     moves_share: float = 0.5
-    #: Of these, from one broker, and to one: an empty one gets its share bit by bit.
+    #: Of these, maximum from one broker and to one broker: an empty broker fills up gradually.
     moves_from_broker: int = 8
     moves_to_broker: int = 4
-    #: Moves of a round away from drained brokers and from brokers that a namespace is not bound to.
+    #: Moves per round off drained brokers, and off brokers that a namespace is not bound to.
     evictions_per_round: int = 200
-    #: Splits of a round: this many, or this share of the number of brokers; and of one broker.
+    #: Splits per round: this number, or this share of the number of brokers; and per broker.
     splits_per_round: int = 10
     splits_share: float = 0.05
     splits_per_broker: int = 4
-    #: A bundle above any of these is split, if it has two topics and its namespace has room for one more.
+    #: A bundle above any of these is split, if it has two topics and its namespace permits one more bundle.
     split_usage: float = 0.30
     split_messages_per_s: float = 30_000.0
     split_bytes_per_s: float = 100e6
     split_topics: int = 1000
     bundles_per_namespace: int = 128
-    #: Numbers of topics are evened out for brokers that are further from the mean than this share of it, and than
-    #: so many topics, until they are within `count_stop` of it.
+    #: Topic counts are evened out for brokers further from the mean than this share of it and than this number of
+    #: topics, until they are within `count_stop` of it.
     count_start: float = 0.25
     count_stop: float = 0.15
     count_least: float = 3.0
-    #: What a broker can do besides its CPU, for machines where the network is what ends first; 0: not known.
+    #: Capacity besides CPU, for machines whose network is the bottleneck; 0: unknown.
     broker_messages_per_s: float = 0.0
     broker_bytes_per_s: float = 0.0
 
     @property
     def band(self) -> float:
-        """How far from the mean a move may bring any broker: half-way between the two thresholds, so that no move
-        is the reason for the next."""
+        """The distance from the mean that a move may cause: half-way between the thresholds, so that no move
+        triggers the next."""
         return (self.start + self.stop) / 2
 
     def moves(self, brokers: int, uneven: int) -> int:
-        """How many moves of a round even out, among so many brokers of which so many are far from their level."""
+        """Maximum load shedding moves of a round, by the number of brokers and of unbalanced brokers."""
         return max(self.moves_per_round, min(uneven, int(self.moves_share * brokers)))
 
     def splits(self, brokers: int) -> int:
-        """How many bundles are split in a round, among so many brokers."""
+        """Maximum splits of a round, by the number of brokers."""
         return max(self.splits_per_round, int(self.splits_share * brokers))
 
 
 class History:
-    """Of one leader. A new leader begins with none: what the last one moved may move once more, and no more."""
+    """Recent actions of one leader. A new leader starts without: it may move a bundle once more too soon, not
+    more."""
 
     def __init__(self) -> None:
-        #: Brokers that are being relieved, or filled, until they are within the inner threshold.
+        #: Brokers that give or get bundles until they are within the inner threshold.
         self.hot: frozenset[str] = frozenset()
         self.cold: frozenset[str] = frozenset()
-        #: The same by numbers of topics: too many, and too few.
+        #: The same for topic counts: brokers with too many, and with too few.
         self.many: frozenset[str] = frozenset()
         self.few: frozenset[str] = frozenset()
         self._bundles: dict[str, float] = {}
@@ -221,24 +216,24 @@ class History:
         self._memory: dict[str, float] = {}
 
     def bundle_rests(self, bundle: str, limits: BalanceLimits, now: float) -> bool:
-        """Whether it was moved so recently that it stays."""
+        """Whether it was moved too recently to move again."""
         at = self._bundles.get(bundle)
         return at is not None and now - at < limits.bundle_pause_s
 
     def broker_rests(self, broker: str, limits: BalanceLimits, now: float) -> bool:
-        """Whether what is measured of it may still be of before its last move."""
+        """Whether its measurements may still be from before its last move."""
         at = self._brokers.get(broker)
         return at is not None and now - at < limits.broker_pause_s
 
     def memory_rests(self, broker: str, limits: BalanceLimits, now: float) -> bool:
-        """Whether it gave a bundle for its memory's sake a while ago: a process gives memory back late or never,
-        so one more each round would leave it empty and no better."""
+        """Whether it gave a bundle to save memory recently: a process returns memory late or never, so a bundle
+        per round would empty the broker without effect."""
         at = self._memory.get(broker)
         return at is not None and now - at < limits.bundle_pause_s
 
     def note(self, actions: Iterable[Action], limits: BalanceLimits, now: float) -> None:
-        """Remember what is asked for now, done or not; forget what has rested long enough. Splits are not among
-        it: the halves are where they were, are measured by their topics, and may move at once."""
+        """Record planned actions, successful or not; drop old ones. Splits are not recorded: the halves stay on
+        their broker, their load is known by topic, and they may move at once."""
         self._bundles = {b: at for b, at in self._bundles.items() if now - at < limits.bundle_pause_s}
         self._brokers = {b: at for b, at in self._brokers.items() if now - at < limits.broker_pause_s}
         self._memory = {b: at for b, at in self._memory.items() if now - at < limits.bundle_pause_s}
@@ -250,14 +245,14 @@ class History:
                     self._memory[action.source] = now
 
 
-#: So many bytes cost a broker about as much as one more message (docs/internals/benchmarks.md: CPU per message
-# and per MB).
+#: Bytes that cost a broker about as much as one message (docs/internals/benchmarks.md: CPU per message and per
+#: MB).
 BYTES_PER_MESSAGE = 4096.0
 
 
 def broker_usage(load: BrokerLoad, limits: BalanceLimits) -> float:
-    """What ends first: CPU, or what the operator said of messages and bytes. Memory is no part of it: a process
-    does not give it back with its bundles, so relieving it again and again would not lower it."""
+    """Usage of the scarcest resource: CPU, or the configured capacity in messages and bytes. Memory does not
+    count: a process does not return it with its bundles, so repeated moves would not lower it."""
     usage = load.cpu
     if limits.broker_messages_per_s:
         usage = max(usage, load.messages / limits.broker_messages_per_s)
@@ -272,28 +267,28 @@ def cost(load: BrokerLoad | BundleLoad) -> float:
 
 
 def traffic_cost(messages_in: float, bytes_in: float, messages_out: float, bytes_out: float) -> float:
-    """`cost`, of rates that are no report yet."""
+    """`cost` of plain rates."""
     return messages_in + messages_out + (bytes_in + bytes_out) / BYTES_PER_MESSAGE
 
 
 def usage_per_cost(load: BrokerLoad, usage: float) -> float:
-    """How much of the broker one unit of work takes, as measured there; 0 for one that does no work."""
+    """The share of the broker that one unit of work takes, as measured; 0 for a broker without work."""
     total = cost(load)
     return usage / total if total > 0 else 0.0
 
 
-#: What a bundle without load counts, so that many of them do not all go to one broker.
+#: Usage of a bundle without load, so that many of them do not all move to one broker.
 LEAST_USAGE = 1e-5
-#: Bundles that are looked at in about the time of one unit of work.
+#: Bundles that one unit of work covers.
 BUNDLES_PER_UNIT = 16
-#: A bundle of one topic has nothing to split.
+#: Minimum topics of a bundle that can be split.
 FEWEST_TOPICS = 2
-#: A broker that is full may give so many times as much in a round as others.
+#: Factor of the moves per round from a full broker.
 _MANY_TIMES = 4
 
 
 class Candidates:
-    """Bundles of one broker that one pool may have, by their usage."""
+    """Bundles of one broker in one pool, by usage."""
 
     def __init__(self, rows: list[tuple[float, str, int]]) -> None:
         """`rows`: usage, name and loaded topics of each."""
@@ -301,7 +296,8 @@ class Candidates:
         self._usages = [usage for usage, _, _ in self._rows]
 
     def take(self, need: float, most: float, least: float = 0.0) -> tuple[str, float] | None:
-        """The smallest that is at least `need`, else the largest; in any case from `least` to `most`."""
+        """Remove and return the smallest bundle of at least `need`, else the largest; in any case from `least` to
+        `most`."""
         at = bisect_left(self._usages, need)
         if at == len(self._usages) or self._usages[at] > most:
             at = bisect_right(self._usages, most) - 1
@@ -312,7 +308,7 @@ class Candidates:
         return name, usage
 
     def divisible(self, least: float) -> Iterator[tuple[float, str]]:
-        """Those left with at least so much usage and more than one topic, the largest first."""
+        """Remaining bundles with at least this usage and more than one topic, the largest first."""
         for usage, name, topics in reversed(self._rows):
             if usage < least:
                 return
@@ -321,7 +317,7 @@ class Candidates:
 
 
 class Round:
-    """Everything that the steps of a round share."""
+    """The state that the steps of a round share."""
 
     def __init__(
         self,
@@ -337,7 +333,7 @@ class Round:
         self.loads = {load.broker_id: load for load in loads}
         self.usage = {load.broker_id: broker_usage(load, limits) for load in loads}
         self.per_cost = {broker: usage_per_cost(load, self.usage[broker]) for broker, load in self.loads.items()}
-        #: Of each broker's bundles, beside them.
+        #: By broker: the cost of each of its bundles, in the same order.
         self.costs: dict[str, list[float]] = {}
         self.actions: list[Action] = []
         self._isolation = isolation
@@ -345,7 +341,7 @@ class Round:
         self._pools: dict[frozenset[str], Pool] = {}
         self._pool_of: dict[str, Pool] = {}
         self._pools_at: dict[str, list[Pool]] = {}
-        #: Bundles of each namespace that are reported, and those that splits will make.
+        #: Bundles per namespace: those reported, and those that planned splits will add.
         self._counts: Counter[str] = Counter()
         self._splits = Counter[str]()
         self._full = frozenset(broker for broker, used in self.usage.items() if used >= limits.full)
@@ -353,10 +349,10 @@ class Round:
         self._given: dict[str, int] = {}
         self._taken: dict[str, int] = {}
 
-    # --- what is known ------------------------------------------------------------------------------------------
+    # --- measurements -------------------------------------------------------------------------------------------
 
     def pool_of(self, namespace: str) -> Pool:
-        """Who may be given the namespace's bundles."""
+        """The brokers that may get the namespace's bundles."""
         pool = self._pool_of.get(namespace)
         if pool is None:
             allowed = frozenset(self._isolation.allowed(namespace, self._takers))
@@ -367,8 +363,7 @@ class Round:
         return pool
 
     def survey(self) -> Steps[None]:
-        """Which pools there are, what each broker has of them, and what level that comes to. It has to be done
-        before anything is decided."""
+        """Determine the pools, their usage by broker, and their levels. This must precede all decisions."""
         for broker, load in self.loads.items():
             costs = self.costs[broker] = [cost(bundle) for bundle in load.bundles]
             namespaces = [bundle.bundle.rpartition("/")[0] for bundle in load.bundles]
@@ -386,7 +381,7 @@ class Round:
 
     @property
     def pools(self) -> list[Pool]:
-        """All that have members, the widest first."""
+        """All pools with members, the widest first."""
         found = [pool for pool in self._pools.values() if pool.members]
         return sorted(found, key=lambda pool: (-len(pool.members), pool.members))
 
@@ -395,7 +390,7 @@ class Round:
         return self._pools_at[broker]
 
     def candidates(self, broker: str, pool: Pool) -> Candidates:
-        """What the broker has of the pool that may move now."""
+        """The broker's bundles of the pool that may move now."""
         per_cost = self.per_cost[broker]
         rows = [
             (max(LEAST_USAGE, work * per_cost), bundle.bundle, bundle.topics)
@@ -407,14 +402,14 @@ class Round:
         return Candidates(rows)
 
     def bundle_usage(self, broker: str, bundle: BundleLoad) -> float:
-        """About what share of a broker it is, as measured where it is."""
+        """Approximate share of a broker that the bundle uses, as measured on its owner."""
         return max(LEAST_USAGE, cost(bundle) * self.per_cost[broker])
 
     def rests(self, broker: str) -> bool:
         return self.history.broker_rests(broker, self.limits, self.now)
 
     def is_busy(self, bundle: str) -> bool:
-        """Whether something was decided about it in this round."""
+        """Whether this round has an action for the bundle."""
         return bundle in self._busy
 
     def memory_full(self, broker: str) -> bool:
@@ -424,26 +419,26 @@ class Round:
         return self.history.memory_rests(broker, self.limits, self.now)
 
     def may_give(self, broker: str, *, many: bool = False) -> bool:
-        """Whether one more move from it fits in this round."""
+        """Whether the round permits one more move from the broker."""
         most = self.limits.moves_from_broker * (_MANY_TIMES if many else 1)
         return self._given.get(broker, 0) < most and not self.rests(broker)
 
     def is_full(self, broker: str) -> bool:
-        """Whether it had about as much as it can do when the round began: what it was to do may be more."""
+        """Whether it was full at the start of the round; its demand may exceed its capacity."""
         return broker in self._full
 
     def may_take(self, broker: str) -> bool:
-        """Whether it can be given a bundle to even things out."""
+        """Whether it can be a target of load shedding."""
         return (
             self._taken.get(broker, 0) < self.limits.moves_to_broker
             and not self.memory_full(broker)
             and not self.rests(broker)
         )
 
-    # --- what is decided ----------------------------------------------------------------------------------------
+    # --- decisions ----------------------------------------------------------------------------------------------
 
     def split(self, bundle: str, broker: str) -> bool:
-        """Decide it, if there is room for one more; whether there is."""
+        """Plan a split if the limits permit one more; return whether they do."""
         limits, namespace = self.limits, bundle.rpartition("/")[0]
         if (
             self._splits.total() >= limits.splits(len(self.loads))
@@ -461,14 +456,14 @@ class Round:
         self._busy.add(action.bundle)
 
     def move(self, bundle: str, source: str, target: str, reason: Reason, usage: float) -> Move:
-        """Decide it, and count it from now on."""
+        """Plan a move, and count its usage from now on."""
         move = Move(bundle, source, target, reason, usage)
         self._decide(move)
         self._count(move, 1)
         return move
 
     def undo(self, moves: Sequence[Move]) -> None:
-        """The last ones that were decided are not worth it."""
+        """Remove the last planned moves."""
         for move in moves:
             self._count(move, -1)
             self._busy.discard(move.bundle)

@@ -1,7 +1,4 @@
-"""The leader's work: ask everyone's load, decide, have it done, and again after a while.
-
-What the leader asks of brokers, itself among them.
-"""
+"""The balancer: the leader collects the load of all brokers, plans a round, and has the brokers execute it."""
 
 import asyncio
 import logging
@@ -23,21 +20,22 @@ from weir.wire.peer.calls import Done, HandOver, ReportLoad, SplitBundle
 
 
 class BrokerControl(Protocol):
-    """Each raises a WeirError if the broker cannot be asked or cannot do it."""
+    """Calls of the leader to brokers, including itself. Each raises a WeirError if the broker is unreachable or
+    fails."""
 
     def brokers(self) -> list[str]:
-        """Those that are registered now, in a fixed order."""
+        """The registered brokers, in a fixed order."""
 
     async def load(self, broker_id: str) -> BrokerLoad: ...
 
     async def hand_over(self, owner: str, bundle: str, to: str) -> None:
-        """Done when the other broker has it."""
+        """Returns when the other broker owns the bundle."""
 
     async def split(self, owner: str, bundle: str) -> None: ...
 
 
 class PeerControl:
-    """Over the protocol among brokers."""
+    """Fills `BrokerControl` with calls between brokers."""
 
     def __init__(
         self, peers: PeerCalls, brokers: Callable[[], Iterable[BrokerInfo]], *, load_timeout_s: float = 5.0
@@ -60,7 +58,7 @@ class PeerControl:
 
 
 def answer_leader(handlers: PeerHandlers, bundles: Bundles, meter: LoadMeter) -> None:
-    """Have this broker do what a leader asks of it."""
+    """Register the handlers for the leader's calls."""
 
     async def report(_: ReportLoad) -> BrokerLoad:
         return meter.load()
@@ -85,39 +83,39 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class BalanceSettings:
-    """How often, and how much at the same time."""
+    """Interval, concurrency and limits of balance rounds."""
 
     interval_s: float = 30.0
-    #: Brokers that are asked, and bundles that are moved, at the same time.
+    #: Concurrent load requests, and concurrent moves.
     asked_at_once: int = 64
     moved_at_once: int = 16
     limits: BalanceLimits = field(default_factory=BalanceLimits)
-    #: Whether this broker may become leader, and how long the others believe in one that they no longer hear.
+    #: Whether this broker may become leader; and the TTL of the leader's lease.
     enabled: bool = True
     lease_s: float = 10.0
-    #: What this broker may have in memory; 0: what its container or machine has.
+    #: Memory available to this broker; 0: that of its container or machine.
     memory_bytes: int = 0
 
 
 @dataclass(slots=True)
 class BalanceMetrics:
-    """Of this broker, while it is the leader."""
+    """Metrics of this broker while it is the leader."""
 
     rounds: int = 0
-    #: By the reason, and splits as "split": those that were done, and those that failed.
+    #: Successful and failed actions, by the reason of a move, or "split".
     done: dict[str, int] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
-    #: Brokers that did not answer in the last round.
+    #: Brokers without an answer in the last round.
     silent: int = 0
-    #: Usage of the busiest broker and of the mean one in the last round.
+    #: Usage of the busiest broker, and the mean usage, in the last round.
     busiest: float = 0.0
     mean: float = 0.0
-    #: Brokers that were being evened out then.
+    #: Brokers outside of their thresholds in the last round.
     uneven: int = 0
 
 
 class Balancer:
-    """One leader at a time runs this; it keeps nothing that another could not begin without."""
+    """Runs on the leader; it has no state that a new leader needs."""
 
     def __init__(
         self,
@@ -134,16 +132,16 @@ class Balancer:
         self.metrics = metrics or BalanceMetrics()
 
     async def lead(self) -> None:
-        """Until cancelled. The first round comes after a pause: right after an election brokers may be on
-        their way back, and what is measured may be of before."""
+        """Run rounds until cancelled. The first round follows a pause: right after an election, brokers may be
+        restarting, and measurements may be outdated."""
         history = History()
         while True:
             await self._clock.sleep(self._settings.interval_s)
             await self.round(history)
 
     async def round(self, history: History) -> list[Action]:
-        """One round; what it asked for. If less than half of the brokers answer it is more likely that this one
-        cannot reach them than that they are gone: nothing is moved then."""
+        """Run one round; return its actions. If less than half of the brokers answer, this broker is probably
+        partitioned from them: it moves nothing then."""
         brokers = self._control.brokers()
         loads = await self.loads()
         self._note(loads, silent=len(brokers) - len(loads))
@@ -153,11 +151,11 @@ class Balancer:
         steps = plan_in_steps(loads, self._settings.limits, self._isolation, history, self._clock.monotonic())
         actions = await Turns(self._clock).through(steps)
         self.metrics.uneven = len(history.hot | history.cold)
-        await _at_once(self._settings.moved_at_once, self._do, actions)
+        await _run_concurrently(self._settings.moved_at_once, self._do, actions)
         return actions
 
     async def loads(self) -> list[BrokerLoad]:
-        """Of those that answer, in the order of the brokers."""
+        """The loads of the brokers that answer, in the order of the brokers."""
         found: dict[str, BrokerLoad] = {}
 
         async def ask(broker_id: str) -> None:
@@ -167,7 +165,7 @@ class Balancer:
                 log.warning("broker %s does not say how much work it has: %s", broker_id, failure)
 
         brokers = self._control.brokers()
-        await _at_once(self._settings.asked_at_once, ask, brokers)
+        await _run_concurrently(self._settings.asked_at_once, ask, brokers)
         return [found[broker_id] for broker_id in brokers if broker_id in found]
 
     async def _do(self, action: Action) -> None:
@@ -192,8 +190,8 @@ class Balancer:
         self.metrics.mean = sum(usages) / len(usages) if usages else 0.0
 
 
-async def _at_once(most: int, work: Callable[[T], Awaitable[None]], items: Iterable[T]) -> None:
-    """Do the work for each item, at most so many at the same time. Cancelled, it ends all of them."""
+async def _run_concurrently(most: int, work: Callable[[T], Awaitable[None]], items: Iterable[T]) -> None:
+    """Run the work for each item with bounded concurrency. Cancellation cancels all of them."""
     queue = iter(items)
 
     async def worker() -> None:

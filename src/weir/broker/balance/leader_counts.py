@@ -1,8 +1,8 @@
-"""Evens out how many topics brokers serve, which for Kafka's clients is how many partitions each broker leads.
+"""Evens out topic counts: for Kafka clients, how many partitions each broker leads.
 
-Load comes first: a move for the sake of counts keeps both brokers' usage within the band, and it takes only the
-room that moves for the sake of load have left in the round. A broker gives or takes until it is within the inner
-threshold of the mean, and begins beyond the outer one.
+Load has precedence: a move for counts keeps the usage of both brokers within the band, and uses only the moves of
+the round that load shedding has left. Moves for a broker start beyond the outer threshold, and end within the
+inner one.
 """
 
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from weir.model.check import Steps
 from weir.model.cluster import BundleLoad
 from weir.model.registry import SYSTEM_NAMESPACE
 
-#: Coordinators are there: moving one interrupts all of its groups and transactions.
+#: It has the coordinators: moving one interrupts all of its groups and transactions.
 _SYSTEM = str(SYSTEM_NAMESPACE)
 
 
 def even_out_counts(round_: Round) -> Steps[None]:
-    """The broker with the fewest topics first, from the one with the most."""
+    """Plan moves from brokers with the most topics to brokers with the fewest."""
     if any(load.bundle_count > len(load.bundles) for load in round_.loads.values()):
-        return  # not all bundles are known
+        return  # some bundles are unknown
     many: set[str] = set()
     few: set[str] = set()
     left = round_.limits.moves_per_round - sum(isinstance(action, Move) for action in round_.actions)
@@ -35,7 +35,7 @@ def even_out_counts(round_: Round) -> Steps[None]:
 
 @dataclass(slots=True)
 class _Row:
-    """A bundle that may move: its topics, and its share of a broker."""
+    """A movable bundle: its topics, and its share of a broker."""
 
     bundle: str
     topics: int
@@ -43,7 +43,7 @@ class _Row:
 
 
 class _Counts:
-    """Of one pool."""
+    """Topic counts within one pool."""
 
     def __init__(self, round_: Round, pool: Pool) -> None:
         self._round = round_
@@ -55,7 +55,7 @@ class _Counts:
         self.few: frozenset[str] = frozenset()
 
     def survey(self) -> Steps[None]:
-        """How many topics each member serves, and who has far more or far fewer than the mean."""
+        """Count the topics of each member, and find members far from the mean."""
         for broker in self._pool.members:
             load = self._round.loads[broker]
             self._topics[broker] = sum(bundle.topics for bundle in self._bundles(broker))
@@ -77,7 +77,7 @@ class _Counts:
         return max(self._round.limits.count_least / 2, self._round.limits.count_stop * self._mean)
 
     def _bundles(self, broker: str) -> Iterator[BundleLoad]:
-        """What it has of this pool, without coordinators."""
+        """The broker's bundles of this pool, without coordinators."""
         for bundle in self._round.loads[broker].bundles:
             if (
                 bundle.topics
@@ -87,7 +87,7 @@ class _Counts:
                 yield bundle
 
     def even_out(self, left: int) -> Steps[int]:
-        """Answers how many bundles are moved, at most `left`."""
+        """Plan at most `left` moves; return how many."""
         moved = 0
         refused: set[str] = set()
         while moved < left and len(refused) < self._round.limits.moves_per_round and (self.many or self.few):
@@ -117,12 +117,12 @@ class _Counts:
         return min(found, key=lambda broker: (self._topics[broker], broker), default=None)
 
     def _is_far(self, source: str, target: str) -> bool:
-        """Whether one of them is being evened out, and not within the inner threshold yet."""
+        """Whether one of the two is still unbalanced, beyond the inner threshold."""
         over, under = self._topics[source] - self._mean, self._mean - self._topics[target]
         return (source in self.many and over > self._inner) or (target in self.few and under > self._inner)
 
     def _room(self, source: str, target: str) -> float:
-        """How many topics may go from one to the other: neither passes the other, nor the inner threshold."""
+        """How many topics may move: neither broker passes the other, or the inner threshold."""
         giver, taker, mean, inner = self._topics[source], self._topics[target], self._mean, self._inner
         return min((giver - taker) / 2, mean + inner - taker, giver - (mean - inner))
 
@@ -147,7 +147,7 @@ class _Counts:
         return rows
 
     def _split(self, source: str, target: str) -> None:
-        """The largest bundle, if all have too many topics to move: a half may fit in the next round."""
+        """Split the largest bundle if all have too many topics to move: a half may fit in the next round."""
         room, rows = self._room(source, target), self._movable(source)
         largest = max(rows, key=lambda row: (row.topics, row.bundle), default=None)
         if largest is None or largest.topics < FEWEST_TOPICS or any(row.topics <= room for row in rows):

@@ -1,4 +1,4 @@
-"""The leader: one broker at a time, by a lease on one key; everyone knows it by watching that key."""
+"""Leader election by a lease on one metadata key; all brokers learn the leader by watching that key."""
 
 import asyncio
 import logging
@@ -22,9 +22,9 @@ LEADER: Codec[BalanceLeader] = Codec(encode_leader, decode_leader)
 
 
 class Election:
-    """This broker's part in it. `lead` is run whenever this broker is elected, and cancelled at once when it is
-    no longer; what it asked for by then may still happen, and harms nobody: a claim is changed by its owner alone.
-    """
+    """This broker's part in the election. `lead` runs while this broker is the leader, and is cancelled when it is
+    not. Requests that `lead` has sent by then may still take effect, which is safe: only a bundle's owner changes
+    its claim."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Election:
         close_timeout_s: float = 2.0,
         stands: bool = True,
     ) -> None:
-        """`stands`: whether this broker may become leader; if not it only knows who is."""
+        """`stands`: whether this broker may become leader; if not, it only observes."""
         self._meta = meta
         self._runtime = runtime
         self._broker_id = broker_id
@@ -55,24 +55,24 @@ class Election:
 
     @property
     def leading(self) -> bool:
-        """Whether this broker is the leader, and may still count on it."""
+        """Whether this broker is the leader, with a valid lease."""
         return self._elected and self._lease is not None and self._lease.alive
 
     def leader(self) -> str:
-        """The leader's broker id as far as is known here; "" while there is none."""
+        """The broker id of the leader as known here; "" if none is known."""
         if self.leading:
             return self._broker_id
         found = self._mirror.get(keys.BALANCE_LEADER)
         return "" if found is None else found.broker_id
 
     async def start(self) -> None:
-        """Know the leader, and stand for it from now on."""
+        """Observe the leader, and stand for election from now on."""
         await self._mirror.start()
         if self._stands:
             self._tasks.spawn(self._stand(), "stand")
 
     async def close(self) -> None:
-        """Stand no more. Whoever is next is elected at once, or when the lease has run out."""
+        """Withdraw. The next leader is elected at once, or when the lease has expired."""
         await self._tasks.close()
         lease, self._lease, self._elected = self._lease, None, False
         if lease is not None:
@@ -83,13 +83,13 @@ class Election:
                 log.warning("broker %s is leader until its lease runs out: %s", self._broker_id, failure)
         await self._mirror.close()
 
-    # --- standing -----------------------------------------------------------------------------------------------
+    # --- candidacy ----------------------------------------------------------------------------------------------
 
     async def _stand(self) -> None:
         while True:
             await self._changed.wait_until(lambda: self._mirror.get(keys.BALANCE_LEADER) is None)
             try:
-                elected = await self._take()
+                elected = await self._acquire()
             except MetaError as failure:
                 log.warning("broker %s could not stand for leader: %s", self._broker_id, failure)
                 elected = None
@@ -98,8 +98,8 @@ class Election:
             else:
                 await self._preside(elected)
 
-    async def _take(self) -> Lease | None:
-        """The lease under which this broker is leader; None if another is."""
+    async def _acquire(self) -> Lease | None:
+        """Try to become leader: return the lease, or None if another broker is the leader."""
         lease = self._lease
         if lease is None or not lease.alive:
             lease = self._lease = await self._meta.lease(self._ttl_s)
@@ -109,7 +109,7 @@ class Election:
         except (MetaConflictError, LeaseExpiredError):
             return None
         except MetaError:
-            # It may have been put. A lease that is given up takes it away again; else it would stand for nobody.
+            # The put may have succeeded: revoke the lease, or its key would name a leader that does not lead.
             self._lease = None
             await lease.revoke()
             raise
@@ -128,7 +128,7 @@ class Election:
             leading.cancel()
             lost.cancel()
         await asyncio.wait([leading])
-        if lease.alive:  # it ended by itself, which is a mistake: let another try
+        if lease.alive:  # `lead` ended, which is a defect: let another broker try
             await self._step_down(lease)
         log.warning("broker %s no longer leads the balance of the cluster", self._broker_id)
         self._lease = None

@@ -1,7 +1,6 @@
-"""A broker's own load: rates of its topics by bundle, and what it uses of its machine, whenever somebody asks.
+"""Measures a broker's load on demand: rates of its topics by bundle, and its use of CPU and memory.
 
-Nothing runs in between: whoever asks gets the rates since the last time that somebody asked. So a broker that is
-not part of a cluster pays nothing for it.
+Nothing runs between requests: rates are those since the last request, so a standalone broker pays nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,13 +12,13 @@ from weir.model.cluster import MAX_REPORTED_BUNDLES, BrokerLoad, BundleLoad, Bun
 from weir.model.topics import TopicName
 from weir.runtime.interfaces import Clock, Resources
 
-#: Asked again within so long, a broker answers what it measured last: less is no rate.
+#: Minimum interval of measurements, in seconds; sooner requests get the last one, because rates would be noise.
 _LEAST_S = 5.0
-#: Rates and CPU are means over about so long: a burst of seconds is no reason to move anything.
+#: Time constant of rates and CPU, in seconds: a burst of seconds must not cause moves.
 _WINDOW_S = 30.0
-#: A rate below it is what smoothing leaves of traffic that has ended.
+#: A lower rate is a remainder of the smoothing after the end of traffic.
 _NOTHING = 1e-3
-#: What a topic without traffic counts, as a cost, when a bundle is split.
+#: Cost of a topic without traffic, for split points.
 _TOPIC_COST = 1e-3
 _RATES = len(Traffic._fields)
 _IDLE = (0.0,) * _RATES
@@ -30,11 +29,11 @@ class MeasuredTopic(Protocol):
     def name(self) -> TopicName: ...
 
     def traffic(self) -> Traffic:
-        """Totals since it was loaded."""
+        """Totals since the topic was loaded."""
 
 
 class LoadMeter:
-    """Measures one broker. `topics`: those that it serves now; `held`: all bundles that it holds."""
+    """Measures one broker. `topics`: the topics that it serves. `held`: the bundles that it owns."""
 
     def __init__(
         self,
@@ -48,7 +47,7 @@ class LoadMeter:
         draining: Callable[[], bool] = lambda: False,
         memory_bytes: int = 0,
     ) -> None:
-        """`memory_bytes`: what it may have; 0: what its container or machine has."""
+        """`memory_bytes`: memory available to the broker; 0: that of its container or machine."""
         self._broker_id = broker_id
         self._clock = clock
         self._resources = resources
@@ -61,20 +60,20 @@ class LoadMeter:
         self._cpu_s = (resources.loop_cpu_s(), resources.cpu_s())
         self._cpu = 0.0
         self._seen: dict[TopicName, Traffic] = {}
-        #: By topic, of those through which anything passes.
+        #: Rates by topic, for topics with traffic.
         self._rates: dict[TopicName, tuple[float, ...]] = {}
         self._measured = False
 
     def load(self) -> BrokerLoad:
-        """What is measured now."""
+        """Return the present load; measure if the last measurement is old."""
         elapsed = self._clock.monotonic() - self._at
         if elapsed >= _LEAST_S:
             self._measure(elapsed)
         return self._report()
 
     def split_point(self, bundle: BundleName) -> int | None:
-        """The hash at which the bundle's measured load is halved best, or without load the number of its topics;
-        None if its middle is as good: it has one topic, or none."""
+        """The hash that best halves the bundle's measured load, or its number of topics without load; None (the
+        middle) for a bundle with at most one topic."""
         found = sorted(
             (topic_hash(topic.name), _TOPIC_COST + traffic_cost(*self._rates.get(topic.name, _IDLE)))
             for topic in self._topics()
@@ -87,7 +86,7 @@ class LoadMeter:
         before = 0.0
         for number, (value, work) in enumerate(found):
             uneven = abs(2 * before - total)
-            # Before the first topic there is nothing to part.
+            # A split before the first topic would leave one half empty.
             if number and found[0][0] < value < bundle.high and (best is None or uneven < best[0]):
                 best = (uneven, value)
             before += work
@@ -114,7 +113,7 @@ class LoadMeter:
         self._measured = True
 
     def _cpu_share(self, elapsed: float) -> float:
-        """Of the loop's one core, or of all cores, whichever is nearer to its end."""
+        """CPU usage of the event loop's core, or of all cores, whichever is higher."""
         loop_s, process_s = self._resources.loop_cpu_s(), self._resources.cpu_s()
         loop, process = loop_s - self._cpu_s[0], process_s - self._cpu_s[1]
         self._cpu_s = (loop_s, process_s)
@@ -145,7 +144,8 @@ class LoadMeter:
 
 
 def _passed(before: Traffic | None, now: Traffic, elapsed: float) -> tuple[float, ...]:
-    """Per second. A total that fell began anew: the topic was loaded again, or a subscription went."""
+    """Rates per second. A total that has fallen restarted at 0: the topic was reloaded, or a subscription was
+    removed."""
     if before is None:
         return tuple(total / elapsed for total in now)
     return tuple(

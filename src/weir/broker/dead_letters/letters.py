@@ -1,9 +1,8 @@
-"""Dead letters made of what a subscription's log has, and what they were before, made of them.
+"""Dead letters and parcels: conversion of messages to dead letters and back, and the record of a sent batch.
 
-Parcels: dead letters that leave a subscription together, as its topic's state keeps them until they arrived.
-
-A parcel says which messages die, why, and where each goes, before anything is sent: whoever finds one sends the
-same again. Its number makes it known where it arrives, so that there it is taken in once.
+A parcel is a batch of dead letters that the broker sends together; the topic's state stores it until it has
+arrived. It records messages, reason and destinations before the broker sends anything: a broker that loads the
+topic sends the same letters again. The destination deduplicates parcels by their number.
 """
 
 import json
@@ -25,24 +24,24 @@ from weir.runtime.tasks import Turns
 from weir.wire.amqp.dead_letter import DeadLetter, Reason, dead_letter, due_message, revived, with_fields
 from weir.wire.formats.table import opening
 
-#: Where a topic's state keeps the parcel under way of the queue that it is, and the number of the last one.
+#: State key of the pending parcel of a topic's queue, and of the number of its last parcel.
 PARCEL_KEY = "dead-letters"
-#: Ids of subscriptions as senders: far from those that coordinators give to producers.
+#: Sender ids of subscriptions: outside of the range that coordinators assign to producers.
 FIRST_ID = 1 << 62
 ID_BITS = 60
-#: A stamp's epoch has 15 bits; an id is used for so many parcels, then the next one.
+#: A stamp's epoch has 15 bits: a sender id is good for 2^15 parcels, then the next id follows.
 _EPOCH_BITS = 15
 
 
 def parcel_key(subscription: str) -> str:
-    """Where a topic's state keeps those of a subscription."""
+    """The state key of a subscription's parcels."""
     return PARCEL_KEY if subscription == QUEUE_SUBSCRIPTION else f"{PARCEL_KEY}/{subscription}"
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where dead letters go: to an exchange, by `key` or their own keys if that is None; or to a topic; or, if it
-    is neither, back to the topics that they came from, or to `back_to` instead of those."""
+    """The destination of dead letters: an exchange (routed by `key`, or by their own keys if that is None), a
+    topic, or, if neither is set, the topics of their origin or `back_to` instead (redrive)."""
 
     exchange: str | None = None
     key: str | None = None
@@ -56,9 +55,9 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """`reason`, `to`, `at_ms`, `deliveries`: what the letters say; with these the same letters are made of the
-    same messages. `targets`: the messages of each queue, or topic, that they go to, by their offsets, ascending.
-    `deliveries`: how often those were delivered that were, by their offsets."""
+    """`reason`, `to`, `at_ms` and `deliveries` are the contents of the letters: they make the same letters from
+    the same messages. `targets`: ascending offsets of the messages for each queue or topic. `deliveries`: delivery
+    counts above 0 by offset."""
 
     reason: Reason
     to: Destination
@@ -69,7 +68,8 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """`sender`: the subscription's id; `number`: of the last parcel. `parcel`: that one, while it is under way."""
+    """`sender`: the subscription's sender id. `number`: number of the last parcel. `parcel`: that parcel while
+    pending."""
 
     sender: int
     number: int
@@ -77,7 +77,7 @@ class Sent:
 
     @property
     def stamp(self) -> Stamp:
-        """The same for no other parcel; of two parcels to one queue the later one has the higher epoch or id."""
+        """A stamp that is unique to the parcel; a later parcel to the same queue has a higher epoch or id."""
         return Stamp(self.sender + (self.number >> _EPOCH_BITS), self.number & ((1 << _EPOCH_BITS) - 1), 0)
 
     def encode(self) -> bytes:
@@ -98,7 +98,7 @@ class Sent:
 
     @classmethod
     def decode(cls, data: bytes) -> "Sent":
-        """WireError if it is none."""
+        """Raises WireError if the data is malformed."""
         try:
             fields = json.loads(data)
             found = fields.get("parcel")
@@ -114,7 +114,7 @@ class Sent:
                 parcel = Parcel(Reason(found["reason"]), to, int(found["at_ms"]), targets, deliveries)
             return cls(int(fields["sender"]), int(fields["number"]), parcel)
         except (ValueError, KeyError, TypeError, AttributeError) as bad:
-            raise WireError(f"what a subscription has sent is malformed: {bad!r}") from bad
+            raise WireError(f"the dead letter record of the subscription is malformed: {bad!r}") from bad
 
 
 def _text(found: object) -> str | None:
@@ -123,14 +123,14 @@ def _text(found: object) -> str | None:
 
 log = logging.getLogger(__name__)
 
-#: Of one parcel, besides the last letter.
+#: Limit of the bytes of a parcel, which its last letter may exceed.
 _MOST_BYTES = 512 * 1024
-#: Letters made without a pause.
+#: Letters per turn of the event loop.
 _AT_ONCE = 32
 
 
 class Origin(NamedTuple):
-    """Whose letters they are. `queue`: as AMQP's clients call it; `topic`: None of a queue in memory."""
+    """The source of dead letters. `queue`: its name for AMQP clients. `topic`: None for an in-memory queue."""
 
     queue: str
     topic: TopicName | None
@@ -138,8 +138,8 @@ class Origin(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """`routed`: by what an exchange routes it, where it goes to one; `back`: where it came from, where it goes
-    there."""
+    """`routed`: routing data if the destination is an exchange. `back`: the topic of origin if the letter
+    returns."""
 
     message: Message
     routed: DeadLetter | None = None
@@ -151,8 +151,7 @@ class Letter(NamedTuple):
 
 
 class Deaths:
-    """Messages that die for one reason, under the same rules. `deliveries`: how often those were delivered that
-    were."""
+    """Messages with the same reason and destination. `deliveries`: delivery counts above 0 by offset."""
 
     __slots__ = ("at_ms", "deliveries", "offsets", "reason", "to")
 
@@ -171,23 +170,23 @@ class Deaths:
         self.deliveries = deliveries or {}
 
     def like(self, other: "Deaths") -> bool:
-        """They may go in one parcel. Times are in seconds."""
+        """Whether one parcel can contain both. Times are compared in seconds."""
         return (self.reason, self.to, self.at_ms // 1000) == (other.reason, other.to, other.at_ms // 1000)
 
 
 class LetterMaker:
-    """Of one subscription. The same messages and deaths make the same letters, whenever."""
+    """Makes the letters of one subscription, deterministically: same messages and deaths, same letters."""
 
     def __init__(self, origin: Origin, source: Source, clock: Clock) -> None:
         self._origin = origin
         self._source = source
         self._turns = Turns(clock)
-        #: The batch that was opened last: its base, when it was stored, and its messages.
+        #: The last decoded batch: its base offset, append time and messages.
         self._opened: tuple[int, int, list[Message]] | None = None
 
     async def letters(self, offsets: BitMap64, deaths: Deaths) -> "dict[int, Letter | None]":
-        """Letters by the offsets of their messages, as many of the first ones as go into a parcel; None for what
-        is no longer there or cannot be read."""
+        """Make letters for the first messages, up to the size of a parcel, by offset; None for a message that was
+        trimmed or cannot be decoded."""
         found: dict[int, Letter | None] = {}
         size = 0
         for offset in offsets:
@@ -203,7 +202,7 @@ class LetterMaker:
     def letter(
         self, message: Message, deaths: Deaths, offset: int | None = None, stored_ms: int = 0
     ) -> Letter | None:
-        """`offset`: None of what never was in the log."""
+        """`offset`: None for a message that was never in the log."""
         try:
             if deaths.to.is_back:
                 return _sent_back(message, deaths.to.back_to)
@@ -223,13 +222,14 @@ class LetterMaker:
                 now_ms=deaths.at_ms,
             )
         except WireError as bad:
-            log.error("a message of %s cannot be read, and is dropped: %s", self._origin.queue, bad)
+            log.error("%s: message dropped, it cannot be decoded: %s", self._origin.queue, bad)
             return None
-        # RabbitMQ's words are in what AMQP's consumers get; for others, and for the way back, there are ours.
+        # RabbitMQ's headers are in the message that AMQP consumers get; other protocols and redrive use Weir's
+        # headers.
         return Letter(replace(made.message, headers=[*made.message.headers, *death]), made)
 
     def _death(self, deaths: Deaths, offset: int | None, stored_ms: int) -> list[tuple[str, bytes | None]]:
-        """What is told of it, in headers; nothing of what never was in a topic."""
+        """Headers that describe the death; none for a message that was never in a topic."""
         topic = self._origin.topic
         if offset is None or topic is None:
             return []
@@ -251,7 +251,7 @@ class LetterMaker:
         if batch is None or not batch.base_offset <= offset < batch.end_offset or batch.flags & BatchFlags.NOTHING:
             return None
         messages = await self._turns.through(opening(batch))
-        if len(messages) != batch.count:  # one stands for all: it cannot be opened
+        if len(messages) != batch.count:  # opaque: one message represents the batch
             return (messages[0], batch.append_ms) if offset == batch.base_offset else None
         self._opened = (batch.base_offset, batch.append_ms, messages)
         return messages[offset - batch.base_offset], batch.append_ms
@@ -264,7 +264,7 @@ def _without_deaths(message: Message) -> Message:
 
 
 def _sent_back(letter: Message, to: str | None) -> Letter | None:
-    """The message before its death. `to`: instead of the topic that it came from; None if it names no topic."""
+    """The original message. `to`: replaces the topic of origin; None if neither names a topic."""
     death = death_in(letter.headers)
     if to is None and death is None:
         return None

@@ -1,11 +1,11 @@
-"""Dead letters of a subscription: what it gives up goes to an exchange or a topic, and is then acknowledged.
+"""Outbox of dead letters: sends given-up messages to an exchange or a topic, and then acknowledges them.
 
-What is to die is decided, routed and, if the log is durable, written to its state before anything is sent: after
-a crash the same letters go to the same queues, which know the parcel if they have it. So a dead letter exists
-once, and a message that has become one is never delivered again (docs/adr/0030). Dead letters that are put back
-where they came from take the same way.
+The outbox selects and routes messages and, if the log is durable, stores the parcel in its state before it sends
+anything: after a crash it sends the same letters to the same queues, which deduplicate the parcel. So a dead
+letter exists once, and the broker never delivers its message again (docs/adr/0030). Redrive to the topic of origin
+works in the same way.
 
-Dead letters of a topic's subscriptions: one outbox for each that has any, and where they go.
+`TopicLetters` has an outbox per subscription with dead letters, and selects the destination.
 """
 
 import asyncio
@@ -62,14 +62,14 @@ from weir.wire.formats.messages import decode_messages, encode_message, join_mes
 
 log = logging.getLogger(__name__)
 
-#: Of one parcel: few enough for one entry and a small record, many enough that its two waits are cheap.
+#: Letters per parcel: few enough for one entry and a small record, many enough to share the cost of two waits.
 _MOST_LETTERS = 500
 _PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 10.0
 
 
 class ParcelStore(Protocol):
-    """What `weir.stream.state_log.StateLog` offers, as far as parcels need it."""
+    """The part of `weir.stream.state_log.StateLog` that the outbox uses."""
 
     def get(self, key: str) -> bytes | None: ...
 
@@ -79,8 +79,8 @@ class ParcelStore(Protocol):
 
 
 class Outlets(NamedTuple):
-    """What becomes of messages that are given up, besides their letters. `settle`: acknowledge them; `give_back`:
-    they are ready again; `deliveries_of`: how often one was delivered."""
+    """Actions of the subscription on given-up messages. `settle`: acknowledge them. `give_back`: make them ready
+    again. `deliveries_of`: the delivery count of one."""
 
     settle: Callable[[Sequence[Run]], None]
     give_back: Callable[[BitMap64], None]
@@ -88,7 +88,7 @@ class Outlets(NamedTuple):
 
 
 class DeadLetters:
-    """Of one subscription. `store`: None if it is gone with its broker anyway."""
+    """The outbox of one subscription. `store`: None if the subscription does not survive its broker."""
 
     def __init__(
         self,
@@ -112,14 +112,14 @@ class DeadLetters:
         self._turns = Turns(runtime.clock)
         self._tasks = tasks
         self._waiting: deque[Deaths] = deque()
-        #: All that is given up and not acknowledged yet.
+        #: Messages that were given up and are not acknowledged yet.
         self._offsets = BitMap64()
         self._dropped = BitMap64()
         self._sent: Sent | None = None
         self._worker: asyncio.Task[None] | None = None
-        #: Woken when a parcel has arrived, or some message is none of ours any more.
+        #: Woken when a parcel has arrived, or when messages have left the outbox in another way.
         self.arrived = Waiters()
-        #: How many messages became letters, and how many were dropped: there was no place for them.
+        #: Counters of messages that became letters, and of messages that were dropped without a destination.
         self.moved = 0
         self.dropped = 0
         self._load()
@@ -128,7 +128,7 @@ class DeadLetters:
         return len(self._offsets)
 
     def __contains__(self, offset: int) -> bool:
-        """Whether a message is given up: it is not to be delivered."""
+        """Whether the message was given up, and must not be delivered."""
         return offset in self._offsets
 
     @property
@@ -136,14 +136,14 @@ class DeadLetters:
         return self._offsets
 
     def _load(self) -> None:
-        """What the former broker was about to send is sent first."""
+        """Load the parcel that the previous broker had not finished; it is sent first."""
         data = None if self._store is None else self._store.get(self._key)
         if data is None:
             return
         try:
             self._sent = Sent.decode(data)
         except WireError as bad:
-            log.error("%s: dead letters under way are lost sight of: %s", self._said, bad)
+            log.error("%s: the record of pending dead letters cannot be read: %s", self._said, bad)
             return
         if self._sent.parcel is not None:
             for runs in self._sent.parcel.targets.values():
@@ -152,7 +152,8 @@ class DeadLetters:
             self._wake()
 
     def take(self, offsets: BitMap64, reason: Reason, to: Destination | None) -> None:
-        """These are given up; they are aside, or will be once the caller has returned. `to`: None for nowhere."""
+        """Accept given-up messages; they are aside, or will be when the caller returns. `to`: None to drop
+        them."""
         offsets = offsets - self._offsets
         if not offsets:
             return
@@ -180,7 +181,7 @@ class DeadLetters:
         self.arrived.wake()
 
     def _return(self, offsets: BitMap64) -> None:
-        """There is nobody to whom these could go back: they stay where they are."""
+        """Make messages without a topic of origin ready again."""
         if offsets:
             self._offsets -= offsets
             self._outlets.give_back(offsets)
@@ -191,7 +192,7 @@ class DeadLetters:
             self._worker = self._tasks.spawn(self._run(), "dead letters")
 
     def close(self) -> None:
-        """Its subscription is no more: what is not sent yet is not sent."""
+        """Discard unsent messages: the subscription was deleted."""
         self._store = None
         self._waiting.clear()
         self._sent = None
@@ -207,23 +208,23 @@ class DeadLetters:
                     await self._send_next()
                     pause_s = _PAUSE_S
                 except (StreamClosedError, StreamFencedError):
-                    return  # the next broker goes on
+                    return  # the next broker continues
                 except WeirError as failed:
-                    log.warning("%s: dead letters wait: %s", self._said, failed)
+                    log.warning("%s: sending dead letters failed, retrying: %s", self._said, failed)
                     await self._clock.sleep(pause_s)
                     pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         finally:
             self._worker = None
 
     async def _send_next(self) -> None:
-        """One parcel, from the decision to the acknowledgement."""
+        """Process one parcel, from its selection to the acknowledgement."""
         if self._sent is None or self._sent.parcel is None:
             letters = await self._decide()
         else:
             letters = await self._made_again(self._sent.parcel)
         sent = self._sent
         if sent is None or sent.parcel is None:
-            return  # there was no place for any of them
+            return  # no message has a destination
         if self._store is not None:
             await self._store.flush()
         gone = await self._deliver(letters, sent.parcel, sent.stamp)
@@ -235,7 +236,7 @@ class DeadLetters:
             self._arrived(_all_in(sent.parcel.targets))
 
     async def _decide(self) -> "Mapping[int, Letter | None]":
-        """Which die next, and where they go: from here on these letters go there, whatever happens."""
+        """Select the next messages and their destinations; once stored, the selection is final."""
         deaths = self._waiting[0]
         chosen = BitMap64(islice(deaths.offsets, _MOST_LETTERS))
         count = self._outlets.deliveries_of
@@ -270,7 +271,7 @@ class DeadLetters:
         return letters
 
     def _arrived(self, offsets: BitMap64) -> None:
-        """The acknowledgements and the word that nothing is under way are written together, or not at all."""
+        """Write the acknowledgements and the end of the parcel in one atomic write."""
         if self._sent is not None:
             self._sent = Sent(self._sent.sender, self._sent.number)
             if self._store is not None:
@@ -278,10 +279,10 @@ class DeadLetters:
         self.moved += len(offsets)
         self._done(offsets)
 
-    # --- sending them -------------------------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------------------------------
 
     async def _routed(self, letters: "Mapping[int, Letter | None]", to: Destination) -> dict[str, list[Run]]:
-        """Which go to which queue or topic, of those that there are."""
+        """Route letters to existing queues or topics."""
         going: dict[str, BitMap64] = {}
         exchanges = None if to.exchange is None else await self._routes.exchanges()
         for offset, letter in letters.items():
@@ -308,11 +309,11 @@ class DeadLetters:
             return ()
         cycles = [name for name in found.queues if routed.cycles(name)]
         if cycles:
-            log.info("%s: a message goes in circles, and not to %s again", self._said, ", ".join(cycles))
+            log.info("%s: dead letter cycle, message not sent to %s again", self._said, ", ".join(cycles))
         return [name for name in found.queues if name not in cycles]
 
     async def _target(self, name: str, to: Destination) -> Queue:
-        """QueueNotFoundError, unless it is a topic that is made for them."""
+        """Raises QueueNotFoundError, except for a dead letter topic, which is created."""
         if to.exchange is not None:
             return await self._routes.target(name)
         try:
@@ -320,13 +321,13 @@ class DeadLetters:
         except QueueNotFoundError:
             if to.topic is None:
                 raise
-            raise _not_known_yet(name) from None
+            raise _unloaded_topic(name) from None
 
     async def _deliver(
         self, letters: "Mapping[int, Letter | None]", parcel: Parcel, stamp: Stamp | None
     ) -> frozenset[str]:
-        """To all targets; raises if one of them has not got them. Those that have do not take them again. Answers
-        which targets are not there any more."""
+        """Send to all targets; raise if one of them fails. Targets deduplicate repeated letters. Return the names
+        of targets that do not exist any more."""
         encoded: dict[int, bytes] = {}
         handing: dict[str, QueueMessages] = {}
         for name, runs in parcel.targets.items():
@@ -355,23 +356,24 @@ class DeadLetters:
         return frozenset(gone)
 
     async def _hand_over(self, name: str, to: Destination, messages: QueueMessages) -> bool:
-        """Whether there is such a queue. What it refuses because it is full is gone: it said so itself."""
+        """Return whether the queue exists. A full queue drops letters by its own overflow rule, and reports that
+        itself."""
         try:
             queue = await self._target(name, to)
             await queue.wait_capacity()
             await queue.publish(messages)
         except QueueNotFoundError:
             if to.topic is not None:
-                raise _not_known_yet(name) from None
-            log.info("%s: dead letters found %s gone", self._said, name)
+                raise _unloaded_topic(name) from None
+            log.info("%s: dead letters not sent, %s does not exist any more", self._said, name)
             return False
         return True
 
-    # --- what never was in the queue ----------------------------------------------------------------------------
+    # --- refused messages ---------------------------------------------------------------------------------------
 
     def refuse(self, encoded: Sequence[Buffer], to: Destination | None) -> None:
-        """Messages that the queue had no room for, and that go to the dead letter exchange instead. Their
-        publisher is told that they were refused: nobody counts on them."""
+        """Send messages that a full queue rejected to the dead letter exchange, with best effort: their publisher
+        has received a rejection."""
         if to is None:
             self.dropped += len(encoded)
         else:
@@ -386,14 +388,13 @@ class DeadLetters:
             await self._deliver(letters, Parcel(deaths.reason, deaths.to, deaths.at_ms, targets), None)
             self.moved += len(_all_in(targets))
         except WeirError as failed:
-            log.warning("%s: refused messages are not dead letters: %s", self._said, failed)
+            log.warning("%s: refused messages could not become dead letters: %s", self._said, failed)
 
 
-def _not_known_yet(name: str) -> WeirError:
-    """Of a topic that is made for letters, and made again if somebody deletes it: they are not lost for that."""
-    return WeirError(
-        f"{name} is there, and the broker that has it does not know of it yet", hint="it is tried again"
-    )
+def _unloaded_topic(name: str) -> WeirError:
+    """The error for a dead letter topic that was just created, or deleted and created again: the outbox
+    retries."""
+    return WeirError(f"{name} exists, but its broker has not loaded it yet", hint="the broker tries again")
 
 
 def _messages(letters: Sequence[Letter], encoded: Sequence[bytes], stamp: Stamp | None) -> QueueMessages:
@@ -418,7 +419,7 @@ def _all_in(targets: Mapping[str, Sequence[Run]]) -> BitMap64:
 
 
 class TopicLetters:
-    """Fills `subscription_parts.GivenUp`. `rules`: what the topic is as a queue now."""
+    """Fills `subscription_state.GivenUp`. `rules`: returns the present queue rules of the topic."""
 
     def __init__(
         self,
@@ -439,18 +440,18 @@ class TopicLetters:
         self._rules = rules
         self._tasks = tasks
         self._outboxes: dict[str, DeadLetters] = {}
-        #: Topics that policies name and that are refused, by subscription: the log says it once.
+        #: Refused dead letter topics of policies by subscription, to log each refusal once.
         self._refused: dict[str, TopicName] = {}
 
     def open(self) -> None:
-        """Whatever the former broker was about to send is sent."""
+        """Send the parcels that the previous broker had not finished."""
         for key in self._state.keys(PARCEL_KEY):
             name = key.removeprefix(PARCEL_KEY).removeprefix("/") or QUEUE_SUBSCRIPTION
             if key == parcel_key(name):
                 self.of(name)
 
     def of(self, subscription: str) -> DeadLetters:
-        """The outbox of the subscription of this name, which may come to be later."""
+        """The outbox of a subscription, which need not exist yet."""
         found = self._outboxes.get(subscription)
         if found is None:
 
@@ -485,7 +486,7 @@ class TopicLetters:
         return any(self._outboxes.values())
 
     def close(self) -> None:
-        """Whoever waits for letters to arrive waits for another broker."""
+        """Wake all waiters: they must continue with another broker."""
         for outbox in self._outboxes.values():
             outbox.arrived.wake()
 
@@ -499,15 +500,15 @@ class TopicLetters:
         self.of(subscription.name).take(offsets, reason, self._destination(subscription))
 
     def _destination(self, subscription: Subscription) -> Destination:
-        """A queue's dead letter exchange, if it has one; else the subscription's topic."""
+        """The dead letter exchange for a queue that has one; else the subscription's dead letter topic."""
         rules = self._rules()
         if subscription.name == QUEUE_SUBSCRIPTION and rules.dead_letter_exchange is not None:
             return Destination(rules.dead_letter_exchange, rules.dead_letter_key)
         return Destination(topic=str(self._target(subscription)))
 
     def _target(self, subscription: Subscription) -> TopicName:
-        """The topic that the subscription's policy names, or the default if nobody who can store the policy may
-        produce there: earlier releases stored policies without a check."""
+        """The dead letter topic of the policy; the default one if no role that may store the policy may produce to
+        it, because earlier releases stored policies without a check."""
         named = subscription.retry.dead_letters_of(self._topic, subscription.name)
         try:
             self._context.guard.check_stored_target(self._topic.base, named)

@@ -1,4 +1,4 @@
-"""Dead letters that wait in a topic, for administrators: listed, and put back where they came from."""
+"""Administration of the dead letters in a topic: list them, and redrive them to their topics of origin."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,16 +27,16 @@ from weir.wire.amqp.dead_letter import Reason
 from weir.wire.formats.table import opening
 
 _READ_BYTES = 1024 * 1024
-#: What one call looks at, at the most; the rest is for the next.
+#: Letters that one call scans at most; the next call continues.
 _LOOKED_AT = 5_000
 
 
-#: Where a console of earlier releases kept how far it had redriven a topic's letters.
+#: The subscription in which consoles of earlier releases stored the redrive position.
 _FORMER_CURSOR = "weir-redrive"
 
 
 class LetterSubscriptions(Protocol):
-    """The subscriptions of a dead-letter topic, as redriving uses them."""
+    """The subscriptions of a dead letter topic, as redrive uses them."""
 
     by_name: dict[str, Subscription]
 
@@ -49,7 +49,7 @@ class LetterSubscriptions(Protocol):
 
 
 class LetterBox:
-    """Fills `api.DeadLetterBox`. `alive`: whether the topic is served here still."""
+    """Fills `api.DeadLetterBox`. `alive`: whether this broker still serves the topic."""
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ class LetterBox:
 
     @property
     def _acked(self) -> Cursor:
-        """The letters that are no longer waiting."""
+        """The cursor: acknowledged letters do not wait any more."""
         found = self._subscription or self._subscriptions.by_name.get(_FORMER_CURSOR)
         return Cursor() if found is None else found.cursor
 
     async def _ensure_subscription(self) -> Subscription:
-        """From now on this topic keeps its letters until they are redriven."""
+        """Create the subscription that retains the topic's letters until they are redriven."""
         found = self._subscription
         if found is not None:
             return found
@@ -115,7 +115,7 @@ class LetterBox:
         return LetterPage(found, offset, looked_at, end)
 
     async def _letters(self, batch: Batch, first: int, end: int, cursor: Cursor) -> list[StoredLetter]:
-        """Those of a batch that are not acknowledged, in these offsets."""
+        """The unacknowledged letters of a batch in this range of offsets."""
         if batch.flags & BatchFlags.UNSEEN:
             return []
         messages = await self._turns.through(opening(batch))
@@ -131,7 +131,7 @@ class LetterBox:
         ]
 
     def _death(self, message: Message) -> Death | None:
-        """What the letter's headers leave out, its topic's name says: `<topic>-<subscription>-DLQ`."""
+        """The letter's death; the topic's name (`<topic>-<subscription>-DLQ`) completes missing headers."""
         death = death_in(message.headers)
         if death is None or death.offset is not None:
             return death
@@ -166,7 +166,7 @@ class LetterBox:
         dispatcher = subscription.per_message()
         if dispatcher is None:
             raise SubscriptionBusyError(
-                f"subscription {QUEUE_SUBSCRIPTION!r} has a consumer that takes all in order"
+                f"subscription {QUEUE_SUBSCRIPTION!r} has an exclusive or failover consumer"
             )
         outbox = self._outbox()
         taken = dispatcher.set_aside(None, list(runs_in(meant))) - outbox.offsets
@@ -179,7 +179,7 @@ class LetterBox:
         while taken & outbox.offsets:
             if not self._alive():
                 raise TopicClosedError(
-                    "the topic is not served here any more", hint="begin again: nothing is lost"
+                    "this broker does not serve the topic any more", hint="repeat the request: no letter is lost"
                 )
             await outbox.arrived.wait()
         await subscription.persisted()
@@ -203,7 +203,7 @@ def _is_meant(letter: StoredLetter, wanted: LetterFilter, condition: CompiledFil
         and (wanted.since_ms is None or died_ms >= wanted.since_ms)
         and (wanted.until_ms is None or died_ms < wanted.until_ms)
         and _has(message, wanted)
-        and (condition is None or condition.takes(head_of((message.key, _own(message)))))
+        and (condition is None or condition.takes(head_of((message.key, _condition_headers(message)))))
     )
 
 
@@ -214,7 +214,7 @@ def _has(message: Message, wanted: LetterFilter) -> bool:
     return all(said.get(name) == text.encode() for name, text in wanted.properties.items())
 
 
-def _own(message: Message) -> list[tuple[str, bytes | None]]:
-    """Its headers under names that a condition can say: `weir_dead_reason` for `weir-dead-reason`, too."""
+def _condition_headers(message: Message) -> list[tuple[str, bytes | None]]:
+    """The headers, also under names that are valid in a condition: `weir_dead_reason` for `weir-dead-reason`."""
     told = [(name.replace("-", "_"), value) for name, value in message.headers if name in NAMES]
     return [*message.headers, *told]

@@ -1,6 +1,6 @@
-"""Batches from any offset on: at once if they are in memory, else by a read in the background.
+"""Feeds of batches from any offset on: from the cache at once, else by a background read.
 
-A log as those see it who want decided messages only: up to the stable offset, without what was aborted.
+`DecidedLog` is the log as consumers see it: up to the last stable offset, without aborted messages.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from weir.stream.tail import MOST_BATCHES
 log = logging.getLogger(__name__)
 
 
-#: Reading much more than the credit is good for would be wasted; a message seldom has more than so much.
+#: Expected maximum size of a message: a read is limited to this many bytes per credit.
 _GUESSED_BYTES = 4096
-#: Who waits for what cannot be read is told again after so long.
-_TELL_AGAIN_S = 30.0
+#: Interval between reports to waiting consumers that a read is stuck, in seconds.
+_REPORT_INTERVAL_S = 30.0
 
 
 class Source(Protocol):
@@ -44,8 +44,8 @@ class Source(Protocol):
 
 
 class Feed:
-    """One reader's view of a source. `wake` is called when a read that `get` began has ended; `stuck` when reads
-    of the same place have failed for long, which go on all the same."""
+    """One reader's view of a source. `wake`: called when a read that `get` started has ended. `stuck`: called when
+    reads of the same offset have failed for long; the feed continues to try."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class Feed:
         self._tasks = tasks
         self._wake = wake
         self._stuck = stuck
-        self._told_at = float("-inf")
-        self._read: list[Batch] = []  # what the last read in the background brought
+        self._reported_at = float("-inf")
+        self._read: list[Batch] = []  # batches of the last background read
         self._read_from = 0
         self._reading: asyncio.Task[None] | None = None
-        #: Where a read in the background found nothing, and the source's end then.
+        #: The offset at which a background read found nothing, and the source's end offset then.
         self._dry = (-1, -1)
 
     @property
@@ -79,8 +79,9 @@ class Feed:
         return self._source.end_offset
 
     def get(self, offset: int, credit: int) -> list[Batch] | None:
-        """Batches from the one that holds `offset` on, or the first after it; none at the end. None if they must
-        be read first: `wake` tells when to ask again. `credit`: about how many messages are wanted."""
+        """Return the batches from the one that contains `offset` on, or from the first after it; an empty list at
+        the end. None if a read is necessary: the feed calls `wake` when it is done. `credit`: approximate number
+        of wanted messages."""
         offset = max(offset, self._source.start_offset)
         cached = self._source.read_cached(offset, min(self._settings.read_bytes, credit * _GUESSED_BYTES))
         if cached is not None:
@@ -104,31 +105,31 @@ class Feed:
             if not self._read:
                 self._dry = (offset, end)
         except OffsetTrimmedError:
-            pass  # the start has moved; whoever asks again asks for what is left
+            pass  # the start has moved; the next `get` reads from the new start
         except (StreamClosedError, StreamFencedError):
             return
         except WeirError as failed:
-            log.warning("a read at offset %s failed, trying again: %s", offset, failed)
+            log.warning("read at offset %s failed, retrying: %s", offset, failed)
             if isinstance(failed, ReadStuckError):
-                self._tell(failed)
+                self._report_stuck(failed)
             await self._clock.sleep(self._settings.read_pause_s)
         finally:
             self._reading = None
         self._wake()
 
-    def _tell(self, failure: ReadStuckError) -> None:
+    def _report_stuck(self, failure: ReadStuckError) -> None:
         now = self._clock.monotonic()
-        if now - self._told_at >= _TELL_AGAIN_S:
-            self._told_at = now
+        if now - self._reported_at >= _REPORT_INTERVAL_S:
+            self._reported_at = now
             self._stuck(failure)
 
 
-#: Nearly every batch: an identity is cheaper than arithmetic on flags.
+#: The flags of most batches: an identity check is cheaper than flag arithmetic.
 _PLAIN = BatchFlags.NONE
 
 
 class Decisions(Protocol):
-    """Which transactions of a log are decided, and how."""
+    """The transaction state of a log."""
 
     @property
     def index(self) -> TransactionIndex: ...
@@ -138,7 +139,7 @@ class Decisions(Protocol):
 
 
 class DecidedLog:
-    """Fills `feed.Source`. `visible`: what the source itself has to say about it."""
+    """Fills `Source`. `visible`: visibility rule of the source itself, for example of a compacted view."""
 
     def __init__(
         self, source: Source, decisions: Decisions, visible: Callable[[Batch], int | None] | None = None
@@ -153,7 +154,7 @@ class DecidedLog:
 
     @property
     def end_offset(self) -> int:
-        """The stable offset."""
+        """The last stable offset."""
         return self._decisions.stable_offset
 
     def read_cached(self, offset: int, max_bytes: int) -> list[Batch] | None:
@@ -174,7 +175,7 @@ class DecidedLog:
 
     @property
     def hidden(self) -> BitMap64:
-        """Offsets of what nobody will see."""
+        """Offsets of messages that no consumer can see."""
         return self._decisions.index.hidden
 
     def backlog(self, cursor: Cursor) -> int:
@@ -183,7 +184,7 @@ class DecidedLog:
         return cursor.backlog_between(first, self.end_offset, self._decisions.index.hidden)
 
     def skip_hidden(self, cursor: Cursor) -> None:
-        """What nobody will see counts as acknowledged."""
+        """Acknowledge messages that no consumer can see."""
         cursor.ack_all(self._decisions.index.hidden, self.end_offset)
 
 

@@ -1,7 +1,8 @@
-"""Idempotent producers of one topic: what each has stored last, what of it is under way, what may come next.
+"""Idempotent producers of one topic: their last stored and pending batches, and the next expected sequence.
 
-A batch is judged when it is published, before those ahead of it are acknowledged. What is stored is learnt from
-the log itself, whose batches carry their stamps, in its order; so nothing is written per message.
+The broker checks a batch when it is published, before earlier batches are acknowledged. It learns about stored
+batches from the log in log order, since they contain their stamps (producer id, epoch, sequence); so it writes
+nothing per message.
 """
 
 import asyncio
@@ -14,11 +15,11 @@ from weir.model.errors import DuplicateInDoubtError, OutOfOrderSequenceError, St
 from weir.model.transactions import Stored
 from weir.wire.snapshots.producers import ProducerRecord, decode_producers, encode_producers
 
-#: Duplicates of so many batches are told from gaps; clients have no more of them under way.
+#: Batches per producer that are recognized as duplicates; clients have no more of them in flight.
 KEPT = 5
-#: Sequence numbers have 31 bits and begin anew after the last.
+#: Sequence numbers have 31 bits and wrap around to 0.
 _LAST_SEQUENCE = 0x7FFFFFFF
-#: The sequence of what has none, and "any" as the next one of a producer of which nothing is known.
+#: The sequence of a batch without one, and the next sequence of an unknown producer: any.
 _NONE = -1
 
 
@@ -27,7 +28,7 @@ def following(sequence: int) -> int:
 
 
 class Pending:
-    """A batch, or a transaction's marker, on its way into the log."""
+    """A batch, or a transaction's marker, that is being appended to the log."""
 
     __slots__ = (
         "_waiting",
@@ -51,12 +52,12 @@ class Pending:
         self.last = _last_of(stamp.sequence, count)
         self.transactional = transactional
         self.marker = marker
-        #: It is stored in parts, which are not to be remembered each on its own.
+        #: It is stored in parts, which have no entries of their own among the stored batches.
         self.parted = parted
         self._waiting: list[asyncio.Future[int]] = []
 
     def offset(self) -> "asyncio.Future[int]":
-        """Where it will have gone, for one more who sent the same."""
+        """The future offset of the batch, for a duplicate of it."""
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append(answer)
         return answer
@@ -69,37 +70,38 @@ class Pending:
     def failed(self) -> None:
         for answer in self._waiting:
             if not answer.done():
-                answer.set_exception(DuplicateInDoubtError("whether the batch is stored is not known"))
+                answer.set_exception(DuplicateInDoubtError("it is unknown whether the batch is stored"))
 
 
-class _Known:
-    """What is known of one producer id."""
+class _ProducerEntry:
+    """The state of one producer id."""
 
     __slots__ = ("epoch", "marked", "next", "pending", "resume", "seen_ms", "stored")
 
     def __init__(self, epoch: int, sequence: int, seen_ms: int) -> None:
         self.epoch = epoch
-        #: The sequence number that followed when a transaction of this epoch was decided last; -1 if none was.
+        #: The next sequence number at the end of the last transaction of this epoch; -1 if there was no
+        #: transaction.
         self.marked = _NONE
-        #: The sequence number that follows what is stored.
+        #: The sequence number after the last stored one.
         self.next = sequence
         self.seen_ms = seen_ms
         self.stored: deque[Stored] = deque(maxlen=KEPT)
         self.pending: deque[Pending] = deque()
-        #: Epoch and sequence number of the first batch of all, if it failed: what was sent behind it must not pass
-        #: for the first.
+        #: Epoch and sequence number of the very first batch, if it failed: a later batch must not count as the
+        #: first.
         self.resume: tuple[int, int] | None = None
 
     @property
     def last(self) -> int:
-        """The last sequence number that is used up, perhaps by a part of a batch; -1 if none is known."""
+        """The last used sequence number, possibly that of a part of a batch; -1 if none is known."""
         if self.next > 0:
             return self.next - 1
         return self.stored[-1].last if self.stored else _NONE
 
     def tip(self) -> tuple[int, int, int]:
-        """The epoch of what was sent last, the sequence number that follows it, and the one that followed the last
-        marker of the epoch (-1: there is none)."""
+        """The epoch of the last batch that was sent, the sequence number after it, and the sequence number after
+        the last marker of the epoch (-1: no marker)."""
         epoch, sequence, marked = self.epoch, self.next, self.marked
         if self.resume is not None and self.resume[0] >= epoch:
             epoch, sequence = self.resume
@@ -123,27 +125,29 @@ class _Known:
 
 
 class ProducerStates:
-    """Of one topic. Ids that sent nothing for `forget_ms`, and the oldest beyond `most`, are forgotten."""
+    """The producers of one topic. Drops ids that sent nothing for `forget_ms`, and the oldest beyond `most`."""
 
     def __init__(self, *, forget_ms: int, most: int) -> None:
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _ProducerEntry] = {}
         self._forget_ms = forget_ms
         self._most = most
 
     def __len__(self) -> int:
         return len(self._known)
 
-    # --- deciding -----------------------------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------------------------
 
     def judge(self, stamp: Stamp, count: int) -> Stored | Pending | None:
-        """None for a batch that is to be stored; for a duplicate, the one that it repeats. StaleEpochError,
+        """Return None for a new batch, and the first copy for a duplicate. Raises StaleEpochError or
         OutOfOrderSequenceError."""
         known = self._known.get(stamp.producer_id)
         if known is None:
-            return None  # forgotten, or never seen: any beginning is as good as another
+            return None  # dropped or new: any first sequence is valid
         epoch, expected, marked = known.tip()
         if stamp.epoch < epoch:
-            raise StaleEpochError(f"producer {stamp.producer_id} is at epoch {epoch}, the batch at {stamp.epoch}")
+            raise StaleEpochError(
+                f"producer {stamp.producer_id} is at epoch {epoch}, the batch has epoch {stamp.epoch}"
+            )
         if stamp.sequence < 0:
             return None
         if stamp.epoch > epoch:
@@ -153,10 +157,10 @@ class ProducerStates:
         found = known.find(stamp.epoch, stamp.sequence, _last_of(stamp.sequence, count))
         if found is None:
             raise OutOfOrderSequenceError(
-                f"producer {stamp.producer_id} sent sequence number {stamp.sequence}, {expected} follows"
+                f"producer {stamp.producer_id} sent sequence number {stamp.sequence}, expected {expected}"
             )
         if _is_before(stamp.sequence, marked):
-            # Its transaction is decided, and nobody waits for it. Whoever uses its numbers means something else.
+            # Its transaction has ended, so this is no retry: the producer uses the numbers for other messages.
             raise OutOfOrderSequenceError(
                 f"producer {stamp.producer_id} used sequence number {stamp.sequence} in a transaction that is over"
             )
@@ -169,16 +173,16 @@ class ProducerStates:
     def push(
         self, stamp: Stamp, count: int, *, transactional: bool, marker: bool = False, parted: bool = False
     ) -> Pending:
-        """It was sent on."""
+        """Add a batch that is being appended."""
         known = self._known.get(stamp.producer_id)
         if known is None:
-            known = self._known[stamp.producer_id] = _Known(_NONE, _NONE, 0)
+            known = self._known[stamp.producer_id] = _ProducerEntry(_NONE, _NONE, 0)
         pending = Pending(stamp, count, transactional=transactional, marker=marker, parted=parted)
         known.pending.append(pending)
         return pending
 
     def failed(self, pending: Pending) -> None:
-        """It could not be stored, and with it nothing that was sent behind it."""
+        """Fail a batch that could not be stored, and all later batches of its producer."""
         known = self._known.get(pending.producer_id)
         if known is None or pending not in known.pending:
             return
@@ -190,13 +194,13 @@ class ProducerStates:
             known.resume = (pending.epoch, pending.first)
 
     def awaits(self, pending: Pending) -> bool:
-        """Whether it may still be stored: nothing that was sent before it has failed."""
+        """Whether it can still be stored: no earlier batch of the producer has failed."""
         known = self._known.get(pending.producer_id)
         return known is not None and pending in known.pending
 
     def pending_transaction(self, producer_id: int) -> bool | None:
-        """Whether, once what is under way is stored, the producer has a transaction open; None if that is up to
-        what is stored."""
+        """Whether the producer has an open transaction once its pending batches are stored; None if that depends
+        on the stored batches."""
         known = self._known.get(producer_id)
         for pending in reversed(known.pending if known is not None else ()):
             if pending.marker or pending.transactional:
@@ -204,12 +208,12 @@ class ProducerStates:
         return None
 
     def epoch(self, producer_id: int) -> int:
-        """The highest epoch seen of the producer; -1 if none."""
+        """The highest known epoch of the producer; -1 if none."""
         known = self._known.get(producer_id)
         return _NONE if known is None else known.tip()[0]
 
     def tip(self, producer_id: int) -> tuple[int, int, int] | None:
-        """What was sent last; it differs when the producer has sent more."""
+        """The position of the last batch that was sent; it changes whenever the producer sends."""
         known = self._known.get(producer_id)
         return None if known is None else known.tip()
 
@@ -218,10 +222,10 @@ class ProducerStates:
         known = self._known.get(producer_id)
         return -1 if known is None else known.seen_ms
 
-    # --- learning -----------------------------------------------------------------------------------------------
+    # --- updates from the log -----------------------------------------------------------------------------------
 
     def learn(self, batch: Batch) -> None:
-        """The next stamped batch of the log."""
+        """Apply the next stamped batch of the log."""
         stamp = batch.stamp
         if stamp is None:
             return
@@ -234,11 +238,11 @@ class ProducerStates:
             self._store(stamp, batch.count, batch.base_offset, batch.append_ms)
 
     def passed(self, stamp: Stamp, count: int, now_ms: int) -> None:
-        """A batch was taken that is not in the log yet, or never will be; its sequence numbers are used up."""
+        """Mark the sequence numbers of a batch as used that is not in the log yet, or never will be."""
         self._store(stamp, count, _NONE, now_ms)
 
     def catch_up(self, stamp: Stamp, count: int, now_ms: int) -> bool:
-        """The same if it is news, when what is not in the log is looked through; answers whether it is."""
+        """`passed` for a batch that a scan found outside of the log; return whether it was new."""
         known = self._known.get(stamp.producer_id)
         if known is not None and known.epoch >= 0:
             ahead = (_last_of(stamp.sequence, count) + 1 - known.next) & _LAST_SEQUENCE
@@ -250,7 +254,7 @@ class ProducerStates:
         return True
 
     def covered(self, stamp: Stamp, count: int) -> int:
-        """How many messages of a batch, from its first on, were taken before; 0 if it is no such batch."""
+        """How many leading messages of a batch are stored already; 0 unless the batch continues a partial one."""
         known = self._known.get(stamp.producer_id)
         if known is None or known.pending or known.epoch != stamp.epoch or known.next < 0:
             return 0
@@ -260,14 +264,14 @@ class ProducerStates:
         return taken if 0 < taken <= count else 0
 
     def under_way(self, producer_id: int) -> "list[asyncio.Future[int]]":
-        """The answers to what was sent on and may still fail."""
+        """Futures of the pending batches, which may still fail."""
         known = self._known.get(producer_id)
         return [] if known is None else [pending.offset() for pending in known.pending]
 
     def _store(self, stamp: Stamp, count: int, offset: int, seen_ms: int) -> None:
         known = self._entry(stamp, seen_ms, _NONE)
         last = _last_of(stamp.sequence, count)
-        if stamp.sequence >= 0 and stamp.epoch >= known.epoch:  # else a marker has ended its epoch meanwhile
+        if stamp.sequence >= 0 and stamp.epoch >= known.epoch:  # else a marker has ended its epoch
             head = known.pending[0] if known.pending else None
             whole = head is None or not head.parted or (head.first, head.last) == (stamp.sequence, last)
             if whole and known.find(stamp.epoch, stamp.sequence, last) in (None, head):
@@ -276,10 +280,10 @@ class ProducerStates:
         known.resume = None
         self._land(known, stamp, last, offset)
 
-    def _entry(self, stamp: Stamp, seen_ms: int, first_of_epoch: int) -> _Known:
+    def _entry(self, stamp: Stamp, seen_ms: int, first_of_epoch: int) -> _ProducerEntry:
         known = self._known.get(stamp.producer_id)
         if known is None:
-            known = self._known[stamp.producer_id] = _Known(stamp.epoch, _NONE, seen_ms)
+            known = self._known[stamp.producer_id] = _ProducerEntry(stamp.epoch, _NONE, seen_ms)
         elif stamp.epoch > known.epoch:
             known.stored.clear()
             known.next = first_of_epoch if known.epoch >= 0 else _NONE
@@ -288,8 +292,8 @@ class ProducerStates:
         known.seen_ms = seen_ms
         return known
 
-    def _land(self, known: _Known, stamp: Stamp, last: int, offset: int) -> None:
-        """One that is stored in parts may land after the marker behind it."""
+    def _land(self, known: _ProducerEntry, stamp: Stamp, last: int, offset: int) -> None:
+        """Complete the pending batch. A batch in parts may be stored after the marker behind it."""
         for pending in known.pending:
             if (pending.epoch, pending.first, pending.last) == (stamp.epoch, stamp.sequence, last):
                 known.pending.remove(pending)
@@ -297,8 +301,8 @@ class ProducerStates:
                 return
 
     def forget_idle(self, now_ms: int, is_open: Callable[[int], bool]) -> bool:
-        """Forget who sent nothing for long, and the oldest if there are too many; answers whether any went. Who
-        has something under way or a transaction open stays."""
+        """Drop idle producers, and the oldest beyond the limit; return whether any was dropped. Producers with
+        pending batches or an open transaction stay."""
         idle = [
             (known.seen_ms, producer_id)
             for producer_id, known in self._known.items()
@@ -315,10 +319,10 @@ class ProducerStates:
             del self._known[producer_id]
         return bool(gone)
 
-    # --- showing and keeping ------------------------------------------------------------------------------------
+    # --- inspection and snapshots -------------------------------------------------------------------------------
 
     def infos(self, open_since: Callable[[int], int]) -> list[ProducerInfo]:
-        """Everyone that is known; `open_since` tells where a producer's open transaction begins."""
+        """All known producers; `open_since`: returns the first offset of a producer's open transaction."""
         return [
             ProducerInfo(
                 producer_id,
@@ -332,7 +336,7 @@ class ProducerStates:
         ]
 
     def to_bytes(self, known_to: int) -> bytes:
-        """The snapshot: everything stored before `known_to` is taken into account."""
+        """A snapshot that covers the log up to `known_to`."""
         kept = [
             ProducerRecord(who, known.epoch, known.next, known.seen_ms, known.marked, known.stored)
             for who, known in self._known.items()
@@ -341,17 +345,17 @@ class ProducerStates:
         return encode_producers(known_to, kept)
 
     def load(self, data: bytes) -> int:
-        """Begin with a snapshot; answers its `known_to`."""
+        """Start with a snapshot; return its `known_to`."""
         known_to, producers = decode_producers(data)
         for record in producers:
-            known = self._known[record.producer_id] = _Known(record.epoch, record.next, record.seen_ms)
+            known = self._known[record.producer_id] = _ProducerEntry(record.epoch, record.next, record.seen_ms)
             known.marked = record.marked
             known.stored.extend(record.stored)
         return known_to
 
 
 def _is_before(sequence: int, marked: int) -> bool:
-    """Whether the sequence number was used before the marker that this one followed; none if -1."""
+    """Whether the sequence number was used before the marker at sequence `marked`; false if that is -1."""
     return marked >= 0 and (sequence - marked) & _LAST_SEQUENCE > _LAST_SEQUENCE // 2
 
 

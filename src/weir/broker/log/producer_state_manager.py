@@ -1,17 +1,16 @@
-"""What a topic knows of idempotent producers and transactions: kept up to date with its log, and in its state.
+"""State of a topic's idempotent producers and transactions: updated from its log, with snapshots in its state.
 
-A topic that never saw a stamped batch has none of this, and pays nothing. The first one waits until the state
-says, durably, from which offset on the log has to be read for stamps; every opening reads from there, or from the
-last snapshot.
+A topic without stamped batches (producer id, epoch, sequence) has no such state and no cost. The first stamped
+batch waits until the topic's state durably records the offset at which stamps begin; each opening of the topic
+reads from that offset, or from the last snapshot.
 
-Which of their producers' transactions a topic has open, as their coordinators said before anything was stored.
+`OpenRounds` verifies with the coordinator that a producer's transaction is open before the first batch of it is
+stored. A coordinator on this broker answers at once. Another one answers over the network, and the producer's
+batches wait meanwhile. A marker that arrives during the request voids the answer, which may concern the
+transaction that the marker ends: the broker repeats the request, and the marker waits for it.
 
-A coordinator that is on this broker is asked at once. Any other is asked over the network; what the producer sends
-meanwhile waits. A marker that comes while somebody is being asked makes the answer void, since it may be about the
-transaction that the marker ends: then it is asked again, and the marker waits for that.
-
-By their rounds (`TransactionEnd`) a marker that comes late is told from the one that is awaited. Of a transaction
-that was open when this broker loaded the topic no round is known: then its coordinator has to confirm the marker.
+The round (`TransactionEnd`) distinguishes a late marker from the expected one. The round of a transaction that was
+open when this broker loaded the topic is unknown: its coordinator must confirm the marker.
 """
 
 import asyncio
@@ -44,7 +43,7 @@ from weir.stream.unwritten import is_gap
 
 
 class _Question:
-    """Under way to a coordinator. `void`: a marker came since it was asked."""
+    """A pending request to a coordinator. `void`: a marker arrived after the request."""
 
     __slots__ = ("answer", "void")
 
@@ -54,7 +53,7 @@ class _Question:
 
 
 class OpenRounds:
-    """Of one topic."""
+    """The rounds of the open transactions of one topic."""
 
     def __init__(self, gate: TransactionGate, name: TopicName, tasks: TaskScope) -> None:
         self._gate = gate
@@ -64,8 +63,8 @@ class OpenRounds:
         self._asked: dict[int, _Question] = {}
 
     def admit(self, stamp: Stamp) -> "asyncio.Future[None] | None":
-        """Whether the producer's transaction may begin here: None if so; raises if not; a future that ends so or
-        so if it has to be asked."""
+        """Check whether the producer's transaction may begin on this topic: None if it may; raises if not; a
+        future with the same results if the coordinator is remote."""
         found = self._gate.admit(stamp, self._name)
         if isinstance(found, WeirError):
             raise found
@@ -75,11 +74,11 @@ class OpenRounds:
         asked = self._asked.get(stamp.producer_id)
         if asked is None:
             asked = self._asked[stamp.producer_id] = _Question()
-            self._tasks.spawn(self._ask(asked, stamp), "ask about a transaction")
+            self._tasks.spawn(self._verify(asked, stamp), "ask about a transaction")
         return asked.answer
 
-    async def _ask(self, question: _Question, stamp: Stamp) -> None:
-        failure: WeirError | None = StreamClosedError(f"{self._name} is being closed")
+    async def _verify(self, question: _Question, stamp: Stamp) -> None:
+        failure: WeirError | None = StreamClosedError(f"{self._name} is closing")
         try:
             while True:
                 question.void = False
@@ -96,21 +95,21 @@ class OpenRounds:
                 question.answer.set_result(None)
             else:
                 question.answer.set_exception(failure)
-                question.answer.exception()  # whoever waits gets it; perhaps nobody does any more
+                question.answer.exception()  # mark it as retrieved: the waiting batches may be gone
 
     async def answered(self, producer_id: int) -> None:
-        """A marker came: what is being asked is asked again, and over before this returns."""
+        """A marker has arrived: repeat a pending request, and wait for its answer."""
         while (question := self._asked.get(producer_id)) is not None:
             question.void = True
             await asyncio.wait([question.answer])
 
     def is_late(self, producer_id: int, marker_round: int) -> bool | None:
-        """Whether a marker is of a transaction before the one that is open; None if that is not known here."""
+        """Whether the marker belongs to an earlier transaction than the open one; None if the round is unknown."""
         known = self._rounds.get(producer_id)
         return None if known is None else marker_round < known
 
     def ended(self, producer_id: int) -> None:
-        """A marker is stored."""
+        """Forget the round: the marker is stored."""
         self._rounds.pop(producer_id, None)
 
 
@@ -122,19 +121,19 @@ _DELAYS_KEY = "transactions/delays"
 _PIECE_KEY = "transactions/piece/"
 _READ_BYTES = 1 << 20
 
-#: Nearly every batch: an identity is cheaper than arithmetic on flags.
+#: The flags of most batches: an identity check is cheaper than flag arithmetic.
 _PLAIN = BatchFlags.NONE
 
-#: Called once the topic may take stamped batches, or with why it cannot.
+#: Called when the topic can store stamped batches, or with the error if it cannot.
 Armed = Callable[[WeirError | None], None]
 
 
 class ProducerStateManager:
-    """Learns in the order of the log only: a batch before which something is not known waits to be read.
+    """Applies batches in log order only: a batch after a gap waits until a read has closed the gap.
 
-    `changed` is called when the stable offset has moved without the log having grown, `committed` when there are
-    delayed messages that are committed, which are to be held now, `lost` when messages are found lost, and perhaps
-    markers among them.
+    `changed`: called when the stable offset has moved without an append. `committed`: called when committed
+    delayed messages must move to the holding area. `lost`: called when messages are lost, possibly with markers
+    among them.
     """
 
     def __init__(
@@ -164,10 +163,10 @@ class ProducerStateManager:
         self._index = TransactionIndex()
         self._committed = committed
         self._lost = lost
-        #: Whether stamped batches can be taken: the state says from where on to look for them.
+        #: Whether the topic can store stamped batches: its state records where to read for them.
         self.armed = False
-        self._following = False  # the log tells what it stores
-        #: Everything stored before this offset is taken into account.
+        self._following = False  # whether the log reports stored batches
+        #: The state covers all batches before this offset.
         self._known_to = 0
         self._saved_to = 0
         self._since_saved = self._bytes_since_saved = 0
@@ -175,10 +174,10 @@ class ProducerStateManager:
         self._catching: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Load the last snapshot, if there ever was one, and read on from it."""
+        """Load the last snapshot, if any, and read the log from there."""
         snapshot = self._state.get(_PRODUCERS_KEY)
         if self._state.damaged:
-            # What is left of the snapshot may not fit together: all of it is learnt again, from the log's start.
+            # The rest of a damaged snapshot may be inconsistent: rebuild the state from the start of the log.
             self.armed = True
             self._follow()
             await self.catch_up()
@@ -202,7 +201,7 @@ class ProducerStateManager:
         await self.catch_up()
 
     def arm(self, then: Armed) -> None:
-        """Make it possible to take stamped batches; `then` is called when it is, in the order of asking."""
+        """Prepare for stamped batches; call the functions in the order of the calls when that is done."""
         self._waiting.append(then)
         if not self._following:
             self._known_to = self._stream.end_offset
@@ -215,7 +214,7 @@ class ProducerStateManager:
         self._stream.on_stored(self._stored)
 
     async def _arm(self) -> None:
-        failure: WeirError | None = StreamClosedError(f"{self._name} is being closed")
+        failure: WeirError | None = StreamClosedError(f"{self._name} is closing")
         try:
             await self._state.flush()
             failure, self.armed = None, True
@@ -226,27 +225,27 @@ class ProducerStateManager:
             for then in waiting:
                 then(failure)
 
-    # --- deciding -----------------------------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------------------------
 
     def judge(self, stamp: Stamp, outgoing: Outgoing) -> Stored | Pending | None:
-        """None for a batch that is to be stored if it is admitted, or the one that it repeats. StaleEpochError,
-        OutOfOrderSequenceError."""
+        """Return None for a new batch, which must then be admitted, or the first copy of a duplicate. Raises
+        StaleEpochError or OutOfOrderSequenceError."""
         return self.states.judge(stamp, outgoing.count)
 
     def admit(self, stamp: Stamp, outgoing: Outgoing) -> "asyncio.Future[None] | None":
-        """Whether it may be part of its producer's transaction, or of none: None if so, TransactionStateError or
-        what the coordinator says if not; a future if that is to be waited for."""
+        """Check that the batch fits the producer's transaction state: None if so, a future if the coordinator must
+        answer first. Raises TransactionStateError or the coordinator's error."""
         is_open = self.is_open(stamp.producer_id)
         if is_open and not outgoing.transactional:
-            raise TransactionStateError(f"producer {stamp.producer_id} has a transaction open")
+            raise TransactionStateError(f"producer {stamp.producer_id} has an open transaction")
         return self.rounds.admit(stamp) if outgoing.transactional and not is_open else None
 
     def is_open(self, producer_id: int) -> bool:
-        """Whether the producer has a transaction open here, with what is under way."""
+        """Whether the producer has an open transaction here, including pending batches."""
         pending = self.states.pending_transaction(producer_id)
         return self._index.is_open(producer_id) if pending is None else pending
 
-    # --- asking -------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------
 
     @property
     def index(self) -> TransactionIndex:
@@ -261,12 +260,12 @@ class ProducerStateManager:
 
     @property
     def behind(self) -> bool:
-        """Whether the log has something that is not taken into account."""
+        """Whether the log has batches that the state does not cover."""
         return self._following and self._known_to < self._stream.end_offset
 
     @property
     def unmoved_from(self) -> int:
-        """Before it nothing waits to be held."""
+        """The first offset with a committed delayed message that is not in the holding area yet."""
         first = self._index.delays.first
         return self._stream.end_offset if first is None else first
 
@@ -278,11 +277,11 @@ class ProducerStateManager:
     def _stored(self, batches: list[Batch]) -> None:
         for batch in batches:
             if batch.base_offset != self._known_to:
-                return  # something before it is not known: it is read later, in order
+                return  # after a gap: a later read applies it in order
             self._learn(batch)
 
     def _learn(self, batch: Batch) -> None:
-        check(batch.end_offset > self._known_to, "stamps are learnt from the log in its order, each once")
+        check(batch.end_offset > self._known_to, "stamps are applied once, in log order")
         self._known_to = batch.end_offset
         if batch.stamp is None:
             if batch.flags is not _PLAIN:
@@ -292,7 +291,7 @@ class ProducerStateManager:
                 elif is_gap(batch):
                     self._index.hide(batch.base_offset, batch.end_offset)
             return
-        if batch.flags & BatchFlags.RELEASED:  # its sequence numbers are long used up, as far as that is known
+        if batch.flags & BatchFlags.RELEASED:  # its sequence numbers were used long ago
             self.states.catch_up(batch.stamp, batch.count, batch.append_ms)
         else:
             self.states.learn(batch)
@@ -307,7 +306,7 @@ class ProducerStateManager:
             self._save()
 
     async def catch_up(self) -> None:
-        """Read what was stored and is not taken into account yet."""
+        """Apply the batches of the log that the state does not cover."""
         while self.behind:
             self._known_to = max(self._known_to, self._stream.start_offset)
             try:
@@ -315,10 +314,10 @@ class ProducerStateManager:
                     if batch.end_offset > self._known_to:
                         self._learn(batch)
             except OffsetTrimmedError:
-                continue  # the start has moved meanwhile
+                continue  # the start has moved
 
     def catch_up_soon(self) -> None:
-        """The same in the background; `changed` is called in the end."""
+        """`catch_up` in the background; calls `changed` at the end."""
         if self._catching is None:
             self._catching = self._tasks.spawn(self._catch_up(), "catch up with stamps")
 
@@ -330,22 +329,22 @@ class ProducerStateManager:
                 except (StreamClosedError, StreamFencedError):
                     return
                 except WeirError as failed:
-                    log.warning("%s could not be read for stamps, trying again: %s", self._name, failed)
+                    log.warning("%s: reading the log for producer state failed, retrying: %s", self._name, failed)
                     await self._clock.sleep(self._pause_s)
         finally:
             self._catching = None
         self._changed()
 
-    # --- keeping ------------------------------------------------------------------------------------------------
+    # --- snapshots ----------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """A snapshot, if there is something to keep; durable with the state's next flush."""
+        """Write a snapshot if the state has changed; durable with the state's next flush."""
         if self._following and (self._saved_to != self._known_to or self._index.delays.unsaved):
             self._save()
 
     def save_moves(self) -> None:
-        """A snapshot, if something delayed was held that the last one does not know of: what is cancelled now
-        must not be held again after a crash."""
+        """Write a snapshot if a delayed message has moved to the holding area since the last one: if it is
+        cancelled now, it must not move again after a crash."""
         if self._index.delays.unsaved:
             self._save()
 
@@ -365,7 +364,7 @@ class ProducerStateManager:
             self._state.put(_key_of(piece), data)
 
     def trimmed(self) -> None:
-        """The log has lost its beginning."""
+        """Drop state before the new start of the log."""
         if not self._following:
             return
         start = self._stream.start_offset
@@ -375,8 +374,8 @@ class ProducerStateManager:
                 self._state.delete(key)
 
     def forget_idle(self, now_ms: int, log_bytes: int) -> None:
-        """Forget producers that are idle, and keep what opening has to read short. `log_bytes`: what the log has
-        from the last snapshot on, about."""
+        """Drop idle producers, and limit what the next opening has to read. `log_bytes`: approximate size of the
+        log after the last snapshot."""
         if not self._following:
             return
         forgot = self.states.forget_idle(now_ms, self._index.is_open)
@@ -384,12 +383,12 @@ class ProducerStateManager:
             self._save()
 
     def forgotten(self, first: int, end: int) -> None:
-        """The messages in [first, end) were in memory only, and nobody wants them any more."""
+        """Hide messages in [first, end) that were in memory only, and that no subscription needs any more."""
         self._index.hide(first, end)
 
     @property
     def saved_to(self) -> int:
-        """Up to where the last snapshot goes."""
+        """The offset up to which the last snapshot covers the log."""
         return self._saved_to
 
 

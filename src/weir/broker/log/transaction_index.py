@@ -1,12 +1,11 @@
-"""Transactions of one topic: which are open and where they began, which messages nobody shall see, and why.
+"""Transaction index of one topic: open and aborted transactions, and the offsets of invisible messages.
 
-Learnt from the log, like producers' states. What is decided is kept in pieces of the offset space, so that a
-snapshot writes only those that have changed; the log's trimming takes them away.
+The broker builds it from the log, like the producer state. Decided transactions are stored in pieces of the offset
+space: a snapshot writes changed pieces only, and retention deletes pieces with the log.
 
-Delayed messages of a topic's transactions: hidden in the log until the end, then on their way to be held.
-
-Part of what the topic learns from its log, and of the snapshot that goes with it: never newer or older than where
-the log is read on from.
+`TransactionDelays` tracks delayed messages in transactions: they are hidden in the log until the commit, and then
+move to the holding area. It is part of the same snapshot, so it always matches the offset from which the broker
+reads the log on.
 """
 
 from array import array
@@ -32,84 +31,84 @@ from weir.wire.snapshots.transactions import (
 
 
 class TransactionDelays:
-    """Offsets are those at which hidden batches begin."""
+    """All offsets here are base offsets of hidden batches."""
 
     def __init__(self) -> None:
-        #: Those of open transactions, by producer id.
+        #: Delayed messages of open transactions, by producer id.
         self._open: dict[int, BitMap64] = {}
-        #: Those of committed ones that are not known to be held yet.
+        #: Delayed messages of committed transactions that may not be in the holding area yet.
         self.unmoved = BitMap64()
-        #: Entries of holding ledgers among which nothing of what is unmoved can be.
+        #: By holding ledger: the number of entries that are known to contain no unmoved message.
         self.known: dict[int, int] = {}
-        #: Whether something was moved that no snapshot knows of.
+        #: Whether a message has moved since the last snapshot.
         self.unsaved = False
 
-    # --- learning -----------------------------------------------------------------------------------------------
+    # --- updates from the log -----------------------------------------------------------------------------------
 
     def hidden(self, producer_id: int, offset: int) -> None:
-        """A hidden batch is in the log."""
+        """Record a hidden batch in the log."""
         self._open.setdefault(producer_id, BitMap64()).add(offset)
 
     def decide(self, producer_id: int, *, aborted: bool) -> None:
-        """The producer's transaction has ended."""
+        """Record the end of the producer's transaction."""
         offsets = self._open.pop(producer_id, None)
         if offsets is not None and not aborted:
             self.unmoved |= offsets
 
     def released(self, batch: Batch) -> None:
-        """A batch without a stamp is in the log: perhaps one that was held, and is known to be so now."""
+        """Record a batch without a stamp in the log; if it was released from the holding area, it has moved."""
         if batch.flags & BatchFlags.RELEASED:
             self.found(batch)
 
     def found(self, batch: Batch) -> None:
-        """The same of a batch that is or was held."""
+        """Record a batch that is or was in the holding area."""
         if isinstance(batch.origin, MovedFrom):
             self.moved(batch.origin.offset)
 
     def moved(self, offset: int) -> None:
-        """It is held, for good."""
+        """Record that the batch at this offset is durable in the holding area."""
         if offset in self.unmoved:
             self.unmoved.discard(offset)
             self.unsaved = True
 
     def lost(self, first: int, end: int) -> None:
-        """What lies in [first, end) is damaged everywhere: nothing of it will be held."""
+        """Drop messages in [first, end), of which no replica is readable: they cannot move."""
         if self.unmoved.range_cardinality(first, end):
             self.unmoved.remove_range(first, end)
             self.unsaved = True
 
     def trim(self, start_offset: int) -> None:
-        """Forget what lies before the offset."""
+        """Drop state before the offset."""
         self.unmoved.remove_range(0, start_offset)
         for offsets in self._open.values():
             offsets.remove_range(0, start_offset)
 
     @property
     def first(self) -> int | None:
-        """The first that is not moved."""
+        """The first unmoved offset; None if all have moved."""
         return int(self.unmoved.min()) if self.unmoved else None
 
-    # --- keeping ------------------------------------------------------------------------------------------------
+    # --- snapshots ----------------------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes | None:
-        """For a snapshot; None if there is nothing to keep."""
+        """The snapshot; None if the state is empty."""
         self.unsaved = False
         if not self._open and not self.unmoved and not self.known:
             return None
         return encode_delays(Delays(self._open, self.unmoved, self.known))
 
     def load(self, data: bytes) -> None:
-        """Begin with a snapshot."""
+        """Start with a snapshot."""
         delays = decode_delays(data)
         self._open, self.unmoved, self.known = dict(delays.open), delays.unmoved, dict(delays.known)
 
 
-#: Offsets that one kept piece covers.
+#: Offsets per stored piece.
 PIECE = 1 << 18
 
 
 class _Open:
-    """A transaction that is not decided: the offsets of its messages."""
+    """An open transaction: the offsets of its messages."""
 
     __slots__ = ("first", "offsets")
 
@@ -120,25 +119,25 @@ class _Open:
 
 class TransactionIndex:
     def __init__(self) -> None:
-        #: In the order in which they began.
+        #: Open transactions, in the order of their first offsets.
         self._open: dict[int, _Open] = {}
         self.delays = TransactionDelays()
-        #: Markers, delayed messages before they are held, and messages of aborted transactions.
+        #: Markers, delayed messages that have not moved to the holding area, and messages of aborted transactions.
         self.hidden = BitMap64()
         #: Aborted transactions in the order of their markers, as columns: producer, first offset, marker, and the
-        #: stable offset right after it. No later one begins before that.
+        #: stable offset right after it. No later transaction begins before that stable offset.
         self._producer = array("q")
         self._first = array("q")
         self._last = array("q")
         self._stable = array("q")
-        #: Pieces that have changed since they were kept.
+        #: Pieces that have changed since the last snapshot.
         self._dirty: dict[int, None] = {}
         self._runs_since = 0
 
-    # --- learning -----------------------------------------------------------------------------------------------
+    # --- updates from the log -----------------------------------------------------------------------------------
 
     def learn(self, batch: Batch) -> None:
-        """The next stamped batch of the log."""
+        """Apply the next stamped batch of the log."""
         stamp = batch.stamp
         if stamp is None or not batch.flags & BatchFlags.TRANSACTIONAL:
             return
@@ -163,7 +162,7 @@ class TransactionIndex:
         self._hide(transaction.offsets)
         check(
             not self._last or self._last[-1] < marker.base_offset,
-            "aborted transactions are kept in the order of their markers",
+            "aborted transactions are in the order of their markers",
         )
         self._producer.append(producer_id)
         self._first.append(transaction.first)
@@ -182,11 +181,11 @@ class TransactionIndex:
                 offset = None
 
     def hide(self, first: int, end: int) -> None:
-        """Nobody will see the messages in [first, end): they are in no log."""
+        """Hide the messages in [first, end): they were never written to the log."""
         self.hidden.add_range(first, end)
         self._touch(first, end)
         self._runs_since += end - first
-        if self._runs_since >= PIECE:  # neighbours that were added one by one take as little as a range
+        if self._runs_since >= PIECE:  # merges adjacent offsets that were added one by one into ranges
             self._runs_since = 0
             self.hidden.run_optimize()
 
@@ -195,7 +194,7 @@ class TransactionIndex:
             self._dirty[piece] = None
 
     def trim(self, start_offset: int) -> None:
-        """Forget what lies before the offset."""
+        """Drop state before the offset."""
         self.hidden.remove_range(0, start_offset)
         gone = bisect_left(self._last, start_offset)
         for column in (self._producer, self._first, self._last, self._stable):
@@ -206,14 +205,14 @@ class TransactionIndex:
         for piece in [piece for piece in self._dirty if (piece + 1) * PIECE <= start_offset]:
             del self._dirty[piece]
 
-    # --- asking -------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------
 
     @property
     def any_open(self) -> bool:
         return bool(self._open)
 
     def stable(self, end_offset: int) -> int:
-        """Before it everything is decided, in a log that ends there."""
+        """The last stable offset of a log that ends at `end_offset`: all transactions before it are decided."""
         for transaction in self._open.values():
             return min(transaction.first, end_offset)
         return end_offset
@@ -222,7 +221,7 @@ class TransactionIndex:
         return producer_id in self._open
 
     def open_since(self, producer_id: int) -> int:
-        """Where the producer's open transaction begins; -1 if it has none."""
+        """The first offset of the producer's open transaction; -1 if it has none."""
         transaction = self._open.get(producer_id)
         return -1 if transaction is None else transaction.first
 
@@ -231,7 +230,7 @@ class TransactionIndex:
         return [producer_id for producer_id, transaction in self._open.items() if transaction.first < offset]
 
     def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
-        """Those with messages in [first, end), as far as somebody who reads there must know of them."""
+        """Aborted transactions with messages in [first, end), as a fetch response lists them."""
         found: list[AbortedTransaction] = []
         for place in range(bisect_left(self._last, first), len(self._last)):
             if self._first[place] < end:
@@ -245,7 +244,7 @@ class TransactionIndex:
         if end - start <= self.hidden.range_cardinality(start, end):
             return None
         low, high = start, end - 1
-        while low < high:  # the highest from which on something is visible
+        while low < high:  # find the highest start of a range with a visible offset
             middle = (low + high + 1) // 2
             if end - middle > self.hidden.range_cardinality(middle, end):
                 low = middle
@@ -253,7 +252,7 @@ class TransactionIndex:
                 high = middle - 1
         return low
 
-    # --- keeping ------------------------------------------------------------------------------------------------
+    # --- snapshots ----------------------------------------------------------------------------------------------
 
     def open_bytes(self) -> bytes:
         """The open transactions, for a snapshot."""
@@ -265,8 +264,8 @@ class TransactionIndex:
             transaction.offsets = offsets
 
     def changed_pieces(self, passing: BitMap64) -> dict[int, bytes]:
-        """What is decided, in pieces: those that have changed since the last time. `passing`: what is seen now,
-        and is hidden from whoever loads the pieces."""
+        """The decided state in pieces that have changed since the last call. `passing`: messages that are visible
+        now, but hidden after the pieces are loaded."""
         if passing:
             self._touch(int(passing.min()), int(passing.max()) + 1)
         dirty, self._dirty = self._dirty, {}
@@ -284,7 +283,7 @@ class TransactionIndex:
         return encode_piece(Piece(tuple(aborted), within))
 
     def load_piece(self, data: bytes) -> None:
-        """What was kept, piece after piece."""
+        """Load the stored pieces one by one, in order."""
         piece = decode_piece(data)
         for producer_id, first, last, stable in piece.aborted:
             self._producer.append(producer_id)

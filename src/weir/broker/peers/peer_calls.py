@@ -1,10 +1,7 @@
-"""What brokers may cost each other, how long they wait, and how they know each other.
+"""Interfaces, settings and metrics of calls between brokers.
 
-Asking another broker, and what a broker answers: the two interfaces that its parts have to do with.
-
-Calls of clients from gateway to gateway, over the brokers' own protocol.
-
-What is counted about calls between brokers: how many, how they went, how long they took, by their names.
+`PeerCalls` calls another broker, and `PeerHandlers` serves such calls. `PeerGatewayCalls` carries calls of clients
+from gateway to gateway over the same protocol.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -28,39 +25,39 @@ Handler = Callable[[Any], Awaitable[object]]
 
 class PeerCalls(Protocol):
     async def ask(self, broker_id: str, request: PeerRequest[A], *, timeout_s: float | None = None) -> A:
-        """Have a broker do something; this one is called directly. Raises what it raises there, else:
+        """Execute a request on a broker; on this broker by a direct call. Raises the errors of the handler, or:
 
-        PeerUnavailableError (out of reach, or too late: unless its `sent` is false it may have been done),
-        PeerBusyError (nothing was done), PeerUnsupportedError (an older broker), PeerFailedError (anything else).
+        PeerUnavailableError (unreachable or timed out; the request may have been executed unless `sent` is false),
+        PeerBusyError (not executed), PeerUnsupportedError (an older broker), PeerFailedError (any other error).
         """
 
 
 class PeerHandlers:
-    """What this broker answers. Parts say so when they are made, before it listens to others."""
+    """The request handlers of this broker. Components register them before the broker listens to others."""
 
     def __init__(self) -> None:
         self._handlers: dict[type[PeerRequest[Any]], Handler] = {}
         self.on(Ping, _pong)
 
     def on(self, kind: type[R], handler: Callable[[R], Awaitable[object]]) -> None:
-        """Answer requests of this kind with what the function returns. It is ended when nobody waits for it any
-        more, by its time limit; the end of the asker's connection alone does not end it."""
-        check(kind not in self._handlers, f"{kind.__name__} is answered by one part")
+        """Serve requests of this type with the result of the function. The time limit cancels a handler; the end
+        of the caller's connection alone does not."""
+        check(kind not in self._handlers, f"{kind.__name__} has one handler")
         self._handlers[kind] = handler
 
     async def handle(self, request: PeerRequest[A]) -> A:
-        """Do it here; PeerUnsupportedError if no part of this broker answers it."""
+        """Execute a request on this broker. Raises PeerUnsupportedError if it has no handler."""
         handler = self._handlers.get(type(request))
         if handler is None:
             raise PeerUnsupportedError(f"this broker does not answer {call_of(request).name}")
         answer: Any = await handler(request)
-        check(isinstance(answer, call_of(request).answer), f"{call_of(request).name} is answered by its own type")
+        check(isinstance(answer, call_of(request).answer), f"{call_of(request).name} returns its own answer type")
         found: A = answer
         return found
 
 
 class LonePeers:
-    """A broker on its own: there is nobody else to ask."""
+    """`PeerCalls` of a standalone broker, which has no peers."""
 
     def __init__(self, broker_id: str, handlers: PeerHandlers) -> None:
         self._broker_id = broker_id
@@ -68,7 +65,7 @@ class LonePeers:
 
     async def ask(self, broker_id: str, request: PeerRequest[A], *, timeout_s: float | None = None) -> A:
         if broker_id != self._broker_id:
-            raise PeerUnavailableError(f"there is no broker {broker_id} that could be asked", sent=False)
+            raise PeerUnavailableError(f"broker {broker_id} is unreachable: this broker is standalone", sent=False)
         return await self._handlers.handle(request)
 
 
@@ -76,50 +73,50 @@ async def _pong(_: Ping) -> Done:
     return Done()
 
 
-#: The listener's name, in the configuration and in what a broker registers.
+#: The listener's name in the configuration and in broker registrations.
 LISTENER = "peer"
-#: The kind of link, in proofs.
+#: The kind of link in proofs.
 PURPOSE = "peer"
 
 
 @dataclass(frozen=True, slots=True)
 class PeerCredentials:
-    """The cluster's secret, or certificates of its authority, or both. With neither everyone is let in, which is
-    for simulations and tests."""
+    """The cluster's secret, or certificates of its authority, or both. Without either, the listener admits every
+    connection, which is for simulations and tests only."""
 
     secret: ClusterSecret | None = None
-    #: For the listener (it must ask for certificates), and for connections to others.
+    #: For the listener (which must request certificates), and for connections to others.
     server_tls: SSLContext | None = None
     client_tls: SSLContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PeerLimits:
-    """What one connection of another broker may cost."""
+    """Limits of a connection from another broker."""
 
     max_frame_bytes: int = MAX_FRAME_BYTES
-    #: Requests under way; more are refused as busy.
+    #: Pending requests; the server refuses more as busy.
     max_requests: int = 1024
-    #: Answers that the other broker does not read; above it, requests are refused as busy.
+    #: Unsent answers; above it, the server refuses requests as busy.
     max_unsent_bytes: int = 64 * 1024 * 1024
-    #: No request may take longer, whatever the asker says.
+    #: Maximum time limit of a request, whatever the caller requests.
     max_call_s: float = 120.0
-    #: How long it may take to prove itself and say hello, to say anything at all, and to read its answers.
+    #: Time limits for the proof and the hello, for silence, and for reading answers.
     hello_timeout_s: float = 5.0
     idle_timeout_s: float = 60.0
     stall_timeout_s: float = 30.0
-    #: How long an ended session waits for the other side to hang up first, so that the reason reaches it.
+    #: After the end of a session, the wait for the other side to close first, so that it receives the reason.
     linger_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class PeerServerSettings:
-    """Where to listen, and how many may come."""
+    """Address of the listener, and limits of its connections."""
 
     host: str = "127.0.0.1"
     port: int = 0
     max_connections: int = 2048
-    #: Connections that have not proved themselves yet; of more, the one that has waited longest goes.
+    #: Unauthenticated connections; above it, the server closes the oldest one.
     max_strangers: int = 128
     limits: PeerLimits = field(default_factory=PeerLimits)
     sweep_interval_s: float = 1.0
@@ -128,26 +125,26 @@ class PeerServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class PeerClientSettings:
-    """How long to wait for another broker, and how much may wait for it."""
+    """Timeouts of calls to another broker, and limits of its queue."""
 
     connect_timeout_s: float = 3.0
-    #: For the answer to a request whose asker does not say how long it waits.
+    #: For a request without a timeout of its own.
     request_timeout_s: float = 10.0
     max_requests: int = 512
     max_bytes: int = 2 * MAX_FRAME_BYTES
-    #: A broker from which nothing came for so long is asked whether it lives, and has so long to answer.
+    #: After so long without data from a broker the client sends a ping, and waits for the answer.
     ping_interval_s: float = 5.0
     ping_timeout_s: float = 5.0
-    #: A connection on which nothing was asked for so long is closed.
+    #: A connection without a request for so long is closed.
     idle_s: float = 300.0
-    #: After a failed attempt, requests fail at once until the next attempt is due.
+    #: After a failed connection attempt, requests fail at once until the next attempt is due.
     first_backoff_s: float = 0.05
     max_backoff_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class PeerLinks:
-    """How a broker of a cluster speaks with the others."""
+    """Settings of a broker's calls to the others in its cluster."""
 
     credentials: PeerCredentials = field(default_factory=PeerCredentials)
     client: PeerClientSettings = field(default_factory=PeerClientSettings)
@@ -155,7 +152,7 @@ class PeerLinks:
 
 @dataclass(slots=True)
 class CallCounts:
-    """Calls of one direction; the keys are a call's name, and its name with the error's ("" for none)."""
+    """Calls in one direction; the keys are a call's name, and its name with that of the error ("" for success)."""
 
     outcomes: dict[tuple[str, str], int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -163,7 +160,7 @@ class CallCounts:
 
     @contextmanager
     def timing(self, name: str, clock: Clock) -> Iterator[None]:
-        """Count what happens within."""
+        """Count and time the call in the `with` block."""
         began, outcome = clock.monotonic(), ""
         self.under_way += 1
         try:
@@ -183,15 +180,15 @@ class CallCounts:
 
 @dataclass(slots=True)
 class PeerMetrics:
-    """Of one broker."""
+    """Metrics of one broker."""
 
     asked: CallCounts = field(default_factory=CallCounts)
     served: CallCounts = field(default_factory=CallCounts)
-    #: Connections that did not prove that they belong to the cluster.
+    #: Connections that failed to authenticate as a member of the cluster.
     strangers: int = 0
 
 
-#: How much longer than the call itself its way may take.
+#: Network time that a call may take in addition to its own time limit.
 _WAY_S = 5.0
 
 
@@ -204,7 +201,7 @@ class PeerGatewayCalls:
         handlers.on(GatewayCall, self._answer)
 
     def answer(self, gateway: str, answering: Answering) -> None:
-        check(gateway not in self._answering, f"calls of {gateway} are answered by one part")
+        check(gateway not in self._answering, f"calls of {gateway} have one handler")
         self._answering[gateway] = answering
 
     async def hand_on(self, broker_id: str, call: ClientCall) -> Sequence[bytes]:

@@ -1,11 +1,8 @@
-"""Another broker, behind a handle that connects when it is used.
+"""Client for calls to other brokers: a pool with one connection per broker.
 
-A request is queued at once, also while the connection is being made. What was under way when a connection breaks
-fails with PeerUnavailableError, which says whether the other broker may have heard of it. Nothing is sent twice.
-
-The other brokers, one kept connection to each: how a broker's parts ask them.
-
-One connection to another broker.
+A connection is opened on demand, and queues requests until it is ready. When it breaks, its pending requests fail
+with PeerUnavailableError, which records whether the other broker may have received the request. The client sends
+no request twice.
 """
 
 import asyncio
@@ -49,7 +46,7 @@ _WORDS = LinkWords(PURPOSE, MAX_HELLO_BYTES, messages.MAX_FRAME_BYTES)
 
 
 class PeerLink(NodeLink[messages.Response]):
-    """`on_ended` is called once, whatever ended it."""
+    """A connection to another broker. `on_ended` is called once, whatever the reason."""
 
     def __init__(
         self,
@@ -72,7 +69,7 @@ class PeerLink(NodeLink[messages.Response]):
         if isinstance(welcome, messages.Failed):
             raise decode_failure(welcome.value)
         if welcome.version != VERSION or welcome.broker_id != self._node:
-            raise WireError(f"broker {welcome.broker_id} welcomes with protocol version {welcome.version}")
+            raise WireError(f"broker {welcome.broker_id} answered with protocol version {welcome.version}")
         return welcome.max_frame_bytes
 
     def _read_response(self, body: memoryview) -> messages.Response:
@@ -92,7 +89,7 @@ _MAX_MS = 2**32 - 1
 
 
 class _Pending:
-    """A request that waits for its answer."""
+    """A request without an answer so far."""
 
     __slots__ = ("answer", "call", "size")
 
@@ -103,7 +100,7 @@ class _Pending:
 
 
 class PeerClient:
-    """A handle on one broker; it costs nothing until it is used, and is good again after the broker was gone."""
+    """A client of one broker. It connects on demand, and reconnects after the broker was away."""
 
     def __init__(
         self,
@@ -115,7 +112,7 @@ class PeerClient:
         settings: PeerClientSettings,
         credentials: PeerCredentials,
     ) -> None:
-        """`find`: how the broker is registered at this moment, if it is."""
+        """`find`: returns the broker's present registration, if any."""
         self._runtime = runtime
         self._clock = runtime.clock
         self._asker = asker
@@ -136,7 +133,7 @@ class PeerClient:
 
     @property
     def pending(self) -> int:
-        """Requests that wait for their answers."""
+        """The number of requests without an answer."""
         return len(self._pending)
 
     @property
@@ -144,18 +141,18 @@ class PeerClient:
         return self._link is not None
 
     async def ask(self, request: PeerRequest[A], timeout_s: float | None = None) -> A:
-        """As `PeerCalls.ask`."""
+        """See `PeerCalls.ask`."""
         self._asked_at = self._clock.monotonic()
         return await self._ask(request, self._settings.request_timeout_s if timeout_s is None else timeout_s)
 
     async def close(self) -> None:
-        """Fail what is under way, and refuse what comes."""
+        """Fail pending requests, and refuse new ones."""
         self._closed = True
         if self._link is not None:
             self._link.end("this broker stops")
         await self._tasks.close()
 
-    # --- asking --------------------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------------------
 
     async def _ask(self, request: PeerRequest[A], timeout_s: float) -> A:
         call, value = call_of(request), encode_value(request)
@@ -170,7 +167,7 @@ class PeerClient:
             async with asyncio.timeout(timeout_s):
                 answer: A = await pending.answer
         except TimeoutError:
-            # Had the link never been ready, nothing was sent.
+            # If the link was never ready, the request was not sent.
             raise PeerUnavailableError(
                 f"broker {self._broker_id} did not answer {call.name} in time", sent=link.ready
             ) from None
@@ -180,20 +177,23 @@ class PeerClient:
         return answer
 
     def _usable(self, size: int) -> PeerLink:
-        """The connection, made now if there is none; a PeerError if a request of that size cannot be sent."""
+        """Return the connection, opened if necessary. Raises a PeerError if it cannot send a request of that
+        size."""
         waiting, settings = len(self._pending), self._settings
         if self._closed:
-            raise PeerUnavailableError(f"this broker stops, and asks {self._broker_id} nothing more", sent=False)
+            raise PeerUnavailableError(
+                f"this broker is stopping and sends no requests to broker {self._broker_id}", sent=False
+            )
         if waiting >= settings.max_requests or (waiting and self._pending_bytes + size > settings.max_bytes):
-            raise PeerBusyError(f"{waiting} requests wait for broker {self._broker_id} already")
+            raise PeerBusyError(f"{waiting} requests are already pending for broker {self._broker_id}")
         most = protocol.MAX_FRAME_BYTES if self._link is None else self._link.max_frame_bytes
         if size + protocol.OVERHEAD_BYTES > most:
-            raise PeerError(f"a request of {size} bytes; broker {self._broker_id} takes {most} at most")
+            raise PeerError(f"request of {size} bytes exceeds the limit of broker {self._broker_id}, {most} bytes")
         return self._link or self._connect()
 
     def _connect(self) -> PeerLink:
         if self._clock.monotonic() < self._retry_at:
-            raise PeerUnavailableError(f"{self._last_end}, and was not tried again yet", sent=False)
+            raise PeerUnavailableError(f"{self._last_end}; the next attempt is not due yet", sent=False)
         address = self._address()
         link = PeerLink(
             self._runtime,
@@ -218,7 +218,7 @@ class PeerClient:
         return host.removeprefix("[").removesuffix("]"), int(port)
 
     def _on_ended(self, link: PeerLink, error: PeerUnavailableError) -> None:
-        """Every request under way fails, and the next attempt waits a little."""
+        """Fail all pending requests, and schedule the next attempt."""
         if link is not self._link:
             return
         settings = self._settings
@@ -243,7 +243,7 @@ class PeerClient:
     def _settle(self, request_id: int, error: WeirError | None, answer: object = None) -> None:
         pending = self._pending.pop(request_id, None)
         if pending is None:
-            return  # it timed out here before
+            return  # timed out on this side already
         self._pending_bytes -= pending.size
         if pending.answer.done():
             return
@@ -251,12 +251,12 @@ class PeerClient:
             pending.answer.set_result(answer)
         else:
             pending.answer.set_exception(error)
-            pending.answer.exception()  # whoever asked may have gone; the loop need not complain
+            pending.answer.exception()  # mark it as retrieved: the caller may be gone
 
-    # --- time ----------------------------------------------------------------------------------------------------
+    # --- keep-alive ----------------------------------------------------------------------------------------------
 
     async def _watch(self, link: PeerLink, address: tuple[str, int]) -> None:
-        """End a connection that is silent, idle, or leads where the broker no longer is."""
+        """Close a connection that is silent or idle, or whose broker has registered another address."""
         settings = self._settings
         while link is self._link:
             await self._clock.sleep(settings.ping_interval_s)
@@ -271,7 +271,7 @@ class PeerClient:
                 except PeerUnavailableError:
                     link.end("it is silent, and did not answer a ping")
                 except PeerError as busy:
-                    log.debug("broker %s was not pinged: %s", self._broker_id, busy)
+                    log.debug("ping of broker %s was not sent: %s", self._broker_id, busy)
 
     def _still_at(self, address: tuple[str, int]) -> bool:
         try:
@@ -281,7 +281,7 @@ class PeerClient:
 
 
 class PeerPool:
-    """Fills `PeerCalls`. Brokers are found by how they are registered; this one is called directly."""
+    """Fills `PeerCalls`. Finds brokers by their registration; requests to this broker are direct calls."""
 
     def __init__(
         self,
@@ -294,7 +294,8 @@ class PeerPool:
         credentials: PeerCredentials | None = None,
         metrics: PeerMetrics | None = None,
     ) -> None:
-        """`handlers`: what this broker answers, to itself too; `brokers`: those that are registered now."""
+        """`handlers`: the handlers of this broker, for requests to itself; `brokers`: returns the registered
+        brokers."""
         self._runtime = runtime
         self._broker_id = broker_id
         self._handlers = handlers
@@ -316,7 +317,7 @@ class PeerPool:
             return await self._client(broker_id).ask(request, timeout_s)
 
     async def close(self) -> None:
-        """Fail what is under way, and refuse what comes."""
+        """Fail pending requests, and refuse new ones."""
         self._closed = True
         clients, self._clients = list(self._clients.values()), {}
         for client in clients:
@@ -327,9 +328,11 @@ class PeerPool:
         if client is not None:
             return client
         if self._closed or self._find(broker_id) is None:
-            # No handle for a name that may be anything.
-            raise PeerUnavailableError(f"broker {broker_id} is not registered, or this one stops", sent=False)
-        self._forget_the_gone()
+            # Without this check any name would create a client.
+            raise PeerUnavailableError(
+                f"broker {broker_id} is not registered, or this broker is stopping", sent=False
+            )
+        self._drop_unregistered()
         client = self._clients[broker_id] = PeerClient(
             self._runtime,
             self._broker_id,
@@ -343,8 +346,8 @@ class PeerPool:
     def _find(self, broker_id: str) -> BrokerInfo | None:
         return next((broker for broker in self._brokers() if broker.broker_id == broker_id), None)
 
-    def _forget_the_gone(self) -> None:
-        """Handles without a connection on brokers that are registered no longer."""
+    def _drop_unregistered(self) -> None:
+        """Drop disconnected clients of brokers that are not registered any more."""
         live = {broker.broker_id for broker in self._brokers()}
         for broker_id, client in list(self._clients.items()):
             if broker_id not in live and not client.connected and not client.pending:

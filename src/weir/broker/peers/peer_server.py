@@ -1,10 +1,8 @@
-"""Another broker's connection to this one: what may come when, and what happens then.
+"""Server for calls from other brokers: the listener and its sessions.
 
-Until the other side has proved that it belongs to the cluster, it is told nothing, not even why it is let go of.
-Requests are answered as they complete, in any order; too many are refused as busy rather than left to wait, so
-that brokers that ask each other never wait in a circle.
-
-The listener that other brokers come to; nobody else gets a word out of it.
+Until the other side has proved its cluster membership, the server sends it nothing, not even the reason for a
+close. It answers requests in order of completion, and refuses excess requests as busy instead of queuing them, so
+that brokers that call each other cannot deadlock.
 """
 
 import asyncio
@@ -55,13 +53,13 @@ log = logging.getLogger(__name__)
 
 
 class State(Enum):
-    """Where a session stands."""
+    """State of a session."""
 
     PROOF = "expects a proof"
     HELLO = "expects a hello"
-    SERVING = "takes requests"
-    CLOSING = "takes nothing more, answers what it took, and says why it ends"
-    CLOSED = "is over"
+    SERVING = "serves requests"
+    CLOSING = "refuses requests, answers accepted ones, and sends the reason"
+    CLOSED = "is closed"
 
 
 _READING = (State.PROOF, State.HELLO, State.SERVING)
@@ -84,8 +82,8 @@ class PeerSession:
         proving: ProvingServer | None,
         on_settled: Callable[["PeerSession"], None],
     ) -> None:
-        """`proving`: None if the connection has proved itself by a certificate; `on_settled`: called when it is
-        known to be of the cluster, or over."""
+        """`proving`: None if a certificate has authenticated the connection. `on_settled`: called when the
+        connection is authenticated, or has ended."""
         self._broker_id = broker_id
         self._handlers = handlers
         self._connection = connection
@@ -108,7 +106,7 @@ class PeerSession:
         self._asker = ""
         self.state = State.PROOF if proving else State.HELLO
 
-    # --- its life ------------------------------------------------------------------------------------------------
+    # --- lifecycle -----------------------------------------------------------------------------------------------
 
     @property
     def peer(self) -> str:
@@ -116,11 +114,11 @@ class PeerSession:
 
     @property
     def known(self) -> bool:
-        """Whether the other side belongs to the cluster."""
+        """Whether the other side has proved its cluster membership."""
         return self.state is not State.PROOF and self._asker != ""
 
     async def run(self) -> None:
-        """Serve until the connection ends; never raises for anything that the other side did."""
+        """Serve until the connection ends. No behavior of the other side makes it raise."""
         self._reading = asyncio.get_running_loop().create_task(self._receive(), name=f"peer receive {self.peer}")
         try:
             await asyncio.wait([self._reading])
@@ -129,7 +127,7 @@ class PeerSession:
             if self.state is State.CLOSING:
                 await self._say_farewell()
         except NetworkError:
-            pass  # the other side went while its answers were being sent
+            pass  # the other side closed while the server sent answers
         finally:
             self.state = State.CLOSED
             self._on_settled(self)
@@ -139,7 +137,8 @@ class PeerSession:
             self._connection.close()
 
     def end(self, why: WeirError) -> None:
-        """Take nothing more, answer what was taken, tell a broker of the cluster why, and end."""
+        """Accept no more requests, answer the accepted ones, send the reason to an authenticated broker, and
+        close."""
         if self.state not in _READING:
             return
         if not self.known:
@@ -151,19 +150,19 @@ class PeerSession:
             self._reading.cancel()
 
     def abort(self) -> None:
-        """End at once."""
+        """Close at once."""
         self.state = State.CLOSED
         self._connection.abort()
 
     def overdue(self, now: float) -> str | None:
-        """Why the server should end this session by force, if it should."""
+        """The reason why the server must abort this session; None if it must not."""
         limits, silent_s = self._limits, now - self._heard_at
         if self._outbox.stalled_at is not None and now - self._outbox.stalled_at > limits.stall_timeout_s:
-            return "it does not read its answers"
+            return "it does not read answers"
         if not self.known:
-            return "it never said who it is" if now - self._came_at > limits.hello_timeout_s else None
+            return "it did not authenticate in time" if now - self._came_at > limits.hello_timeout_s else None
         if self._share.late(now, self._heard_at):
-            return "its request does not come, and others wait"
+            return "its request is incomplete, and other requests wait for memory"
         return "it is silent" if silent_s > limits.idle_timeout_s else None
 
     async def _say_farewell(self) -> None:
@@ -185,7 +184,7 @@ class PeerSession:
         try:
             while data := await self._connection.receive():
                 self._heard_at = self._clock.monotonic()
-                await self._take(data)
+                await self._process(data)
                 data = b""  # an idle connection keeps no buffer
                 if self._splitter.announced > self._share.arriving:
                     await self._share.wait_capacity(self._splitter.announced)
@@ -206,8 +205,8 @@ class PeerSession:
         else:
             self._farewell, self.state = bad, State.CLOSING
 
-    async def _take(self, data: Buffer) -> None:
-        """Take what is in a receive buffer, as fast as the turns allow."""
+    async def _process(self, data: Buffer) -> None:
+        """Process a receive buffer; yield to the loop when the turn is used up."""
         self._turns.begin()
         for body in self._splitter.feed(data):
             if self.state not in _READING:
@@ -227,12 +226,12 @@ class PeerSession:
     def _on_hello(self, body: memoryview) -> None:
         hello = decode_hello(body)
         if not hello.asker:
-            raise WireError("a hello of nobody")
+            raise WireError("the hello has no broker id")
         self._asker = hello.asker
         version = choose_version(hello)
         self._on_settled(self)
         if hello.meant != self._broker_id:
-            # Not the asker's fault: the address went from one broker to another.
+            # The caller is not at fault: the address has moved from one broker to another.
             raise WireError(f"this is broker {self._broker_id}, not {hello.meant}")
         self.state = State.SERVING
         self._splitter.limit = self._limits.max_frame_bytes
@@ -266,7 +265,7 @@ class PeerSession:
     def _check_capacity(self) -> None:
         limits = self._limits
         if len(self._under_way) >= limits.max_requests:
-            raise PeerBusyError(f"{limits.max_requests} requests of {self._asker} are under way")
+            raise PeerBusyError(f"{limits.max_requests} requests of {self._asker} are pending")
         if self._connection.unsent_bytes > limits.max_unsent_bytes:
             raise PeerBusyError(f"{self._asker} does not read its answers")
 
@@ -287,16 +286,16 @@ class PeerSession:
     async def _answer(
         self, request_id: int, call: Call[Any], request: PeerRequest[Any], timeout_s: float
     ) -> bytes:
-        """The frame that answers a request."""
+        """Execute the request, and return the frame with its answer."""
         try:
             with self._metrics.served.timing(call.name, self._clock):
                 try:
                     async with asyncio.timeout(timeout_s):
                         value = encode_answer_value(call, await self._handlers.handle(request))
                 except TimeoutError:
-                    raise PeerUnavailableError(f"{call.name} was not done within {timeout_s:g} s") from None
+                    raise PeerUnavailableError(f"{call.name} did not complete within {timeout_s:g} s") from None
             if len(value) + protocol.OVERHEAD_BYTES > self._limits.max_frame_bytes:
-                raise PeerFailedError(f"the answer to {call.name} has {len(value)} bytes, which is too long")
+                raise PeerFailedError(f"the answer to {call.name} has {len(value)} bytes, which exceeds the limit")
         except Exception as failure:
             if not isinstance(failure, WeirError):
                 log.error("%s of %s failed: %s", call.name, self.peer, failure, exc_info=failure)
@@ -308,7 +307,7 @@ _REQUEST_BYTES = 256 * 1024 * 1024
 
 
 class PeerServer:
-    """Answers other brokers with what the handlers say. `start`, then `close`."""
+    """Serves requests of other brokers with the handlers. Call `start`, then `close`."""
 
     def __init__(
         self,
@@ -321,7 +320,7 @@ class PeerServer:
         metrics: PeerMetrics | None = None,
         request_budget: RequestBudget | None = None,
     ) -> None:
-        """`request_budget`: what all listeners of this process may receive together."""
+        """`request_budget`: byte budget for requests that all listeners of this process share."""
         self._runtime = runtime
         self._broker_id = broker_id
         self._handlers = handlers
@@ -348,7 +347,7 @@ class PeerServer:
 
     @property
     def port(self) -> int:
-        """The bound port; differs from the settings' if that was 0."""
+        """The bound port, also if the settings have port 0."""
         return self._server.port
 
     @property
@@ -356,12 +355,12 @@ class PeerServer:
         return len(self._server.sessions)
 
     async def start(self) -> None:
-        """Bind, or raise AddressInUseError; then accept in the background."""
+        """Bind the port, then accept in the background. Raises AddressInUseError."""
         await self._server.start()
         log.info("broker %s listens to other brokers on %s:%d", self._broker_id, self.host, self.port)
 
     async def close(self) -> None:
-        """Accept nothing more, answer what was accepted within the grace time, and end every connection."""
+        """Stop accepting, answer accepted requests within the grace time, and close all connections."""
         await self._server.close(PeerUnavailableError(f"broker {self._broker_id} shuts down"))
         await self._work.close()
 

@@ -1,4 +1,4 @@
-"""The steps that every batch takes, whichever way it comes, as the parts of a publisher ask for them."""
+"""The publish steps that all publish paths share, as an interface of the publisher for its parts."""
 
 import asyncio
 from typing import Protocol
@@ -10,24 +10,24 @@ from weir.model.batch import Batch, HeldId
 
 
 class PublishSteps(Protocol):
-    """Filled by the publisher, so that limits, meters and failures are the same for each of its parts."""
+    """The publisher fills it, so that limits, meters and failure handling are the same for all paths."""
 
     holding: Holding | None
 
     def take_room(self, size: int) -> None:
-        """So many bytes of the publish budget for a batch; `append` and `hold` give them back in the end."""
+        """Reserve bytes of the publish budget for a batch; `append` and `hold` release them when they end."""
 
     def give_back(self, size: int) -> None:
-        """The room of a batch that is not sent on after all."""
+        """Release the reserved bytes of a batch that is not stored after all."""
 
     def count(self, producer: BrokerProducer, outgoing: Outgoing) -> None:
-        """Take room for a producer's batch, and count it for meters and the publish rate."""
+        """Reserve bytes for a producer's batch, and count it for meters and the publish rate."""
 
     def is_to_wait(self, deliver_at_ms: int) -> bool:
-        """Whether a batch with this moment is held rather than appended."""
+        """Whether a batch with this delivery time goes to the holding area instead of the log."""
 
     def append(self, batch: Batch, receipt: "asyncio.Future[Receipt]") -> "asyncio.Future[int]":
-        """Into the log, and answer its receipt; answers the offset."""
+        """Append to the log, and complete the receipt; the result is the offset."""
 
     def hold(self, batch: Batch, due_ms: int, receipt: "asyncio.Future[Receipt]") -> "asyncio.Future[HeldId]":
-        """Into the holding area, and answer its receipt. Only what `is_to_wait` says has to wait."""
+        """Put a delayed batch into the holding area, and complete the receipt. Only if `is_to_wait` is true."""

@@ -1,9 +1,8 @@
-"""Deduplication: per producer name, the highest sequence id that was sent on, and the highest that is stored.
+"""Deduplication of one topic: per producer name, the highest sequence id that is pending and that is stored.
 
-What is stored is known from the log itself (each batch names its origin), so nothing is written per message: a
-snapshot now and then says up to which offset it is right, and an opening topic reads the log from there on.
-
-Deduplication of one topic switched on and off, brought up to date, and remembered in the topic's state.
+Each batch in the log names its origin, so deduplication writes nothing per message: a periodic snapshot in the
+topic's state covers the log up to an offset, and the broker reads the rest of the log when it opens the topic.
+`DedupSwitch` turns deduplication on and off.
 """
 
 import asyncio
@@ -22,19 +21,19 @@ from weir.stream.state_log import StateLog
 from weir.wire.snapshots.producers import DedupSnapshot, decode_dedup, encode_dedup
 
 KEY = "dedup"
-#: A log of so many messages is read to its end, whatever the last of them looks like.
+#: Without a snapshot, a log of up to so many messages is always read completely.
 _ALWAYS_READ = 100_000
 
 
 class Verdict(Enum):
-    """What to do with a batch."""
+    """How to handle a batch."""
 
     NEW = auto()
-    #: All of it is stored.
+    #: All of its messages are stored.
     DUPLICATE = auto()
-    #: It was sent on and has not been answered: whether it is stored will be known then.
+    #: An earlier copy is pending: its result decides whether the batch is stored.
     UNDER_WAY = auto()
-    #: Some of its messages are there and some are not; a batch is opaque, so it can neither be stored nor dropped.
+    #: A part of its messages is stored. A batch is opaque, so the broker can neither store nor drop it.
     OVERLAPS = auto()
 
 
@@ -54,8 +53,8 @@ class _Holding(Protocol):
     def origins_since(self, positions: Mapping[int, int]) -> AsyncGenerator[Origin, None]: ...
 
 
-class _Known:
-    """What is known of one producer name."""
+class _ProducerEntry:
+    """The state of one producer name."""
 
     __slots__ = ("pushed", "seen_ms", "stored", "under_way")
 
@@ -63,13 +62,13 @@ class _Known:
         self.stored = stored
         self.pushed = stored
         self.seen_ms = seen_ms
-        #: (highest sequence, answer) of what was sent on, in order.
+        #: (highest sequence, answer) of pending batches, in order.
         self.under_way: deque[tuple[int, asyncio.Future[int]]] = deque()
 
 
 class Deduplication:
-    """Of one topic. `known_to`: everything stored before this offset is taken into account. `in_doubt`: whether an
-    append failed since the log was last read to its end: the log may have that batch all the same."""
+    """`known_to`: deduplication covers all batches before this offset. `in_doubt`: whether an append has failed
+    since the log was last read to its end; the log may contain that batch nevertheless."""
 
     def __init__(
         self,
@@ -79,23 +78,23 @@ class Deduplication:
         forget_ms: int,
         in_doubt: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._names: dict[str, _Known] = {}
+        self._names: dict[str, _ProducerEntry] = {}
         self._changed = changed
         self._in_doubt = in_doubt
         self._snapshot_every = snapshot_every
         self._forget_ms = forget_ms
         self._since_snapshot = 0
         self.known_to = 0
-        #: The same for the holding area: entries of each of its ledgers that are taken into account.
+        #: The same for the holding area: the number of covered entries by ledger.
         self.known_held: dict[int, int] = {}
 
     def last_stored(self, producer: str) -> int:
-        """The highest sequence id stored for this name; -1 if none is known."""
+        """The highest stored sequence id of this name; -1 if none is known."""
         known = self._names.get(producer)
         return -1 if known is None else known.stored
 
     def judge(self, producer: str, lowest: int, highest: int) -> Verdict:
-        """What a batch with these sequence ids is."""
+        """Classify a batch by its sequence ids."""
         known = self._names.get(producer)
         if known is None or lowest > known.pushed:
             return Verdict.NEW
@@ -106,28 +105,28 @@ class Deduplication:
         return Verdict.OVERLAPS
 
     def push(self, producer: str, highest: int, answer: "asyncio.Future[int]", now_ms: int) -> None:
-        """The batch was sent on; `answer` tells what becomes of it."""
+        """Add a pending batch; `answer` completes when it is stored or has failed."""
         known = self._names.get(producer)
         if known is None:
-            known = self._names[producer] = _Known(-1, now_ms)
+            known = self._names[producer] = _ProducerEntry(-1, now_ms)
         known.pushed = highest
         known.seen_ms = now_ms
         known.under_way.append((highest, answer))
 
     def under_way(self, producer: str, highest: int) -> "asyncio.Future[int] | None":
-        """The answer that will tell whether this sequence id is stored."""
+        """The pending answer that decides whether this sequence id is stored."""
         known = self._names.get(producer)
         if known is None:
             return None
         return next((answer for upto, answer in known.under_way if upto >= highest), None)
 
     def pending(self, producer: str) -> "list[asyncio.Future[int]]":
-        """The answers to what was sent on and may still fail."""
+        """The answers of pending batches, which may still fail."""
         known = self._names.get(producer)
         return [] if known is None else [answer for _, answer in known.under_way if not answer.done()]
 
     def stored(self, producer: str, highest: int, end_offset: int) -> None:
-        """The batch is in the log, which ends there."""
+        """Record that the batch is in the log, which ends at `end_offset`."""
         known = self._names[producer]
         known.stored = max(known.stored, highest)
         known.pushed = max(known.pushed, known.stored)
@@ -136,15 +135,15 @@ class Deduplication:
         self._reached(end_offset)
 
     def failed(self, producer: str) -> None:
-        """What was sent on last was refused or failed. What else was sent on has failed too or will: until the
-        topic has read the log's end again, only what is stored counts."""
+        """Record that the last pending batch was refused or failed. Other pending batches have failed too or will
+        fail: until the topic has read the end of the log again, only stored batches count."""
         known = self._names.get(producer)
         if known is not None:
             known.under_way = deque(entry for entry in known.under_way if not entry[1].done())
             known.pushed = max([known.stored, *(upto for upto, _ in known.under_way)])
 
     def held(self, producer: str, highest: int, place: HeldId) -> None:
-        """The batch waits in the holding area, which is as good as stored."""
+        """Record that the batch is in the holding area; it counts as stored."""
         known = self._names[producer]
         known.stored = max(known.stored, highest)
         known.pushed = max(known.pushed, known.stored)
@@ -153,16 +152,16 @@ class Deduplication:
         self.passed_held(place)
 
     def passed_held(self, place: HeldId) -> None:
-        """A batch without an origin is held."""
+        """Record a batch without an origin in the holding area."""
         self.known_held[place.ledger] = max(self.known_held.get(place.ledger, 0), place.entry + 1)
         self._reached(self.known_to)
 
     def passed(self, end_offset: int) -> None:
-        """A batch without an origin was stored."""
+        """Record a batch without an origin in the log."""
         self._reached(end_offset)
 
     def _reached(self, end_offset: int) -> None:
-        if not self._in_doubt():  # else `catch_up` has to read what failed appends left before this offset
+        if not self._in_doubt():  # else `catch_up` must read batches of failed appends before this offset
             self.known_to = max(self.known_to, end_offset)
         self._since_snapshot += 1
         if self._since_snapshot >= self._snapshot_every:
@@ -170,7 +169,7 @@ class Deduplication:
             self._changed()
 
     async def catch_up(self, log: _Source, now_ms: int) -> None:
-        """Read what was stored and is not taken into account yet."""
+        """Read the batches of the log that deduplication does not cover yet."""
         self.known_to = max(self.known_to, log.start_offset)
         while self.known_to < log.end_offset:
             for batch in await log.read(self.known_to, 1 << 20):
@@ -178,8 +177,8 @@ class Deduplication:
                 self.known_to = batch.end_offset
 
     async def begin(self, log: _Source, now_ms: int) -> None:
-        """Begin without a snapshot. Where deduplication was always on, one was written before the log grew long: a
-        long one whose last batch names no origin was written without, and has nothing to tell."""
+        """Start without a snapshot. With deduplication always on, a snapshot precedes a long log: a long log whose
+        last batch names no origin was written without deduplication, and holds no sequence ids."""
         length = log.end_offset - log.start_offset
         if length > _ALWAYS_READ:
             last = await log.read(log.end_offset - 1, 1)
@@ -188,7 +187,7 @@ class Deduplication:
         await self.catch_up(log, now_ms)
 
     async def catch_up_held(self, holding: _Holding, now_ms: int) -> None:
-        """The same for what waits in the holding area."""
+        """`catch_up` for the holding area."""
         positions = holding.positions()
         async for origin in holding.origins_since(self.known_held):
             self._learn(origin, now_ms)
@@ -199,13 +198,13 @@ class Deduplication:
             return
         known = self._names.get(origin.producer)
         if known is None:
-            self._names[origin.producer] = _Known(origin.sequence, now_ms)
+            self._names[origin.producer] = _ProducerEntry(origin.sequence, now_ms)
         else:
             known.stored = max(known.stored, origin.sequence)
             known.pushed = max(known.pushed, known.stored)
 
     def forget_idle(self, now_ms: int, connected: Callable[[str], bool]) -> None:
-        """Names that sent nothing for long, and are not connected, cost nothing more."""
+        """Drop names that are not connected and have sent nothing for `forget_ms`."""
         for name, known in list(self._names.items()):
             if now_ms - known.seen_ms > self._forget_ms and not known.under_way and not connected(name):
                 del self._names[name]
@@ -216,14 +215,14 @@ class Deduplication:
         return encode_dedup(DedupSnapshot(self.known_to, self.known_held, names))
 
     def load(self, data: bytes) -> None:
-        """Begin with a snapshot."""
+        """Start with a snapshot."""
         snapshot = decode_dedup(data)
         self.known_to, self.known_held = snapshot.known_to, dict(snapshot.held)
-        self._names = {name: _Known(stored, seen_ms) for name, (stored, seen_ms) in snapshot.names.items()}
+        self._names = {name: _ProducerEntry(stored, seen_ms) for name, (stored, seen_ms) in snapshot.names.items()}
 
 
 def answer_duplicate(receipt: "asyncio.Future[Receipt]", first: "asyncio.Future[int]") -> None:
-    """Once the first one is stored, the second is a duplicate of it."""
+    """Complete the receipt of a duplicate with the result of the first copy."""
     if receipt.done():
         return
     if first.cancelled() or first.exception() is not None:
@@ -233,16 +232,16 @@ def answer_duplicate(receipt: "asyncio.Future[Receipt]", first: "asyncio.Future[
 
 
 def mirror(answer: "asyncio.Future[int]", done: "asyncio.Future[Any]") -> None:
-    """Tell deduplication. A held batch is as good as stored."""
+    """Copy the result of an append or a hold to deduplication. A batch in the holding area counts as stored."""
     if done.cancelled() or done.exception() is not None:
-        answer.set_exception(done.exception() or DuplicateInDoubtError("it was not stored"))
+        answer.set_exception(done.exception() or DuplicateInDoubtError("the first copy was not stored"))
         answer.exception()
     else:
         answer.set_result(-1)
 
 
 class DedupSwitch:
-    """Has the deduplication while it is on, for the publisher to ask. `in_doubt`: see `Deduplication`."""
+    """Owns the deduplication while it is on. `in_doubt`: see `Deduplication`."""
 
     def __init__(
         self,
@@ -252,7 +251,7 @@ class DedupSwitch:
         holding: Callable[[], Holding | None],
         in_doubt: Callable[[], bool],
     ) -> None:
-        #: None while it is off.
+        #: None while deduplication is off.
         self.current: Deduplication | None = None
         self._settings = context.settings
         self._clock = context.runtime.clock
@@ -264,7 +263,7 @@ class DedupSwitch:
     async def turn(self, on: bool) -> None:
         if not on:
             self.current = None
-            self._state.delete(KEY)  # it would not know what is stored from now on
+            self._state.delete(KEY)  # the snapshot would miss all batches that are stored from now on
         elif self.current is None:
             await self._start()
 
@@ -276,15 +275,15 @@ class DedupSwitch:
             in_doubt=self._in_doubt,
         )
         snapshot = self._state.get(KEY)
-        if snapshot is not None and not self._state.damaged:  # else the log itself says all that is left to say
+        if snapshot is not None and not self._state.damaged:  # after damage only the log is reliable
             dedup.load(snapshot)
         else:
             await dedup.begin(self._stream, self._clock.wall_ms())
         await self._catch_up(dedup)
-        self.current = dedup  # nothing was stored since it caught up: there was no wait in between
+        self.current = dedup  # without an `await` since it caught up, no batch was stored in between
 
     async def catch_up(self) -> None:
-        """Bring deduplication, if it is on, up to date with what is held and stored."""
+        """Cover all batches in the log and the holding area, if deduplication is on."""
         if self.current is not None:
             await self._catch_up(self.current)
 
@@ -295,6 +294,6 @@ class DedupSwitch:
         await dedup.catch_up(self._stream, now_ms)
 
     def mark(self) -> None:
-        """Have the state write a snapshot with what it writes next."""
+        """Include a snapshot in the next write of the state."""
         if self.current is not None:
             self._state.mark(KEY, self.current.to_bytes)

@@ -1,4 +1,4 @@
-"""The path of an idempotent producer's batch, and of a transaction's marker: judged, kept in order, appended."""
+"""The publish path of idempotent producers and of transaction markers: check the sequence, order, append."""
 
 import asyncio
 from functools import partial
@@ -15,12 +15,12 @@ from weir.model.transactions import Stored
 from weir.stream.log import Stream
 from weir.wire.formats.marker import encode_marker
 
-#: What a duplicate is answered with where it is not known where the first one went.
+#: The position of a duplicate if that of the first copy is unknown.
 _NOWHERE = (-1, -1)
 
 
 class StampedPublishing:
-    """Judges before anything is awaited: so the order of the calls is the order of the sequence numbers."""
+    """Checks a batch before the first `await`: the order of the calls is the order of the sequence numbers."""
 
     def __init__(
         self, steps: PublishSteps, stream: Stream, producer_state: ProducerStateManager, lanes: Lanes
@@ -34,7 +34,7 @@ class StampedPublishing:
     def publish(
         self, producer: BrokerProducer, outgoing: Outgoing, stamp: Stamp, receipt: "asyncio.Future[Receipt]"
     ) -> bool:
-        """Answers whether it is being appended to the log, which ends in the order of the calls."""
+        """Return whether the batch is being appended to the log; appends end in the order of the calls."""
         producer_state = self._producer_state
         try:
             known = producer_state.judge(stamp, outgoing)
@@ -57,13 +57,13 @@ class StampedPublishing:
         return self._send(batch, pending, receipt)
 
     def await_answer(self, producer_id: int, asked: "asyncio.Future[None]") -> None:
-        """The producer's batches wait for what its coordinator says; if that is no, none of them is stored."""
+        """Queue the producer's batches until its coordinator answers; a refusal fails all of them."""
         self._lanes.enter(producer_id, Waiting(True, lambda: asked, lambda failure: None), ())
         if not self._producer_state.armed:
             self._lanes.enter(producer_id, Waiting(True, self.arm, lambda failure: None), ())
 
     def arm(self) -> "asyncio.Future[None]":
-        """The state says that there are stamped batches; what waits in a lane waits for that before."""
+        """Record in the state that the topic has batches of idempotent producers; queued batches wait for that."""
         armed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def then(failure: WeirError | None) -> None:
@@ -79,8 +79,8 @@ class StampedPublishing:
         return armed
 
     def _await_turn(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> None:
-        """Something that the producer sent before it is on its way into the holding area, or its coordinator is
-        being asked."""
+        """Queue the batch, because an earlier batch of the producer is on its way to the holding area, or its
+        coordinator has not answered."""
 
         def send() -> "asyncio.Future[int]":
             return self._append_one(batch, pending, receipt)
@@ -94,8 +94,8 @@ class StampedPublishing:
         self._lanes.enter(pending.producer_id, Waiting(False, send, give_up), ())
 
     def _send(self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]") -> bool:
-        """Behind what the same producer has to hold. The first ones of a topic wait until the state says that it
-        has any."""
+        """Append the batch after the queued batches of its producer. The first ones of a topic wait until the
+        state records that the topic has batches of idempotent producers."""
         if batch.stamp is not None and self._lanes.has(batch.stamp.producer_id):
             self._await_turn(batch, pending, receipt)
         elif self._producer_state.armed:
@@ -112,7 +112,7 @@ class StampedPublishing:
         receipt: "asyncio.Future[Receipt]",
         failure: WeirError | None,
     ) -> None:
-        lost = not self._producer_state.states.awaits(pending)  # with one before it, which waited for longer
+        lost = not self._producer_state.states.awaits(pending)  # with an earlier batch that waited longer
         if failure is None and (lost or failures_seen != self._stream.failures):
             failure = ProducerClosedError("a batch before this one could not be stored")
         if failure is None:
@@ -127,14 +127,14 @@ class StampedPublishing:
         self, batch: Batch, pending: Pending, receipt: "asyncio.Future[Receipt]"
     ) -> "asyncio.Future[int]":
         stored = self._steps.append(batch, receipt)
-        if stored.done():  # refused at once: what comes next must not pass for its successor
+        if stored.done():  # refused at once: the next batch must not count as its successor
             self._producer_state.states.failed(pending)
         else:
             stored.add_done_callback(partial(self._answered, pending))
         return stored
 
     def _answered(self, pending: Pending, done: "asyncio.Future[int]") -> None:
-        if done.exception() is not None:  # what is stored was learnt from the log
+        if done.exception() is not None:  # the producer state reads stored batches from the log
             self._producer_state.states.failed(pending)
 
     def answer_repeated(self, known: Stored | Pending, receipt: "asyncio.Future[Receipt]") -> None:

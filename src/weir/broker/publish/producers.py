@@ -1,6 +1,6 @@
-"""Producers of a topic: who may be one beside whom, and the path of a batch from a producer into the log.
+"""Producers of a topic: access modes (shared, exclusive, waiting for exclusive) and names.
 
-The epoch of a topic's exclusive producers, in its state: a later one fences those of before.
+The topic's state stores the epoch of exclusive producers; a producer with a later epoch fences earlier ones.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from weir.wire.snapshots.producers import decode_epoch, encode_epoch
 
 
 class PublishesTo(Protocol):
-    """Where a producer's batches go. Decides at once, so that the order of the calls is the order of the log."""
+    """The destination of a producer's batches. Synchronous: the order of the calls is the order of the log."""
 
     def publish(self, producer: "BrokerProducer", outgoing: Outgoing) -> "asyncio.Future[Receipt]": ...
 
@@ -39,7 +39,7 @@ class PublishesTo(Protocol):
 
 
 class KeepsEpoch(Protocol):
-    """Where the epoch of exclusive producers survives a crash. `load`: None before there was one; what is saved is
+    """Durable store of the epoch of exclusive producers. `load`: None before the first epoch. A saved epoch is
     durable after `persisted`."""
 
     def load(self) -> int | None: ...
@@ -62,7 +62,7 @@ class BrokerProducer:
         *,
         clock: Clock,
     ) -> None:
-        if len(name.encode()) > MAX_PRODUCER_NAME_BYTES:  # every batch carries it
+        if len(name.encode()) > MAX_PRODUCER_NAME_BYTES:  # every batch contains the name
             raise InvalidNameError(f"a producer's name has at most {MAX_PRODUCER_NAME_BYTES} bytes")
         self._publisher = publisher
         self._producers = producers
@@ -72,7 +72,8 @@ class BrokerProducer:
         self.receipts = ReceiptOrder()
         self.connected_ms = clock.wall_ms()
         self.epoch: int | None = None
-        #: The stream's count of failures when it came: once there are more, what it sends may miss its past.
+        #: The stream's failure count when the producer connected: after a later failure its earlier batches may be
+        #: lost.
         self.failures_seen = 0
         self._schema_version = schema_version
         loop = asyncio.get_running_loop()
@@ -101,7 +102,7 @@ class BrokerProducer:
 
     @property
     def admitted(self) -> bool:
-        """Whether it may send: not before it is the only one, if it waits for that."""
+        """Whether it may send: a producer that waits for exclusive access may not until it has it."""
         return self._admitted.done()
 
     def admit(self, epoch: int | None) -> None:
@@ -133,7 +134,7 @@ class BrokerProducer:
         self._producers.remove(self, "closed by the client")
 
     def shut(self, reason: str) -> None:
-        """The broker closes it."""
+        """Close the producer on behalf of the broker."""
         if not self._closed.done():
             self._closed.set_result(reason)
 
@@ -143,7 +144,7 @@ class BrokerProducer:
 
 
 class Producers:
-    """Who may be there beside whom. `store`: None where epochs need not survive."""
+    """Enforces access modes and unique names. `store`: None if epochs need not survive a restart."""
 
     def __init__(self, store: KeepsEpoch | None = None) -> None:
         self._by_name: dict[str, BrokerProducer] = {}
@@ -151,7 +152,7 @@ class Producers:
         self._waiting: list[BrokerProducer] = []
         self._store = store
         self._epoch = None if store is None else store.load()
-        #: Why none is let in, while the backlog is over its quota.
+        #: The reason why no producer may connect while the backlog exceeds its quota.
         self.over_quota: QuotaExceededError | None = None
 
     def __iter__(self) -> Iterator[BrokerProducer]:
@@ -170,16 +171,16 @@ class Producers:
 
     @property
     def exclusive(self) -> bool:
-        """Whether one is the only one, or waits to be."""
+        """Whether a producer is exclusive, or waits to be."""
         return self._exclusive is not None or bool(self._waiting)
 
     async def epoch_persisted(self) -> None:
-        """Wait until no crash can bring an epoch of before back."""
+        """Wait until the present epoch is durable."""
         if self._store is not None:
             await self._store.persisted()
 
     def refuse(self, why: QuotaExceededError) -> None:
-        """The backlog is over its quota: all are closed, and may not come back until it is not."""
+        """Close all producers, and refuse new ones until the backlog is within its quota again."""
         self.over_quota = why
         self.close(why.what)
 
@@ -187,12 +188,12 @@ class Producers:
         return name in self._by_name
 
     def join(self, producer: BrokerProducer) -> None:
-        """Let one more in, beside those that are there, or let it wait; raises if neither may be."""
+        """Add a producer by its access mode, or queue it for exclusive access; raise if neither is possible."""
         former = self._by_name.get(producer.name)
         if former is not None:
             if producer.request.name_is_given:
                 raise ProducerBusyError(f"a producer named {producer.name!r} is connected already")
-            self.remove(former, "the same producer connected anew", promote=False)
+            self.remove(former, "the same producer reconnected", promote=False)
         try:
             self._join(producer)
         finally:
@@ -219,10 +220,10 @@ class Producers:
 
     def _check_epoch(self, epoch: int | None) -> None:
         if epoch is not None and self._epoch is not None and epoch < self._epoch:
-            raise ProducerFencedError(f"the topic is at epoch {self._epoch}, the producer was there at {epoch}")
+            raise ProducerFencedError(f"the topic is at epoch {self._epoch}, the producer's epoch is {epoch}")
 
     def _make_exclusive(self, producer: BrokerProducer) -> None:
-        """A producer that comes back with the epoch it had keeps it; any other begins a new one."""
+        """Make a producer exclusive. One that reconnects with its epoch keeps it; any other starts a new epoch."""
         asked = producer.request.topic_epoch
         before = -1 if self._epoch is None else self._epoch
         self._epoch = asked if asked is not None else before + 1
@@ -234,7 +235,7 @@ class Producers:
         producer.admit(self._epoch)
 
     def remove(self, producer: BrokerProducer, reason: str, *, promote: bool = True) -> None:
-        """It leaves, by itself or because the broker says so."""
+        """Remove a producer, at its own request or the broker's."""
         producer.shut(reason)
         if producer in self._waiting:
             self._waiting.remove(producer)
@@ -246,7 +247,7 @@ class Producers:
             self._promote()
 
     def _promote(self) -> None:
-        """The first that waits to be the only one is let in once nobody else is there."""
+        """Admit the first producer that waits for exclusive access when no other producer is connected."""
         while self._waiting and not self._by_name:
             producer = self._waiting.pop(0)
             try:

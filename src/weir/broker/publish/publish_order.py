@@ -1,15 +1,13 @@
-"""Two ways to store, one order: a producer's batches go to the log or to the holding area, never to both at once.
+"""Order of a producer's batches across the log and the holding area, and order of its receipts.
 
-Deduplication knows one number per producer, the highest that is stored. If a later batch were stored while an
-earlier one, on its own way, fails, the earlier one would pass for a duplicate when it is sent again, and be lost.
-So what is to be held waits for what was sent before it, and holds up what is sent after it. Held ones go one by
-one: they may lie in different ledgers, of which one fails and another does not.
+Deduplication has one number per producer: the highest stored sequence. If a later batch were stored while an
+earlier one fails on its way to the other store, a retry of the earlier one would count as a duplicate and be lost.
+So a delayed batch waits for the producer's earlier batches, and blocks its later ones. Delayed batches are written
+one by one, because they may go to different ledgers, of which one may fail alone.
 
-Receipts of one producer in the order of its sends, whichever way each batch takes.
-
-Clients match receipts with what they sent first: one that overtakes another looks like a fault of the connection,
-and everything is sent again. Appends to the log end in order by themselves; what is held, refused or known already
-ends when it ends, and its receipt waits here for those before it.
+Clients match receipts with their oldest pending send: a receipt out of order looks like a connection fault, and
+the client sends everything again. Appends to the log end in order; the receipt of a delayed, refused or duplicate
+batch may be ready early, and waits here for the receipts before it.
 """
 
 import asyncio
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A batch whose turn has not come: how it is sent on, and what to do if what stands before it fails."""
+    """A queued batch. `held`: whether it is delayed. `give_up`: called if an earlier batch fails."""
 
     held: bool
     send: "Callable[[], asyncio.Future[Any]]"
@@ -42,22 +40,23 @@ class _Lane:
         self.under_way = 0
 
 
-#: A producer by its name, or an idempotent one by its id: no name is equal to a number.
+#: A producer's name, or the id of an idempotent producer: no name is equal to a number.
 LaneKey = str | int
 
 
 class Lanes:
-    """Of one topic. A producer has a lane only while it has something to hold."""
+    """The lanes (queues of unsent batches) of one topic. A producer has a lane only while it has a delayed
+    batch."""
 
     def __init__(self) -> None:
         self._lanes: dict[LaneKey, _Lane] = {}
 
     def has(self, producer: LaneKey) -> bool:
-        """Whether this producer's batches have to wait for their turn."""
+        """Whether this producer's batches must queue."""
         return producer in self._lanes
 
     def enter(self, producer: LaneKey, waiting: Waiting, before: "Sequence[asyncio.Future[Any]]") -> None:
-        """Send the batch on when its turn comes. `before`: what is under way if the producer has no lane yet."""
+        """Queue the batch, and send it in its turn. `before`: pending batches of a producer without a lane."""
         lane = self._lanes.get(producer)
         if lane is None:
             lane = self._lanes[producer] = _Lane()
@@ -81,7 +80,7 @@ class Lanes:
         self._go_on(producer, lane)
 
     def _go_on(self, producer: LaneKey, lane: _Lane) -> None:
-        """Once nothing is under way: one batch to hold, or all up to the next of those."""
+        """If nothing is pending, send one delayed batch, or all batches up to the next delayed one."""
         if lane.under_way:
             return
         run = [lane.queue.popleft()] if lane.queue else []
@@ -94,25 +93,27 @@ class Lanes:
 
 
 class ReceiptOrder:
-    """Of one producer. As long as it does nothing but append, this costs nothing but a reference."""
+    """The receipts of one producer. A producer that only appends costs a reference."""
 
     __slots__ = ("_last", "_waiting")
 
     def __init__(self) -> None:
-        #: The last one to be appended, while nothing else is under way.
+        #: The last appended receipt, while only appends are pending.
         self._last: Answer | None = None
-        #: What is under way, if not all of it is being appended: how it ends, and what its sender waits for.
+        #: Pending receipts if some of them are not appends: the internal receipt, and the one that the sender
+        #: awaits.
         self._waiting: deque[tuple[Answer, Answer]] = deque()
 
     def appended(self, receipt: "Answer") -> "Answer":
-        """What to give the sender of a batch that is on its way into the log."""
+        """Return the receipt for the sender of a batch that is being appended to the log."""
         if self._waiting:
             return self.behind(receipt)
         self._last = receipt
         return receipt
 
     def behind(self, receipt: "Answer") -> "Answer":
-        """What to give the sender of a batch that may end at any time: it is done once all before it are."""
+        """Return the receipt for the sender of a batch that may end at any time: it completes after all earlier
+        ones."""
         if not self._waiting:
             last, self._last = self._last, None
             if last is not None and not last.done():
@@ -134,15 +135,15 @@ class ReceiptOrder:
         while self._waiting and self._waiting[0][0].done():
             receipt, told = self._waiting.popleft()
             if told is not receipt:
-                _tell(receipt, told)
+                _copy_result(receipt, told)
 
 
-def _tell(receipt: "Answer", told: "Answer") -> None:
+def _copy_result(receipt: "Answer", told: "Answer") -> None:
     if receipt.cancelled():
         told.cancel()
         return
     failure = receipt.exception()
-    if told.done():  # whoever sent it no longer waits
+    if told.done():  # the sender has cancelled it
         return
     if failure is not None:
         told.set_exception(failure)

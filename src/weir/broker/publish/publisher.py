@@ -1,4 +1,4 @@
-"""The path of a batch from a producer into the log: limits, deduplication, holding, append, receipt."""
+"""The publish path of a batch from a producer: limits, deduplication, delayed delivery, append, and receipt."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -37,24 +37,24 @@ from weir.runtime.waiters import PromptFuture, tell_promptly
 from weir.stream.log import Stream
 from weir.stream.state_log import StateLog
 
-#: What a duplicate is answered with where it is not known where the first one went.
+#: The position of a duplicate if that of the first copy is unknown.
 _NOWHERE = (-1, -1)
 
 
 class Addressees(Protocol):
-    """The subscriptions of the topic, to which batches can be addressed."""
+    """The subscriptions of the topic that a batch can be addressed to."""
 
     def has(self, name: str) -> bool: ...
 
     def pass_by(self, name: str, first: int, end: int) -> None:
-        """These offsets are stored, and are for this one: for all others they count as acknowledged."""
+        """These stored offsets are addressed to the named subscription: acknowledge them for all others."""
 
 
 class Publisher:
-    """Decides at once; receipts of one producer come in the order of its batches.
+    """Publishes synchronously up to the append; receipts of one producer complete in the order of its batches.
 
-    When an append fails, every producer that was there is shut (`shut_all`): what they sent behind the failed
-    batch must not be stored without it. They connect anew and send again.
+    When an append fails, the publisher closes all connected producers (`shut_all`): the broker must not store
+    batches that follow a failed one. The producers reconnect and send again.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Publisher:
         self._context = context
         self._trace = trace
         self._addressees = addressees
-        #: Whose batch is being published, for those who tell.
+        #: The producer of the batch that is being published, for traces.
         self._who: BrokerProducer | None = None
         self._clock = context.runtime.clock
         self._budget = context.publish_budget.share()
@@ -90,7 +90,7 @@ class Publisher:
         self.latency = Histogram()
         self._duplicates = 0
         self._lanes = Lanes()
-        #: Whether something failed since deduplication was brought up to date: it may be stored all the same.
+        #: Whether a write has failed since deduplication last caught up: its batch may be stored nevertheless.
         self.failed = False
         self.rate = RateLimit(self._clock, policies.publish_rate or Rate(), context.settings.rate_burst_s)
         self.policies = policies
@@ -109,18 +109,18 @@ class Publisher:
 
     @property
     def dedup(self) -> Deduplication | None:
-        """None while it is off."""
+        """None while deduplication is off."""
         return self.dedup_switch.current
 
     def moved(self, batch: Batch, place: HeldId) -> None:
-        """A delayed batch of a committed transaction is held."""
+        """Record a delayed batch of a committed transaction, now in the holding area."""
         self.split.moved(batch, place)
         if self.dedup is not None:
             self.dedup.passed_held(place)
 
     @property
     def duplicates(self) -> int:
-        """Batches that were there already."""
+        """Batches that were stored already."""
         return self._duplicates + self.stamped.duplicates
 
     def publish(self, producer: BrokerProducer, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
@@ -133,7 +133,7 @@ class Publisher:
     def _publish(  # noqa: PLR0911 (one per way that a batch takes)
         self, producer: BrokerProducer, outgoing: Outgoing, receipt: "asyncio.Future[Receipt]"
     ) -> bool:
-        """Answers whether it is being appended to the log, which ends in the order of the calls."""
+        """Return whether the batch is being appended to the log; appends end in the order of the calls."""
         refusal = self._refusal(producer, outgoing)
         if refusal is not None:
             receipt.set_exception(refusal)
@@ -150,7 +150,7 @@ class Publisher:
             highest = max(outgoing.sequence, outgoing.highest_sequence)
             verdict = self.dedup.judge(producer.name, outgoing.sequence, highest)
             if verdict is not Verdict.NEW:
-                self._answer_known(producer, highest, verdict, receipt)
+                self._answer_duplicate(producer, highest, verdict, receipt)
                 return False
             origin = Origin(producer.name, highest)
         batch = Batch(-1, outgoing.count, outgoing.format, 0, outgoing.payload, BatchFlags.NONE, origin)
@@ -162,8 +162,8 @@ class Publisher:
     def publish_all(
         self, producer: BrokerProducer, outgoings: Sequence[Outgoing]
     ) -> "asyncio.Future[Receipt] | None":
-        """Batches that came together, and need nothing but to be stored, as one: what is paid once per batch
-        otherwise is most of what a small one costs. None if they must be published one by one."""
+        """Publish several batches that need no more than an append as one write, to save the cost per batch. None
+        if the caller must publish them one by one."""
         if self.dedup is not None:
             return None
         limit = self.policies.max_message_bytes or 0
@@ -207,7 +207,7 @@ class Publisher:
             self._not_stored(failure, receipt)
             return
         offset = done.result()
-        if self.dedup is not None:  # turned on meanwhile
+        if self.dedup is not None:  # turned on during the append
             self.dedup.passed(offset + count)
         note(offset)
         if not receipt.done():
@@ -245,12 +245,12 @@ class Publisher:
         self._budget.release(size)
 
     def last_sequence(self, producer: str) -> int:
-        """-1 of a name that stored nothing, or while deduplication is off."""
+        """-1 for a name without stored batches, or while deduplication is off."""
         return -1 if self.dedup is None else self.dedup.last_stored(producer)
 
     @property
     def has_capacity(self) -> bool:
-        """Whether `wait_capacity` would certainly not wait."""
+        """True if `wait_capacity` would certainly return at once."""
         return (
             self._stream.has_capacity
             and not self._budget.exhausted
@@ -259,7 +259,7 @@ class Publisher:
         )
 
     async def wait_capacity(self) -> None:
-        """Wait while the budget, the stream's window or the publish rate say so."""
+        """Wait for the publish budget, the stream's window, the holding area and the publish rate."""
         if self._budget.exhausted:
             await self._budget.wait_capacity()
         await self._stream.wait_capacity()
@@ -268,7 +268,7 @@ class Publisher:
         while self.rate.limits and (delay := self.rate.delay_s()) > 0:
             await self._clock.sleep(delay)
 
-    # --- deciding ---------------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------------
 
     def _refusal(self, producer: BrokerProducer, outgoing: Outgoing) -> WeirError | None:
         if not producer.open or not producer.admitted:
@@ -281,9 +281,9 @@ class Publisher:
         return None if outgoing.subscription is None else self._misaddressed(outgoing, outgoing.subscription)
 
     def _misaddressed(self, outgoing: Outgoing, name: str) -> WeirError | None:
-        """Why a batch cannot be for this subscription alone."""
+        """The reason why a batch cannot be addressed to this subscription."""
         if self._addressees is None or outgoing.stamp is None or outgoing.transactional or outgoing.parts:
-            return NotAllowedError("only an idempotent producer's batch can be for one subscription alone")
+            return NotAllowedError("only a batch of an idempotent producer can be addressed to one subscription")
         if not self._context.streams.features.uses(ADDRESSED):
             return NotAllowedError("messages for one subscription need the same version of Weir on every broker")
         if not self._addressees().has(name):
@@ -294,21 +294,21 @@ class Publisher:
         delays = self.holding is not None and bool(self.policies.delayed_delivery)
         return delays and deliver_at_ms > self._clock.wall_ms()
 
-    # --- sending on -------------------------------------------------------------------------------------
+    # --- writes -----------------------------------------------------------------------------------------
 
     def _send_on(self, batch: Batch, due_ms: int | None, receipt: "asyncio.Future[Receipt]") -> bool:
         origin = batch.origin if isinstance(batch.origin, Origin) else None
         if due_ms is not None and not self.is_to_wait(due_ms):
             due_ms = None
         if origin is not None and (due_ms is not None or self._lanes.has(origin.producer)):
-            self._take_turn(origin, batch, due_ms, receipt)
+            self._enqueue(origin, batch, due_ms, receipt)
             return False
         if due_ms is not None:
             self.hold(batch, due_ms, receipt)
             return False
         stored = self.append(batch, receipt)
         self._note_push(origin, stored)
-        return not stored.done()  # else it was refused at once
+        return not stored.done()  # False if it was refused at once
 
     def append(
         self,
@@ -319,7 +319,7 @@ class Publisher:
         in_memory: bool = False,
     ) -> "asyncio.Future[int]":
         stored = self._stream.append(batch, in_memory=in_memory)
-        if answer is not None:  # told first: whoever looks at what is under way next must see it done
+        if answer is not None:  # first, so that the next caller that reads pending answers finds it done
             tell_promptly(stored, partial(mirror, answer))
         started = self._clock.monotonic()
         tell_promptly(stored, partial(self._stored, receipt, batch, len(batch.payload), (started, self._who)))
@@ -332,20 +332,20 @@ class Publisher:
         receipt: "asyncio.Future[Receipt]",
         answer: "asyncio.Future[int] | None" = None,
     ) -> "asyncio.Future[HeldId]":
-        check(self.holding is not None, "what is to be held has a place to be held in")
+        check(self.holding is not None, "a topic that delays batches has a holding area")
         held = self.holding.hold(batch, due_ms)  # type: ignore[union-attr]
         if answer is not None:
             held.add_done_callback(partial(mirror, answer))
-        held.add_done_callback(partial(self._held, receipt, batch, (due_ms, self._who)))
+        held.add_done_callback(partial(self._on_held, receipt, batch, (due_ms, self._who)))
         return held
 
     def _prepare(
         self, producer: BrokerProducer, outgoing: Outgoing, half: Preparation, receipt: "asyncio.Future[Receipt]"
     ) -> bool:
-        """Hold a half message. Deduplication leaves it alone: what is prepared twice is decided twice."""
+        """Store a prepared message (RocketMQ: half message). No deduplication: each copy gets its own decision."""
         messages = self._half
         if messages is None or self.holding is None:
-            receipt.set_exception(NotAllowedError("there is no holding area for half messages"))
+            receipt.set_exception(NotAllowedError("the topic cannot store half messages: it has no holding area"))
             return False
         refusal = messages.refusal(outgoing, half)
         if refusal is not None:
@@ -357,10 +357,10 @@ class Publisher:
         messages.preparing(batch, self.hold(batch, FOREVER_MS, receipt))
         return False
 
-    def _take_turn(
+    def _enqueue(
         self, origin: Origin, batch: Batch, due_ms: int | None, receipt: "asyncio.Future[Receipt]"
     ) -> None:
-        """Send the batch on when everything that the producer sent before it is stored, or will be with it."""
+        """Queue the batch until the producer's earlier batches are stored or can be stored together with it."""
         dedup = self.dedup
         check(dedup is not None, "only deduplication needs turns")
         before = dedup.pending(origin.producer)  # type: ignore[union-attr]
@@ -382,7 +382,7 @@ class Publisher:
         answer: "asyncio.Future[int]",
         failure: BaseException,
     ) -> None:
-        """What stood before it failed: it is not stored."""
+        """Fail a queued batch, because an earlier one of its producer failed."""
         self._budget.release(len(batch.payload))
         answer.set_exception(failure)
         answer.exception()
@@ -395,18 +395,16 @@ class Publisher:
         if origin is not None and self.dedup is not None:
             self.dedup.push(origin.producer, origin.sequence, stored, self._clock.wall_ms())
 
-    def _answer_known(
+    def _answer_duplicate(
         self, producer: BrokerProducer, highest: int, verdict: Verdict, receipt: "asyncio.Future[Receipt]"
     ) -> None:
-        """A batch whose sequence ids were seen before: once it is sure that it is stored, it is a duplicate."""
+        """Answer a batch with known sequence ids: it is a duplicate as soon as its first copy is stored."""
         self._duplicates += 1
         if verdict is Verdict.DUPLICATE:
             receipt.set_result(Receipt(-1, _NOWHERE, duplicate=True))
             return
         if verdict is Verdict.OVERLAPS:
-            receipt.set_exception(
-                NotAllowedError("some of the batch's messages are stored already, and some are not")
-            )
+            receipt.set_exception(NotAllowedError("a part of the batch is stored already"))
             return
         answer = self.dedup.under_way(producer.name, highest) if self.dedup is not None else None
         if answer is None:
@@ -414,7 +412,7 @@ class Publisher:
         else:
             answer.add_done_callback(partial(answer_duplicate, receipt))
 
-    # --- what comes back --------------------------------------------------------------------------------
+    # --- completion -------------------------------------------------------------------------------------
 
     def _stored(
         self,
@@ -424,7 +422,7 @@ class Publisher:
         began: tuple[float, BrokerProducer | None],
         done: "asyncio.Future[int]",
     ) -> None:
-        """`began`: when, and by whom, if that is known."""
+        """`began`: start time and producer, the latter None if unknown."""
         self._budget.release(size)
         failure = done.exception()
         dedup, origin = self.dedup, batch.origin
@@ -445,14 +443,14 @@ class Publisher:
         if not receipt.done():
             receipt.set_result(Receipt(offset, self._stream.position_of(offset) or _NOWHERE))
 
-    def _held(
+    def _on_held(
         self,
         receipt: "asyncio.Future[Receipt]",
         batch: Batch,
         about: tuple[int, BrokerProducer | None],
         done: "asyncio.Future[HeldId]",
     ) -> None:
-        """`about`: until when, and by whom, if that is known."""
+        """`about`: delivery time and producer, the latter None if unknown."""
         self._budget.release(len(batch.payload))
         failure = done.exception()
         if failure is not None:
@@ -461,7 +459,7 @@ class Publisher:
             if not receipt.done():
                 receipt.set_exception(failure)
             self.failed = True
-            self._shut_all(f"a batch could not be held: {failure}")
+            self._shut_all(f"a delayed batch could not be stored: {failure}")
             return
         held = done.result()
         if self._trace is not None and self._trace.on:

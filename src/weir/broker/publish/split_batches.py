@@ -1,20 +1,17 @@
-"""A batch whose messages are not all treated alike: some are stored, some held, some cancel what is held.
+"""Batches of messages with different handling: some are appended, some are delayed, some cancel delayed ones.
 
-The gateway has cut it into parts. Each is stored like a batch of its own; all have one receipt. The parts of an
-idempotent producer take turns with whatever else it sends (`lanes` says why), so what is known of them is always a
-beginning: sent again after a failure or a crash, the batch goes on behind it.
+The gateway splits such a batch into parts. The publisher stores each part like a batch; all parts have one
+receipt. The parts of an idempotent producer queue in its lane (see `publish_order`), so the stored parts are
+always a prefix: a retry after a failure or a crash continues behind it.
 
-What idempotent producers sent that is not in the log: it is held, or cancelled something. It is known again.
+`HeldStamps` deduplicates batches of idempotent producers that are not in the log, because they are delayed or were
+cancellations. A delayed batch carries its stamp (producer id, epoch, sequence), as batches in the log do. The
+state stores the last sequence number of each such producer, and the position in the holding area up to which it is
+valid; the broker reads the rest of the area when it opens the topic.
 
-A held batch carries its stamp, as those in the log do. The state remembers, with whatever it writes next, the last
-sequence number of each producer that was taken so, and up to where the holding area is taken into account; opening
-the topic reads the area from there on.
-
-The names that producers give to what they delay: found again to cancel it.
-
-A held batch says its own name, so nothing more is stored. Names of what this broker held itself are remembered, up
-to a bound. The first cancellation that names something else has all that is held looked through, and what is found
-there remembered too.
+`HeldNames` finds delayed messages by the names that producers give them, to cancel them. A delayed batch contains
+its name, so nothing more is stored. The broker keeps a bounded number of names of the batches that it delayed
+itself. The first cancellation with another name scans the whole holding area, and adds the names that it finds.
 """
 
 import asyncio
@@ -48,26 +45,26 @@ from weir.stream.state_log import StateLog
 from weir.wire.delayed_batches import encode_held
 from weir.wire.snapshots.producers import HeldStampsRecord, decode_held_stamps, encode_held_stamps
 
-#: Names that are remembered per topic.
+#: Names in memory per topic.
 MOST_NAMES = 100_000
 
-#: The name in a held batch, if it has one.
+#: The name in a delayed batch, if it has one.
 NameOf = Callable[[Batch], str | None]
 
 
 class HeldNames:
-    """Of one topic."""
+    """The names of the delayed batches of one topic."""
 
     def __init__(self, name_of: NameOf, *, most: int = MOST_NAMES) -> None:
         self._name_of = name_of
         self._most = most
         self._places: OrderedDict[str, list[HeldId]] = OrderedDict()
-        self._search = asyncio.Lock()  # one look through everything serves all who wait for it
-        #: Whether there may be names that are not remembered: a former broker's, or too old ones.
+        self._search = asyncio.Lock()  # one scan serves all callers that wait for it
+        #: Whether names may be missing: those of a former owner of the topic, or evicted ones.
         self.incomplete = False
 
     def held(self, name: str, place: HeldId) -> None:
-        """A batch of this name was held."""
+        """Add the name of a delayed batch."""
         places = self._places.setdefault(name, [])
         if place not in places:
             places.append(place)
@@ -77,13 +74,13 @@ class HeldNames:
             self.incomplete = True
 
     def landed(self, batch: Batch, place: HeldId) -> None:
-        """The same, if the batch has a name."""
+        """Add the name of a delayed batch, if it has one."""
         name = self._name_of(batch)
         if name is not None:
             self.held(name, place)
 
     async def cancel(self, name: str, holding: Holding) -> int:
-        """Cancel whatever is held under the name; answers how many batches."""
+        """Cancel all delayed batches of this name; return how many."""
         if self.incomplete:
             async with self._search:
                 if self.incomplete:
@@ -94,18 +91,19 @@ class HeldNames:
                 await holding.cancel(place)
                 cancelled += 1
             except NotHeldError:
-                continue  # released, or cancelled before
+                continue  # delivered or cancelled already
         return cancelled
 
     async def _index_names(self, holding: Holding, wanted: str) -> None:
-        """Remember every name in the holding area, as many as may be, and the wanted one last."""
+        """Scan the holding area for names, up to the limit; add the wanted name last, so that it is not
+        evicted."""
         self.incomplete = False
         found: list[HeldId] = []
         try:
             async with aclosing(holding.held_since({})) as all_held:
                 async for place, batch in all_held:
                     if isinstance(batch.origin, Prepared):
-                        continue  # a half message is decided, not cancelled
+                        continue  # a prepared message is committed or rolled back, not cancelled
                     name = self._name_of(batch)
                     if name == wanted:
                         found.append(place)
@@ -119,28 +117,29 @@ class HeldNames:
 
 
 KEY = "producers/held"
-#: Producers that are remembered: the latest to have something held.
+#: Producers in memory: those with the most recent delayed batches.
 _MOST = 10_000
 _LAST_SEQUENCE = 0x7FFFFFFF
 
 
 class HeldStamps:
-    """Of one topic."""
+    """Sequence numbers of one topic's idempotent producers that are not in the log."""
 
     def __init__(self, state: StateLog, states: ProducerStates) -> None:
         self._state = state
         self._states = states
         #: Epoch and last sequence number of each producer.
         self._last: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        #: Entries of each holding ledger that are taken into account.
+        #: Entries of each holding ledger that this record covers.
         self._known: dict[int, int] = {}
 
     def landed(self, place: HeldId) -> None:
-        """A batch is in the holding area. What comes of a stamped one is told right before."""
+        """Record that a batch is in the holding area. For a stamped one the caller has called `taken` right
+        before."""
         self._known[place.ledger] = max(self._known.get(place.ledger, 0), place.entry + 1)
 
     def taken(self, stamp: Stamp, count: int) -> None:
-        """Its sequence numbers are used up; durable with the state's next flush."""
+        """Record that its sequence numbers are used; durable with the state's next flush."""
         self._last[stamp.producer_id] = stamp.epoch, (stamp.sequence + count - 1) & _LAST_SEQUENCE
         self._last.move_to_end(stamp.producer_id)
         if len(self._last) > _MOST:
@@ -148,7 +147,7 @@ class HeldStamps:
         self._state.mark(KEY, self._to_bytes)
 
     async def open(self, holding: Holding | None, now_ms: int) -> None:
-        """Tell the producers' states what the log does not. They know the log already."""
+        """Add the recorded sequences to the producer states, which have read the log already."""
         data = self._state.get(KEY)
         if data is not None:
             self._load(data)
@@ -157,7 +156,7 @@ class HeldStamps:
         await self.catch_up(holding, now_ms)
 
     async def catch_up(self, holding: Holding | None, now_ms: int) -> None:
-        """The same for what was held since."""
+        """Add the sequences of batches that were delayed since the record."""
         if holding is None:
             return
         found: list[tuple[int, int, int, int]] = []
@@ -175,7 +174,7 @@ class HeldStamps:
         self.save()
 
     def save(self) -> None:
-        """Have the state say up to where the holding area is taken into account."""
+        """Record in the state up to which position of the holding area this record is valid."""
         if self._known:
             self._state.mark(KEY, self._to_bytes)
 
@@ -191,7 +190,7 @@ _NOWHERE = (-1, -1)
 
 
 class SplitPublisher:
-    """Counts a part's room before the part waits for its turn: a producer cannot fill memory by waiting."""
+    """Reserves a part's bytes before the part queues: queued parts of a producer cannot fill the memory."""
 
     def __init__(
         self,
@@ -216,29 +215,29 @@ class SplitPublisher:
         self._held_stamps = HeldStamps(state, producer_state.states)
 
     async def open(self) -> None:
-        """Take into account what was held before this broker had the topic."""
+        """Read the delayed batches from before this broker owned the topic."""
         holding = self._steps.holding
         self._names.incomplete = holding is not None and bool(holding.positions())
-        if self._producer_state.armed:  # else no stamped batch ever came
+        if self._producer_state.armed:  # else the topic has no stamped batches
             await self._held_stamps.open(holding, self._clock.wall_ms())
 
     async def catch_up(self) -> None:
-        """Find out what failed attempts left in the holding area."""
+        """Read from the holding area which failed writes it contains nevertheless."""
         if self._producer_state.armed:
             await self._held_stamps.catch_up(self._steps.holding, self._clock.wall_ms())
 
     def landed(self, place: HeldId) -> None:
-        """A batch was held, by whichever way it came."""
+        """Record a batch in the holding area, from any publish path."""
         if self._producer_state.armed:
             self._held_stamps.landed(place)
 
     def moved(self, batch: Batch, place: HeldId) -> None:
-        """A batch of a committed transaction was held."""
+        """Record a delayed batch of a committed transaction."""
         self.landed(place)
         self._names.landed(batch, place)
 
     def save(self) -> None:
-        """Keep the next opening of the topic short."""
+        """Save the record, so that the next opening of the topic reads little."""
         if self._producer_state.armed:
             self._held_stamps.save()
 
@@ -270,13 +269,13 @@ class SplitPublisher:
         else:
             if asked is not None:
                 self._stamped.await_answer(stamp.producer_id, asked)
-            pending = self._take_turns(stamp, outgoing, parts, answers)
+            pending = self._enqueue_parts(stamp, outgoing, parts, answers)
         _Whole(receipt, answers, partial(self._ended, stamp, outgoing.count, pending))
 
-    # --- deciding ---------------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------------
 
     def _judge(self, stamp: Stamp, outgoing: Outgoing) -> tuple[Stored | Pending | None, Sequence[Outgoing]]:
-        """The batch that it repeats, if it does, or the parts that are left to be stored."""
+        """Return the batch that this one duplicates, if any, and the parts that remain to be stored."""
         try:
             return self._producer_state.judge(stamp, outgoing), outgoing.parts
         except OutOfOrderSequenceError:
@@ -291,23 +290,23 @@ class SplitPublisher:
         return None, left
 
     def _hidden(self, part: Outgoing) -> Outgoing:
-        """A part of a transaction as it is stored: what may be seen only later goes with its moment. It is held
-        when the transaction is committed (`delayed_moves`)."""
+        """Convert a part of a transaction to its stored form: a delayed part includes its delivery time. It moves
+        to the holding area when the transaction is committed (`delayed_moves`)."""
         if part.cancels is not None:
-            raise NotAllowedError("a transaction cannot cancel what is held")
+            raise NotAllowedError("a transaction cannot cancel delayed messages")
         if part.deliver_at_ms is None:
             return part
         if self._steps.holding is None:
-            raise NotAllowedError("nothing can be held here")
+            raise NotAllowedError("the topic does not support delayed messages")
         batch = Batch(0, part.count, part.format, 0, part.payload)
         return replace(part, payload=encode_held(max(part.deliver_at_ms, 0), batch))
 
-    # --- sending on -------------------------------------------------------------------------------------
+    # --- writes -----------------------------------------------------------------------------------------
 
     def _answer(self) -> "asyncio.Future[Receipt]":
         return asyncio.get_running_loop().create_future()
 
-    def _take_turns(
+    def _enqueue_parts(
         self,
         stamp: Stamp,
         outgoing: Outgoing,
@@ -321,13 +320,13 @@ class SplitPublisher:
         if not self._producer_state.armed:
             self._lanes.enter(lane, Waiting(True, self._stamped.arm, lambda failure: None), before)
         for part, answer in zip(parts, answers, strict=True):
-            give_up = partial(self._give_up, part, answer)
-            # A transaction's parts all go to the log, so they need not go one by one.
+            give_up = partial(self._fail_part, part, answer)
+            # All parts of a transaction go to the log, so they need not be written one by one.
             send = partial(self._send, part, answer)
             self._lanes.enter(lane, Waiting(not transactional, send, give_up), before)
         return pending
 
-    def _give_up(self, part: Outgoing, answer: "asyncio.Future[Receipt]", failure: BaseException) -> None:
+    def _fail_part(self, part: Outgoing, answer: "asyncio.Future[Receipt]", failure: BaseException) -> None:
         self._steps.give_back(len(part.payload))
         if not answer.done():
             answer.set_exception(failure)
@@ -342,11 +341,11 @@ class SplitPublisher:
             return self._spawn(self._cancel(part, part.cancels), answer)
         if due_ms is not None and self._steps.is_to_wait(due_ms):
             held = self._steps.hold(batch, due_ms, answer)
-            held.add_done_callback(partial(self._held, part))
+            held.add_done_callback(partial(self._on_held, part))
             return held
         return self._steps.append(batch, answer)
 
-    def _held(self, part: Outgoing, done: "asyncio.Future[HeldId]") -> None:
+    def _on_held(self, part: Outgoing, done: "asyncio.Future[HeldId]") -> None:
         if done.cancelled() or done.exception() is not None:
             return
         if part.stamp is not None:
@@ -375,7 +374,7 @@ class SplitPublisher:
         return answer
 
     async def _cancel(self, part: Outgoing, name: str) -> None:
-        """Cancel what is held; a stamped cancellation is known for good before it is acknowledged."""
+        """Cancel delayed messages; a stamped cancellation is durable before its acknowledgement."""
         try:
             holding = self._steps.holding
             if holding is not None:
@@ -387,7 +386,7 @@ class SplitPublisher:
         finally:
             self._steps.give_back(len(part.payload))
 
-    # --- what comes back --------------------------------------------------------------------------------
+    # --- completion -------------------------------------------------------------------------------------
 
     def _ended(self, stamp: Stamp | None, count: int, pending: Pending | None, failed: bool) -> None:
         if stamp is None or pending is None:
@@ -399,7 +398,7 @@ class SplitPublisher:
 
 
 class _Whole:
-    """The one receipt of several parts: of the first offset if all are stored, else of none."""
+    """The common receipt of several parts: the first offset if all are in the log, else none."""
 
     def __init__(
         self,

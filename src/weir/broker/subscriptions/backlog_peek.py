@@ -1,4 +1,5 @@
-"""What a subscription has not acknowledged, looked at and left there, in the order of its delivery."""
+"""Peek at the backlog of a subscription: its unacknowledged messages in delivery order, without delivering
+them."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -9,7 +10,7 @@ from weir.model.errors import NotAllowedError, OffsetTrimmedError
 from weir.stream.cursor import Cursor
 
 _LOOK_BYTES = 1 << 20
-#: Messages of a queue with priorities that are looked at to find the most urgent ones.
+#: Messages of a priority queue that a peek scans to find those with the highest priority.
 _MOST_SORTED = 10_000
 
 #: A batch, and the index of the message in it.
@@ -19,7 +20,7 @@ Place = tuple[Batch, int]
 async def waiting_messages(
     source: DecidedLog, cursor: Cursor, count: int, levels_of: LevelsOf | None = None
 ) -> list[Place]:
-    """The first so many. `levels_of`: of a queue with priorities, whose highest level comes first."""
+    """Return the first `count` messages. `levels_of`: set for a priority queue; the highest level sorts first."""
     wanted = count if levels_of is None else max(count, _MOST_SORTED)
     found: list[Place] = []
     offset = source.start_offset
@@ -55,11 +56,12 @@ def _levelled(found: list[Place], levels_of: LevelsOf) -> Iterator[tuple[int, Pl
 async def batch_for(
     subscription: str, source: DecidedLog, visible: Callable[[Batch], int | None], offset: int
 ) -> Batch:
-    """The batch that holds this offset; OffsetTrimmedError if there is none, any more or yet. `visible`: which
-    messages may be seen, as bits; NotAllowedError if this one may not."""
+    """Read the batch that holds this offset. `visible`: returns the visible messages of a batch as bits. Raises
+    OffsetTrimmedError if the log holds no message at this offset (no longer, or not yet), and NotAllowedError if
+    the message is not visible."""
     found = await source.read(offset, 1) if source.start_offset <= offset < source.end_offset else []
     if not found or not found[0].base_offset <= offset < found[0].end_offset:
-        raise OffsetTrimmedError(f"there is no message at offset {offset}")
+        raise OffsetTrimmedError(f"the topic has no message at offset {offset}")
     batch = found[0]
     if not _is_seen(batch, visible(batch), offset):
         raise NotAllowedError(
@@ -77,7 +79,7 @@ def _is_seen(batch: Batch, visible: int | None, offset: int) -> bool:
 
 
 async def waiting_batch(source: DecidedLog, cursor: Cursor, number: int) -> Batch | None:
-    """The `number`th batch, from 1 on, of which something is not acknowledged."""
+    """Return the `number`th batch (counted from 1) that has an unacknowledged message."""
     offset = source.start_offset
     while True:
         offset = max(cursor.next_unacked(offset), source.start_offset)
@@ -96,8 +98,8 @@ async def waiting_batch(source: DecidedLog, cursor: Cursor, number: int) -> Batc
 async def oldest_unacked(
     source: DecidedLog, cursor: Cursor, known: tuple[int, int] | None
 ) -> tuple[int, int] | None:
-    """The first offset that is not acknowledged and when it was appended; None if all are. `known`: the last
-    answer, which may still hold."""
+    """Return the first unacknowledged offset and its append time; None if the backlog is empty. `known`: the last
+    answer, which is reused if it is still valid."""
     first = max(cursor.next_unacked(0), source.start_offset)
     if first >= source.end_offset or not source.backlog(cursor):
         return None

@@ -1,4 +1,4 @@
-"""A consumer of a subscription: its demand, what was handed to it, and what it has not acknowledged yet."""
+"""A consumer of a subscription: its credit, its inbox of deliveries, and its unacknowledged messages."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from weir.runtime.interfaces import Clock
 from weir.runtime.waiters import Waiters
 from weir.stream.cursor import Cursor
 
-#: Batches that one `next` brings, however small they are: they are written without a pause.
+#: Batches that one `next` returns at most, however small they are: the gateway writes them without a pause.
 _MOST_DELIVERIES = 512
 
 
 class Owner(Protocol):
-    """What a consumer asks of its subscription."""
+    """The subscription, as seen by its consumer."""
 
     @property
     def name(self) -> str: ...
@@ -35,13 +35,13 @@ class Owner(Protocol):
 
     @property
     def deals_parts(self) -> bool:
-        """Whether batches are dealt in parts: by a filter, or message by message."""
+        """Whether a delivery may hold a part of a batch: because of a filter, or of per-message dispatch."""
 
     @property
     def meter(self) -> Meter: ...
 
     def demanded(self, consumer: "BrokerConsumer") -> None:
-        """It asks for messages, or may be given some again."""
+        """The consumer requests messages, or has capacity again."""
 
     def give_back(self, consumer: "BrokerConsumer", deliveries: list[Delivery]) -> None: ...
 
@@ -82,20 +82,20 @@ class BrokerConsumer:
         trace: MessageTrace | None = None,
         tally: Tally | None = None,
     ) -> None:
-        """`delivery_share`: what it and others of its connection may have in hand together. `tally`: counts the
+        """`delivery_share`: the byte budget that all consumers of the connection share. `tally`: counts the
         pending messages of all consumers of the subscription."""
         self._owner = owner
         self.request = request
         self.denied: NotAuthorisedError | None = None
-        #: Counts the consumers of a subscription: a name of its own for each, and an order that repeats.
+        #: A sequence number within the subscription: unique per consumer, and a stable order.
         self.number = number
         self.priority = request.priority
         self.pending = Pieces(tally)
-        #: Delivered per message: what it has, by offsets.
+        #: Per-message dispatch: the offsets that the consumer has.
         self.offsets = BitMap64()
-        #: Of a queue's consumers: which messages it takes; None: all.
+        #: Consumers of a queue: the filter of this consumer; None: all messages.
         self.filter: CompiledFilter | None = None
-        #: It gets nothing more; what it has stays with it.
+        #: A retired consumer gets no more messages; it keeps the messages that it has.
         self.retired = False
         self.meter = Meter(clock)
         self.redelivered = 0
@@ -105,9 +105,9 @@ class BrokerConsumer:
         self._share = delivery_share
         self._latency = latency
         self._trace = trace
-        #: What is left of the credit of the `next()` that waits; zero if none does.
+        #: Remaining credit of the waiting `next()`; zero if no `next()` waits.
         self.demand = 0
-        #: Whether it is served; `set_active` changes it.
+        #: Whether the dispatcher serves it; `set_active` changes it.
         self.active = True
         self._inbox: list[Delivery] = []
         self._inbox_bytes = 0
@@ -116,11 +116,11 @@ class BrokerConsumer:
         self._closed: asyncio.Future[str] = loop.create_future()
         self._active_change = Waiters()
 
-    # --- what dispatchers see ---------------------------------------------------------------------------
+    # --- for dispatchers --------------------------------------------------------------------------------
 
     @property
     def capacity(self) -> int:
-        """How many messages it may be given now."""
+        """How many messages the dispatcher may deliver to it now."""
         if self._inbox_bytes >= self._batch_bytes or len(self._inbox) >= _MOST_DELIVERIES:
             return 0
         if self._share is not None and self._share.exhausted:
@@ -128,12 +128,12 @@ class BrokerConsumer:
         return self.demand
 
     def charge(self, cost: int) -> None:
-        """So many messages of its credit are spent on what it will be given at once."""
+        """Spend credit in advance for messages that the dispatcher delivers in the same step."""
         self.demand -= cost
 
     def give(self, delivery: Delivery, cost: int, *, in_order: bool = False) -> None:
-        """Put a delivery into its hands; messages of the batch that it was just given come on top. `in_order`:
-        only if they come behind those, and as often as those came before."""
+        """Put a delivery into the inbox. Messages of the batch that was delivered last are merged into that
+        delivery; with `in_order` only if they follow its messages and have the same redelivery count."""
         self.demand -= cost
         last = self._inbox[-1] if self._inbox else None
         if (
@@ -158,11 +158,11 @@ class BrokerConsumer:
 
     @property
     def inbox(self) -> Sequence[Delivery]:
-        """What it was given and has not taken yet."""
+        """Deliveries that the gateway has not fetched yet."""
         return self._inbox
 
     def take_inbox(self) -> list[Delivery]:
-        """Take it back."""
+        """Remove and return the deliveries that the gateway has not fetched."""
         size, inbox = self._inbox_bytes, self._empty_inbox()
         if self._share is not None and size:
             self._share.release(size)
@@ -173,7 +173,7 @@ class BrokerConsumer:
         return inbox
 
     def retire(self) -> None:
-        """It gets nothing more, whatever it asks for; what it has stays with it until it is closed."""
+        """Stop delivery to this consumer for good; it keeps its messages until it is closed."""
         self.retired = True
         self.demand = 0
         self.set_active(False)
@@ -181,12 +181,12 @@ class BrokerConsumer:
             self._waiter.set_exception(ConsumerClosedError("the consumer is cancelled"))
 
     def fail(self, failure: WeirError) -> None:
-        """Whoever waits for more is told why nothing comes, and may wait again."""
+        """Raise the failure in the waiting `next()`; the gateway may call `next()` again."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(failure)
 
     def shut(self, reason: str) -> None:
-        """The broker closes it."""
+        """Close the consumer on behalf of the broker."""
         if not self._closed.done():
             self._closed.set_result(reason)
             self.demand = 0
@@ -199,7 +199,7 @@ class BrokerConsumer:
     def open(self) -> bool:
         return not self._closed.done()
 
-    # --- what gateways see ------------------------------------------------------------------------------
+    # --- for gateways -----------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -223,20 +223,20 @@ class BrokerConsumer:
 
     @property
     def unacked(self) -> int:
-        """Messages delivered and not acknowledged, where the subscription counts them."""
+        """Delivered messages that are not acknowledged, if the subscription counts them."""
         return self.pending.messages + len(self.offsets)
 
     async def next(self, credit: int) -> list[Delivery]:
         if self._waiter is not None:
             raise NotAllowedError("one next() at a time")
-        while not self._inbox:  # again if it was taken back before it was taken: a redelivery, say
+        while not self._inbox:  # repeats if the broker emptied the inbox first, for example for a redelivery
             self._check_open()
             self.demand = credit
             self._owner.demanded(self)
             if not self._inbox:
                 await self._arrival()
         self.demand = 0
-        return self._taken()
+        return self._fetched()
 
     def take(self, credit: int) -> list[Delivery]:
         if self._waiter is not None:
@@ -245,10 +245,10 @@ class BrokerConsumer:
         self.demand = credit
         self._owner.demanded(self)
         self.demand = 0
-        return self._taken() if self._inbox else []
+        return self._fetched() if self._inbox else []
 
-    def _taken(self) -> list[Delivery]:
-        """All that is in its hands, counted."""
+    def _fetched(self) -> list[Delivery]:
+        """Empty the inbox, count its messages, and return its deliveries."""
         taken = self._empty_inbox()
         messages = sum(d.batch.count if d.wanted is None else d.wanted.bit_count() for d in taken)
         size = sum(len(d.batch.payload) for d in taken)
@@ -319,7 +319,7 @@ class BrokerConsumer:
         await self._owner.unsubscribe(self, force=force)
 
     def count_taken(self, delivery: Delivery) -> None:
-        """It was handed a delivery past its inbox."""
+        """Count a delivery that bypassed the inbox."""
         messages = delivery.batch.count if delivery.wanted is None else delivery.wanted.bit_count()
         size = len(delivery.batch.payload)
         self.meter.count(messages, size)
@@ -341,14 +341,14 @@ class BrokerConsumer:
 
 
 def _follows(first: Delivery, second: Delivery) -> bool:
-    """Whether messages of one batch may be said in one delivery, in the order in which they were given."""
+    """Whether one delivery can carry both, in delivery order and with one redelivery count."""
     if first.redelivered != second.redelivered or first.wanted is None or second.wanted is None:
         return False
     return (second.wanted & -second.wanted).bit_length() > first.wanted.bit_length()
 
 
 def _merged(first: Delivery, second: Delivery) -> Delivery:
-    """Messages of one batch, given one after the other."""
+    """Merge two consecutive deliveries of one batch."""
     whole = (1 << first.batch.count) - 1
     wanted = (whole if first.wanted is None else first.wanted) | (
         whole if second.wanted is None else second.wanted

@@ -1,12 +1,12 @@
-"""Consumers of a queue that have filters of their own: which message may go to whom, and what waits for whom.
+"""Routing of messages to consumers by consumer filter (queues) or by key (key-shared subscriptions with retries).
 
-Nothing is dropped from a queue: a message that no consumer's filter takes stays until one comes that does.
-A message whose takers have no credit is passed over, so that it holds up nobody else, and waits for them.
+A queue drops nothing: a message that matches no consumer's filter stays until a matching consumer joins. If no
+matching consumer has credit, the dispatcher skips the message and serves the messages behind it; the skipped
+message waits for credit.
 
-Key-shared subscriptions that retry by a policy: which consumer each message belongs to, by its key.
-
-Messages of a key are delivered one after the other (`MessageGroups`), so a key that moves when consumers come or
-go is never with two of them. A message whose consumer has no credit is passed over, and waits for it.
+For key-shared subscriptions with a retry policy, `KeyOwners` routes each message to the owner of its key.
+`MessageGroups` delivers the messages of a key one after the other, so a key that moves on a rebalance is never
+with two consumers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,20 +25,20 @@ from weir.model.errors import SubscriptionBusyError
 
 
 class Selecting:
-    """Of one queue. `screen`: looks into batches before they are handed out. Consumers with equal filters count as
-    one: what a message costs depends on the number of filters, and not on the number of consumers."""
+    """Filter routing of one queue. `screen`: evaluates the filters on a batch before its delivery. Consumers with
+    equal filters count as one: the cost of a message depends on the number of filters, not of consumers."""
 
     def __init__(self, screen: Screen | None) -> None:
         self._screen = screen
-        #: Consumers by their filter; None: those without one.
+        #: Consumers by their filter; None: consumers without a filter.
         self._groups: dict[CompiledFilter | None, dict[BrokerConsumer, None]] = {}
-        #: The filters, for the screen, which keeps this.
+        #: The distinct filters; the screen keeps a reference to this dict.
         self._filters: dict[CompiledFilter, None] = {}
-        #: Messages that wait for the credit of consumers that take them, by what `_key` has for these; each
-        #: message may wait for several. None of these is empty.
+        #: Skipped messages that wait for credit, by the `_key` of the matching consumers; a message may wait under
+        #: several keys. No set in it is empty.
         self._passed: dict[object, BitMap64] = {}
         self._untaken = BitMap64()
-        #: The number of the last decision that gave something to a consumer: the one with the lowest is next.
+        #: The number of the last decision that served a consumer: the consumer with the lowest number is next.
         self._decisions: dict[BrokerConsumer, int] = {}
         self._decision = 0
         if screen is not None:
@@ -50,14 +50,14 @@ class Selecting:
 
     @property
     def waits(self) -> bool:
-        """Whether anything waits for somebody's credit."""
+        """Whether a skipped message waits for credit."""
         return bool(self._passed)
 
     def _key(self, consumer: BrokerConsumer) -> object:
         return consumer.filter
 
     def joined(self, consumer: BrokerConsumer, wanted: CompiledFilter | None) -> BitMap64:
-        """Answers what is ready again, since it may take it."""
+        """Return the messages that are ready again because the new consumer may match them."""
         group = self._groups.get(wanted)
         if group is not None:
             group[consumer] = None
@@ -69,7 +69,8 @@ class Selecting:
         return found
 
     def left(self, consumer: BrokerConsumer) -> BitMap64:
-        """Answers what is ready again: all that waited for it alone; or all, if no filter is left."""
+        """Return the messages that are ready again: those that waited for this consumer alone, or all of them if
+        no consumer has a filter any more."""
         wanted = consumer.filter
         self._decisions.pop(consumer, None)
         group = self._groups.get(wanted, {})
@@ -82,11 +83,11 @@ class Selecting:
             self._filters.pop(wanted, None)
         if not self._filters:
             return waited | self.clear()
-        self._take_out(waited)
+        self._drop_waiting(waited)
         return waited
 
-    def _take_out(self, offsets: BitMap64) -> None:
-        """These wait for nobody any more."""
+    def _drop_waiting(self, offsets: BitMap64) -> None:
+        """Remove these messages from all waiting sets."""
         if offsets:
             for key, waits in list(self._passed.items()):
                 waits -= offsets
@@ -94,7 +95,7 @@ class Selecting:
                     del self._passed[key]
 
     def due(self, consumers: Iterable[tuple[BrokerConsumer, int]]) -> BitMap64:
-        """What is ready again of what waits for these, who have so much credit."""
+        """Return the skipped messages that are ready again, given the credit of these consumers."""
         found = BitMap64()
         if not self._passed:
             return found
@@ -106,21 +107,22 @@ class Selecting:
             waits = self._passed.get(key)
             if credit and waits:
                 found.update(islice(waits, credit))
-        self._take_out(found)
+        self._drop_waiting(found)
         return found
 
     def oldest(self) -> BitMap64:
-        """The first of all that waits, if anything does: for who takes whatever is next."""
+        """Return the oldest waiting message, if any, for a consumer that accepts any message."""
         first = [int(offsets.min()) for offsets in (self._untaken, *self._passed.values()) if offsets]
         found = BitMap64([min(first)] if first else [])
         self._untaken -= found
-        self._take_out(found)
+        self._drop_waiting(found)
         return found
 
     def deal(
         self, batch: Batch, indices: Sequence[int], who: Sequence[BrokerConsumer], credit_of: list[int], turn: int
     ) -> tuple[dict[int, list[int]], int]:
-        """Which of the messages go to whom, by places in `who`, and the next turn. The others wait."""
+        """Assign messages to consumers, by their index in `who`; return that and the next turn. Other messages
+        wait."""
         groups = list(dict.fromkeys((*self._groups, *(consumer.filter for consumer in who))))
         masks = {wanted: self._mask(wanted, batch) for wanted in groups}
         credit = list(credit_of)
@@ -150,7 +152,7 @@ class Selecting:
         return None if wanted is None or self._screen is None else self._screen.mask(wanted, batch)
 
     def drop(self, first: int, end: int) -> None:
-        """These are done with."""
+        """Forget these offsets: they are settled."""
         if self._untaken:
             self._untaken.remove_range(first, end)
         for key, waits in list(self._passed.items()):
@@ -159,7 +161,7 @@ class Selecting:
                 del self._passed[key]
 
     def clear(self) -> BitMap64:
-        """Nothing waits any more; answers what did."""
+        """Empty all waiting sets; return their messages."""
         found, self._untaken = self._untaken, BitMap64()
         for waits in self._passed.values():
             found |= waits
@@ -172,7 +174,7 @@ def _has(mask: int | None, index: int) -> bool:
 
 
 class KeyOwners(Selecting):
-    """As `Selecting`, with keys in place of filters."""
+    """`Selecting` by key owner instead of by filter."""
 
     def __init__(self, keys_of: KeysOf) -> None:
         super().__init__(None)
@@ -188,10 +190,14 @@ class KeyOwners(Selecting):
         return consumer
 
     def joined(self, consumer: BrokerConsumer, wanted: CompiledFilter | None) -> BitMap64:
-        """Answers what is ready again: its keys may be this one's now. Raises if it does not fit to the others."""
+        """Return the messages that are ready again: the new consumer may own their keys. Raises
+        SubscriptionBusyError or HashRangesError if its key-shared mode conflicts with that of the other
+        consumers."""
         mode = consumer.request.key_shared or KeySharedMode()
         if self._owners and mode.sticky != self._sticky:
-            raise SubscriptionBusyError("the subscription's consumers divide keys in another way")
+            raise SubscriptionBusyError(
+                "the subscription's consumers use another key-shared mode (sticky or auto-split)"
+            )
         key_map = self._map if self._owners else key_map_of(mode)
         key_map.add(consumer.number, consumer.name, mode.ranges)  # raises if the ranges do not fit
         self._owners[consumer.number] = consumer
@@ -211,7 +217,7 @@ class KeyOwners(Selecting):
         dealt: dict[int, list[int]] = {}
         wanted = bits_at(indices, batch.count)
         keys = self._keys_of(batch)
-        whole = isinstance(keys, bytes)  # it is not taken apart where there is any credit
+        whole = isinstance(keys, bytes)  # one key: the owner with any credit gets the whole batch
         for key_hash, mine in split_by_hash(keys, wanted):
             owner = self._map.owner(key_hash)
             place = None if owner is None else place_of.get(owner)

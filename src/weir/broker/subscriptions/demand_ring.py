@@ -1,7 +1,7 @@
-"""The consumers of a subscription that wait for messages: the best priority first, and within a priority in turn.
+"""The consumers of a subscription that have credit, in serving order: best priority first, round robin within it.
 
-A subscription may have tens of thousands of consumers, and one connection may close all of them at once: nothing
-here takes longer because there are more consumers.
+A subscription may have tens of thousands of consumers, and one connection may close all of them at once: the cost
+of an operation here does not grow with the number of consumers.
 """
 
 from bisect import insort
@@ -15,13 +15,13 @@ from weir.broker.subscriptions.consumer import BrokerConsumer
 from weir.broker.subscriptions.dispatcher import UnackedLimits
 from weir.broker.subscriptions.selectors import Seat
 
-#: Consumers that one decision looks at. More of them get one message (or batch) each per round.
+#: Consumers per dispatch decision. If more are waiting, each gets one message (or batch) per round.
 MOST_SEATS = 64
 
 
 class Line(NamedTuple):
-    """The consumers that are next, and the credit of each. `more`: other consumers wait behind them, so each of
-    these gets one message (or batch) before those."""
+    """The next consumers and the credit of each. `more`: other consumers wait behind them, so each of these gets
+    one message (or batch) per round."""
 
     consumers: Sequence[BrokerConsumer]
     credit: list[int]
@@ -36,17 +36,18 @@ class Line(NamedTuple):
 
 
 class DemandRing:
-    """`add` a consumer when it asks for messages, and when it may be given more than before. One that cannot be
-    given anything leaves the ring as soon as `line` meets it."""
+    """`add` a consumer when it requests messages, and when its capacity grows. `line` removes a consumer that has
+    no credit left."""
 
     def __init__(self, limits: UnackedLimits, *, exact: bool = False) -> None:
-        """`exact`: all of a line together are given no more than the subscription may have unacknowledged."""
+        """`exact`: the credit of all consumers in a line together stays within the subscription's unacked
+        limit."""
         self._limits = limits
         self._exact = exact
-        #: By priority and number, in the order in which they are served.
+        #: By priority and number, in serving order.
         self._levels: dict[int, OrderedDict[int, BrokerConsumer]] = {}
         self._priorities: list[int] = []
-        #: How many consumers are in it.
+        #: How many consumers are in the ring.
         self.count = 0
         #: Consumers that left the ring because they are at their limit of unacknowledged messages, by number.
         self._at_limit: set[int] = set()
@@ -54,7 +55,7 @@ class DemandRing:
         self.capped = False
 
     def add(self, consumer: BrokerConsumer) -> None:
-        """Nothing happens if it asks for no messages, or is in the ring already."""
+        """Add the consumer, unless it has no credit or is in the ring already."""
         if consumer.demand <= 0:
             return
         number, priority = consumer.number, consumer.priority
@@ -82,7 +83,7 @@ class DemandRing:
             self._priorities.remove(consumer.priority)
 
     def served(self, consumer: BrokerConsumer) -> None:
-        """It got something: others of its priority are next."""
+        """Move a consumer that was just served behind the others of its priority."""
         if consumer.demand <= 0:
             self._remove(consumer)
         elif self.count > 1:
@@ -92,19 +93,18 @@ class DemandRing:
 
     @property
     def holds_back(self) -> bool:
-        """Whether a limit of unacknowledged messages keeps a consumer from being served."""
+        """Whether a limit on unacknowledged messages stops delivery to a consumer."""
         return self.capped or bool(self._at_limit)
 
     def room(self, unacked: int) -> int | None:
-        """How many messages the subscription may deliver, `unacked` of which are not acknowledged; None: any
-        number."""
+        """How many more messages the subscription may deliver if `unacked` are unacknowledged; None: no limit."""
         limit = self._limits.subscription
         room = limit - unacked if limit else None
         self.capped = room is not None and room <= 0
         return room
 
     def credit_of(self, consumer: BrokerConsumer) -> int:
-        """What it may be given now, as far as its own limits go. If that is nothing, it leaves the ring."""
+        """Credit of the consumer within its own limits. A consumer without credit leaves the ring."""
         wanted = credit = consumer.capacity if consumer.active else 0
         if credit > 0 and self._limits.consumer:
             credit = min(credit, self._limits.consumer - consumer.unacked)
@@ -116,7 +116,7 @@ class DemandRing:
         return 0
 
     def has_credit(self, unacked: int) -> bool:
-        """Whether any consumer may be given something now; `unacked`: see `line`."""
+        """Whether any consumer has credit now; `unacked`: see `line`."""
         self.room(unacked)
         if self.capped:
             return False
@@ -126,12 +126,12 @@ class DemandRing:
         return False
 
     def line(self, unacked: int, messages: int) -> Line | None:
-        """The consumers that are next, and what each may be given; None if none may be given anything. `unacked`:
-        messages of the subscription that consumers have. `messages`: as many as there may be to deliver."""
+        """Return the next consumers with their credit; None if no consumer has credit. `unacked`: unacknowledged
+        messages of the subscription. `messages`: upper bound of the messages to deliver."""
         room = self.room(unacked)
         if self.capped:
             return None
-        if self.count == 1:  # nearly always
+        if self.count == 1:  # the usual case
             (consumer,) = self._next(1)
             credit = self.credit_of(consumer)
             return Line([consumer], [credit if room is None else min(credit, room)], False) if credit else None
@@ -162,8 +162,8 @@ class DemandRing:
 
 
 class FilteredRing(DemandRing):
-    """Consumers that have filters: a ring for each filter, so that consumers whose filter takes nothing hold up
-    nobody else. What a decision looks at depends on the number of filters, and not on the number of consumers."""
+    """A ring per filter, so that consumers with a filter that matches nothing do not block the others. The cost of
+    a decision depends on the number of filters, not on the number of consumers."""
 
     def __init__(self, limits: UnackedLimits) -> None:
         super().__init__(limits)
@@ -173,7 +173,7 @@ class FilteredRing(DemandRing):
         ring = self._rings.get(consumer.filter)
         if ring is None:
             ring = self._rings[consumer.filter] = DemandRing(self._limits)
-            ring._at_limit = self._at_limit  # one set for all of them
+            ring._at_limit = self._at_limit  # all rings share one set
         before = ring.count
         ring.add(consumer)
         self.count += ring.count - before
@@ -200,8 +200,8 @@ class FilteredRing(DemandRing):
         return self.line(unacked, 1) is not None
 
     def line(self, unacked: int, messages: int) -> Line | None:
-        """The next ones of each filter. All of them together are given no more than the subscription may have
-        unacknowledged."""
+        """Return the next consumers of each filter. Their credit together stays within the subscription's unacked
+        limit."""
         room = self.room(unacked)
         consumers: list[BrokerConsumer] = []
         credit_of: list[int] = []

@@ -1,4 +1,4 @@
-"""What every kind of dispatcher has: a cursor, feeds, a brake, and the consumers of one subscription."""
+"""The dispatcher interface, and what all dispatchers share: cursor, feeds, rate limiter, and unacked limits."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +14,13 @@ from weir.broker.subscriptions.in_flight import Piece, Pieces, Tally
 from weir.model.batch import Batch, BatchFlags, Run, runs_of
 from weir.stream.cursor import Cursor
 
-#: Nearly every batch: an identity is cheaper than arithmetic on flags.
+#: The flags of most batches: an identity check is cheaper than flag arithmetic.
 _PLAIN = BatchFlags.NONE
 
 
 @dataclass(slots=True)
 class UnackedLimits:
-    """How many messages may be unacknowledged before no more are delivered; 0 means no limit."""
+    """How many messages may be unacknowledged before delivery stops; 0 means no limit."""
 
     consumer: int = 0
     subscription: int = 0
@@ -28,81 +28,82 @@ class UnackedLimits:
 
 @dataclass(slots=True)
 class DispatchParts:
-    """What a dispatcher works with."""
+    """The dependencies of a dispatcher."""
 
     cursor: Cursor
     settings: BrokerSettings
-    #: A new feed that calls the function when what was asked for is there.
+    #: Makes a feed that calls the function when the requested batches are available.
     make_feed: Callable[[Callable[[], None]], Feed]
     make_brake: Callable[[Callable[[], None]], Brake]
-    #: Messages that a consumer of this subscription may see at all; None: all of them.
+    #: Messages of a batch that consumers of this subscription may see, as bits; None: all of them.
     visible: Callable[[Batch], int | None]
-    #: How often a batch was delivered before, by its base offset; nothing for the first time.
+    #: Redelivery counts of batches by base offset; no entry before the first redelivery.
     counts: dict[int, int] = field(default_factory=dict)
     limits: UnackedLimits = field(default_factory=UnackedLimits)
-    #: Messages that are with consumers, all together, where batches are dealt whole.
+    #: Messages that all consumers together have, if the dispatcher delivers whole batches.
     unacked: Tally = field(default_factory=Tally)
-    #: The partition of the topic, where it has any.
+    #: The partition of the topic, if the topic is partitioned.
     partition: int | None = None
-    #: Its filters; None: there is nothing but what `visible` says.
+    #: The filters; None: only `visible` hides messages.
     screen: Screen | None = None
     now_ms: Callable[[], int] = int
 
 
 class Dispatcher(Protocol):
-    """Hands batches to the consumers of one subscription. Plain functions: nothing here waits."""
+    """Delivers batches to the consumers of one subscription. All methods are synchronous."""
 
     @property
     def consumers(self) -> Collection[BrokerConsumer]:
-        """A view: it changes with every consumer that joins or leaves."""
+        """A live view: it changes when consumers join or leave."""
 
     @property
     def unacked(self) -> int:
-        """Messages that were delivered and are not acknowledged."""
+        """Delivered messages that are not acknowledged."""
 
     @property
     def read_at(self) -> int:
-        """The next offset that was never looked at."""
+        """The next offset to scan."""
 
     def join(self, consumer: BrokerConsumer) -> None:
-        """Raises if it does not fit to those that are there."""
+        """Raise if the consumer conflicts with the consumers that are connected."""
 
     def leave(self, consumer: BrokerConsumer, *, failed: bool = True) -> None:
-        """What it has goes to others. `failed`: it has gone without a word."""
+        """Redeliver the consumer's messages to others. `failed`: its connection broke without a close."""
 
     def pump(self) -> None:
-        """Deliver whatever can be delivered now."""
+        """Deliver all messages that can be delivered now."""
 
     def demanded(self, consumer: BrokerConsumer) -> None:
-        """The consumer asks for messages, or may be given some again: deliver."""
+        """The consumer requests messages or has capacity again: deliver."""
 
     def limits_changed(self) -> None:
-        """Of unacknowledged messages: more may be delivered."""
+        """The unacked limits changed: more messages may be deliverable."""
 
     def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
-        """The consumer never saw these."""
+        """The gateway returns deliveries that the client never saw."""
 
     def redeliver(
         self, consumer: BrokerConsumer, ranges: Sequence[Run] | None, *, delay_ms: int | None = None
     ) -> None:
-        """`delay_ms`: where messages are dealt one by one, how long they wait, whatever the policy says."""
+        """`delay_ms`: with per-message dispatch, the redelivery delay; it overrides the retry policy."""
 
     def settled(self, consumer: BrokerConsumer | None, ranges: Sequence[Run]) -> bool:
-        """These offsets were acknowledged, by this consumer if by any. Answers whether something else may be
-        delivered now because of that: the caller pumps, once for all that it has."""
+        """These offsets are acknowledged, by this consumer unless it is None. Return whether more messages can be
+        delivered because of it; the caller then calls `pump` once for all its acknowledgements."""
 
     def deliver_again(self, batch: Batch, offset: int, *, acked: bool) -> bool | None:
-        """This message of the batch, which is not acknowledged (`acked`: any more), shall come now: whoever has it
-        has it no more. False if it comes anyway; None if it cannot come alone while these consumers are there."""
+        """Deliver this message of the batch now, and take it from the consumer that has it. `acked`: whether the
+        message is acknowledged. Return False if its delivery is due anyway, and None if it cannot be delivered on
+        its own with the connected consumers."""
 
     def rewind(self) -> None:
-        """The cursor was moved: begin anew from it."""
+        """The cursor was moved: restart delivery at the cursor."""
 
     def close(self) -> None: ...
 
 
 def wanted_of(desk: DispatchParts, batch: Batch) -> int | None:
-    """Which messages of a batch are still to be delivered, as bits; None for all, 0 for none."""
+    """Messages of a batch that remain to be delivered, as bits; None for all, 0 for none."""
     cursor = desk.cursor
     visible = desk.visible(batch)
     if (batch.flags is not _PLAIN and batch.flags & BatchFlags.NOTHING) or visible == 0:
@@ -117,7 +118,7 @@ def wanted_of(desk: DispatchParts, batch: Batch) -> int | None:
 
 
 def ack_invisible(desk: DispatchParts, batch: Batch) -> None:
-    """Acknowledge what no consumer will ever see, or the cursor would wait for it for ever."""
+    """Acknowledge messages that no consumer can see; otherwise they would block the cursor forever."""
     base = batch.base_offset
     if desk.screen is not None:
         desk.screen.settle(batch)
@@ -138,8 +139,8 @@ def returned(
     ranges: Sequence[tuple[int, int]] | None,
     take_back: Callable[[BrokerConsumer, list[Delivery]], None],
 ) -> list[Piece]:
-    """What a consumer gives back of what it has: the offsets that it names, or everything. What is on its way to
-    it was not seen: it stays on its way, or goes back uncounted."""
+    """Take the named offsets (None: all) from a consumer for redelivery. The client has not seen the messages in
+    its inbox: named ones stay in the inbox; for None all of them return without a redelivery count."""
     if ranges is None:
         take_back(consumer, consumer.take_inbox())
         return consumer.pending.clear()
@@ -153,8 +154,8 @@ def returned(
 
 
 def settle_own(consumer: BrokerConsumer, ranges: Sequence[Run]) -> tuple[list[Piece], Sequence[Run]]:
-    """Take what the consumer acknowledged out of what it has; answers that, and the ranges in which other
-    consumers may have messages. Nearly always there are none, since the consumer has all of them."""
+    """Remove acknowledged messages from the consumer's pending pieces. Return those pieces and the ranges that
+    other consumers may have; usually none, since the consumer has all of them."""
     found: list[Piece] = []
     others: list[Run] = []
     for first, end in ranges:
@@ -172,7 +173,7 @@ def settle_own(consumer: BrokerConsumer, ranges: Sequence[Run]) -> tuple[list[Pi
 
 
 def is_on_its_way(consumers: Iterable[BrokerConsumer], offset: int) -> bool:
-    """Whether one of them is about to get it."""
+    """Whether the offset is in the inbox of one of the consumers."""
     return any(
         delivery.batch.base_offset <= offset < delivery.batch.end_offset
         and (delivery.wanted is None or delivery.wanted >> (offset - delivery.batch.base_offset) & 1)
@@ -182,7 +183,7 @@ def is_on_its_way(consumers: Iterable[BrokerConsumer], offset: int) -> bool:
 
 
 def count_again(desk: DispatchParts, consumer: BrokerConsumer, pieces: list[Piece]) -> list[Piece]:
-    """The pieces will be delivered once more; each batch is counted once, in however many pieces it comes."""
+    """Increment the redelivery count of each batch once, however many of the pieces it has."""
     for base in {piece.base: None for piece in pieces}:
         desk.counts[base] = desk.counts.get(base, 0) + 1
     consumer.redelivered += sum(piece.cost for piece in pieces)
@@ -190,7 +191,7 @@ def count_again(desk: DispatchParts, consumer: BrokerConsumer, pieces: list[Piec
 
 
 def forget_counts(counts: dict[int, int], first: int, end: int) -> None:
-    """Of batches that begin in [first, end): they are acknowledged."""
+    """Drop the counts of batches that begin in [first, end): they are acknowledged."""
     if end - first <= len(counts):
         for base in range(first, end):
             counts.pop(base, None)

@@ -1,7 +1,7 @@
-"""A subscription's filter at work: what it leaves out counts as acknowledged, and is counted as filtered.
+"""A subscription's filter: acknowledges the messages that do not match, and counts them as filtered.
 
-Looking into batches takes time, and a filter may leave out everything that a topic has: a subscription looks at so
-many messages in one turn of the loop, and at a large batch in steps of its own.
+Filter evaluation takes time, and a filter may reject every message of a topic: a subscription evaluates a bounded
+number of messages per turn of the event loop, and a large batch in a task of its own.
 """
 
 import asyncio
@@ -16,18 +16,19 @@ from weir.runtime.interfaces import Clock
 from weir.runtime.tasks import TaskScope
 from weir.stream.cursor import Cursor
 
-#: Messages that one subscription looks at in one turn of the loop; a batch counts as so many at least.
+#: Messages that one subscription filters per turn of the loop; a batch counts as `_A_BATCH` messages at least.
 _A_TURN = 512
 _A_BATCH = 4
-#: A batch of more messages is looked at in steps.
+#: A batch of more messages is filtered in a task that yields to the loop.
 _LARGE = 1024
-#: Nearly every batch: an identity is cheaper than arithmetic on flags.
+#: The flags of most batches: an identity check is cheaper than flag arithmetic.
 _PLAIN = BatchFlags.NONE
 
 
 class Screen:
-    """`visible`: what there is to see at all. `note`: told of what was left out, which is acknowledged then.
-    `name`: the subscription's; what is for it alone passes its filter, and what is for another one is nothing."""
+    """`visible`: the visible messages of a batch before the filter, as bits. `note`: callback invoked with the
+    filtered messages, which are acknowledged then. `name`: the subscription's name; a batch addressed to this
+    subscription bypasses the filter, and a batch addressed to another one is invisible."""
 
     def __init__(
         self,
@@ -39,9 +40,9 @@ class Screen:
     ) -> None:
         self._name = name
         self.filter: CompiledFilter | None = None
-        #: Filters of single consumers, which leave nothing out for others.
+        #: Filters of single consumers; a message that does not match one of them stays for other consumers.
         self.others: Collection[CompiledFilter] = ()
-        #: How many messages were left out.
+        #: How many messages the filter rejected.
         self.filtered = 0
         self._masks = masks
         self._cursor = cursor
@@ -50,12 +51,12 @@ class Screen:
         self._spent = 0
 
     def over(self, visible: Callable[[Batch], int | None]) -> "Screen":
-        """The same, of what another source has to show."""
+        """Switch to the visibility rule of another source; return self."""
         self._visible = visible
         return self
 
     def visible(self, batch: Batch) -> int | None:
-        """Messages that a consumer may see; None for all of them."""
+        """Messages of the batch that a consumer may see; None for all of them."""
         shown = self._visible(batch)
         if batch.flags is not _PLAIN and batch.flags & BatchFlags.UNSEEN:
             return 0 if self._is_anothers(batch) else shown
@@ -65,11 +66,11 @@ class Screen:
         return taken if shown is None else shown if taken is None else shown & taken
 
     def mask(self, wanted: CompiledFilter, batch: Batch) -> int | None:
-        """The messages that pass, as bits; None for all of them."""
+        """Messages of the batch that match the filter, as bits; None for all of them."""
         return self._masks.mask(wanted, batch)
 
     def settle(self, batch: Batch) -> None:
-        """Acknowledge what no consumer will ever see, or the cursor would wait for it for ever."""
+        """Acknowledge messages that no consumer can see; otherwise they would block the cursor forever."""
         cursor, base = self._cursor, batch.base_offset
         shown = self._visible(batch)
         private = batch.flags is not _PLAIN and bool(batch.flags & BatchFlags.PRIVATE)
@@ -93,14 +94,15 @@ class Screen:
             self._note(batch, runs)
 
     def _is_anothers(self, batch: Batch) -> bool:
-        """Whether it is for one subscription, and not for this one."""
+        """Whether the batch is addressed to another subscription."""
         origin = batch.origin
         return isinstance(origin, Addressed) and origin.subscription != self._name
 
     def ready(
         self, batches: list[Batch], tasks: TaskScope, clock: Clock, wake: Callable[[], None]
     ) -> list[Batch] | None:
-        """Of these batches as many, from the first on, as were looked at; None: `wake` is called when one was."""
+        """Return the leading batches that are filtered already; None if the first is not: `wake` is called when it
+        is."""
         if self.filter is None and not self.others:
             return batches
         filters = self.others if self.filter is None else (self.filter, *self.others)
@@ -112,7 +114,7 @@ class Screen:
                 continue
             if batch.count > _LARGE:
                 if place == 0:
-                    tasks.spawn(self._look(unknown, batch, clock, wake), "filter")
+                    tasks.spawn(self._evaluate(unknown, batch, clock, wake), "filter")
                 return batches[:place] or None
             if self._spent >= _A_TURN:
                 if place == 0:
@@ -131,7 +133,7 @@ class Screen:
     def _new_turn(self) -> None:
         self._spent = 0
 
-    async def _look(
+    async def _evaluate(
         self, filters: Sequence[CompiledFilter], batch: Batch, clock: Clock, wake: Callable[[], None]
     ) -> None:
         for one in filters:
@@ -141,7 +143,7 @@ class Screen:
 
 
 class ScreenedFeed(Feed):
-    """A feed whose batches were looked at before they are handed out."""
+    """A feed that filters batches before it returns them."""
 
     def __init__(
         self,
@@ -164,10 +166,10 @@ class ScreenedFeed(Feed):
         found = super().get(offset, credit)
         if not found:
             return found
-        ready = self._screen.ready(found, self._tasks, self._clock, self._looked)
+        ready = self._screen.ready(found, self._tasks, self._clock, self._on_filtered)
         self._looking = ready is None
         return ready
 
-    def _looked(self) -> None:
+    def _on_filtered(self) -> None:
         self._looking = False
         self._wake()

@@ -1,6 +1,6 @@
-"""Pieces of the log on their way: batches, or what is left of them, that wait for a consumer or for its answer.
+"""Pieces: sets of in-flight messages of a batch that wait for a consumer or for its acknowledgement.
 
-Messages of batches as sets of offsets, as runs and as bits: from one to the other.
+Also conversions between sets of offsets, runs and bits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,16 +10,16 @@ from pyroaring import BitMap64
 from weir.broker.api.consumers import Delivery
 from weir.model.batch import Batch, Run, bits_at, bits_of_runs, indices_of
 
-#: The hash of a piece whose subscription has no use for keys.
+#: The hash of a piece of a subscription without dispatch by key.
 NO_HASH = -1
-#: Pieces with less than one message in so many are kept as indices: a list costs about as many bits for each.
+#: A piece with fewer than one in `_SPARSE` messages of its batch stores indices: a list costs about 64 bits each.
 _SPARSE = 64
 
 
 class Piece:
-    """Messages of one batch: all of them (`mask` None) or those whose bits are set. Few of many are kept as their
-    indices (`at`): a batch may have as many pieces as messages, and a mask for each would take memory, and time,
-    with the square of its size."""
+    """Messages of one batch: all of them (`mask` None) or those at the set bits. A sparse piece stores indices
+    (`at`): a batch may have as many pieces as messages, and a mask for each would take memory and time quadratic
+    in the batch size."""
 
     __slots__ = ("_at", "_mask", "base", "count", "hash")
 
@@ -47,7 +47,7 @@ class Piece:
 
     @property
     def at(self) -> Sequence[int] | None:
-        """The indices of its messages, where it has few of many; None where a mask says it."""
+        """The indices of the messages of a sparse piece; None for a piece with a mask."""
         return self._at
 
     @property
@@ -57,13 +57,13 @@ class Piece:
 
     @property
     def cost(self) -> int:
-        """How many messages it has."""
+        """How many messages the piece has."""
         if self._at is not None:
             return len(self._at)
         return self.count if self._mask is None else self._mask.bit_count()
 
     def bits(self, first: int, end: int) -> int:
-        """Its messages within [first, end), as bits."""
+        """Messages of the piece within [first, end), as bits."""
         low, high = max(first - self.base, 0), min(end - self.base, self.count)
         if low >= high:
             return 0
@@ -73,13 +73,14 @@ class Piece:
         return window if self._mask is None else window & self._mask
 
     def without(self, bits: int) -> int:
-        """Drop messages; answers how many it had of them."""
+        """Drop messages; return how many of them were in the piece."""
         mine = bits & self.whole
         self.mask = self.whole & ~mine
         return mine.bit_count()
 
     def split(self, flags: bytes) -> "Piece | None":
-        """Of a piece with indices: take those out whose bit is set in `flags`; a piece of them, None for none."""
+        """Of a piece with indices: split off the messages whose bit is set in `flags`; None if it has none of
+        them."""
         indices = self._at or ()
         taken = [index for index in indices if index >> 3 < len(flags) and flags[index >> 3] >> (index & 7) & 1]
         if not taken:
@@ -92,7 +93,7 @@ class Piece:
 
     @property
     def whole(self) -> int:
-        """Its messages as bits, even if it has all."""
+        """Messages of the piece as bits, also if it has all of them."""
         mask = self.mask
         return (1 << self.count) - 1 if mask is None else mask
 
@@ -110,7 +111,7 @@ def piece_at(batch: Batch, at: Sequence[int] | None, hash: int) -> Piece:  # noq
 
 
 def union_of(pieces: Sequence[Piece]) -> int | None:
-    """The messages of pieces of one batch, none of them in two, as bits; None if these are all."""
+    """The messages of disjoint pieces of one batch, as bits; None if they cover the batch."""
     if sum(piece.cost for piece in pieces) == pieces[0].count:
         return None
     few = [index for piece in pieces for index in piece.at or ()]
@@ -122,7 +123,7 @@ def union_of(pieces: Sequence[Piece]) -> int | None:
 
 
 class Tally:
-    """Messages of several `Pieces` together."""
+    """A count of messages that several `Pieces` share."""
 
     __slots__ = ("messages",)
 
@@ -131,17 +132,17 @@ class Tally:
 
 
 class Pieces:
-    """Pieces in the order of their offsets, found by any offset in them; a batch may have one per hash. `tally`
-    counts their messages with those of others."""
+    """Pieces in the order of their offsets, indexed by offset; a batch may have one piece per hash. `tally` adds
+    their messages to those of other `Pieces`."""
 
     __slots__ = ("_at", "_bases", "_tally", "messages")
 
     def __init__(self, tally: Tally | None = None) -> None:
         self._tally = Tally() if tally is None else tally
-        #: By the base of their batch, and then by their hash.
+        #: By the base offset of their batch, and then by their hash.
         self._at: dict[int, dict[int, Piece]] = {}
         self._bases = BitMap64()
-        #: How many messages all of them have.
+        #: How many messages the pieces have together.
         self.messages = 0
 
     def _count(self, messages: int) -> None:
@@ -149,16 +150,16 @@ class Pieces:
         self._tally.messages += messages
 
     def __len__(self) -> int:
-        """How many batches they are of."""
+        """The number of distinct batches."""
         return len(self._at)
 
     def __iter__(self) -> Iterator[Piece]:
-        """In the order of offsets; not to be changed meanwhile."""
+        """In the order of offsets; do not change the pieces during the iteration."""
         for base in self._bases:
             yield from self._at[base].values()
 
     def add(self, piece: Piece) -> None:
-        """Put a piece in; messages of the same batch and hash become one piece."""
+        """Add a piece; messages of the same batch and hash are merged into one piece."""
         self._count(piece.cost)
         there = self._at.get(piece.base)
         if there is None:
@@ -176,11 +177,11 @@ class Pieces:
         return next(iter(self._at[self._bases.min()].values())) if self._at else None
 
     def of(self, base: int) -> list[Piece]:
-        """Those of one batch."""
+        """The pieces of one batch."""
         return list(self._at.get(base, {}).values())
 
     def remove(self, piece: Piece) -> None:
-        """Take out a piece that is in."""
+        """Remove a piece that is present."""
         there = self._at[piece.base]
         del there[piece.hash]
         self._count(-piece.cost)
@@ -189,8 +190,8 @@ class Pieces:
             self._bases.discard(piece.base)
 
     def pop_whole(self, first: int, end: int) -> Piece | None:
-        """Take out the piece that is exactly this whole batch, if there is one: the path of nearly every
-        acknowledgement."""
+        """Remove and return the piece that is exactly this whole batch; None if no piece is. The fast path of most
+        acknowledgements."""
         there = self._at.get(first)
         if there is None or len(there) != 1:
             return None
@@ -205,7 +206,7 @@ class Pieces:
         return [piece for base in self._bases_in(first, end) for piece in self.of(base) if piece.bits(first, end)]
 
     def _bases_in(self, first: int, end: int) -> list[int]:
-        """Of the batches that may have messages in [first, end)."""
+        """Base offsets of the batches that may have messages in [first, end)."""
         if not self._at or first >= end:
             return []
         below = self._bases.rank(first)
@@ -220,28 +221,28 @@ class Pieces:
         return found
 
     def cut(self, first: int, end: int) -> list[Piece]:
-        """Take the messages in [first, end) out; answers them as pieces."""
+        """Remove the messages in [first, end); return them as pieces."""
         found: list[Piece] = []
         for base in self._bases_in(first, end):
             there = self._at[base]
             limit = next(iter(there.values())).end
             if first <= base and limit <= end:
-                found += self._take(base)
+                found += self._remove_batch(base)
             elif first < limit:
                 low = max(first - base, 0)
                 found += self.cut_bits(base, ((1 << (min(end, limit) - base - low)) - 1) << low)
         return found
 
-    def _take(self, base: int) -> list[Piece]:
-        """Take out all pieces of a batch."""
+    def _remove_batch(self, base: int) -> list[Piece]:
+        """Remove all pieces of a batch."""
         taken = list(self._at.pop(base).values())
         self._bases.discard(base)
         self._count(-sum(piece.cost for piece in taken))
         return taken
 
     def cut_all(self, ranges: Sequence[Run]) -> list[Piece]:
-        """The same for many, in time linear in what they name: those of one batch, in ascending order, are taken
-        out at once."""
+        """Remove the messages of many ranges, in time linear in the ranges: ascending ranges of one batch are
+        removed in one step."""
         if not self._at:
             return []
         found: list[Piece] = []
@@ -262,17 +263,17 @@ class Pieces:
         return found
 
     def _base_at(self, offset: int) -> int | None:
-        """Of the last batch that begins at or before the offset."""
+        """Base offset of the last batch that begins at or before the offset."""
         below = self._bases.rank(offset)
         base: int | None = self._bases[below - 1] if below else None
         return base
 
     def cut_bits(self, base: int, mask: int | None) -> list[Piece]:
-        """Take these messages of one batch out (None: all of them); answers those that were in."""
+        """Remove these messages of one batch (None: all of them); return those that were present."""
         if base not in self._at:
             return []
         if mask is None:
-            return self._take(base)
+            return self._remove_batch(base)
         flags = mask.to_bytes(-(-mask.bit_length() // 8), "little")
         found: list[Piece] = []
         for piece in self.of(base):
@@ -299,7 +300,7 @@ class Pieces:
         return Piece(piece.base, piece.count, bits, piece.hash)
 
     def clear(self) -> list[Piece]:
-        """Take all out."""
+        """Remove and return all pieces."""
         all_of_them = list(self)
         self._at.clear()
         self._bases.clear()
@@ -308,7 +309,7 @@ class Pieces:
 
 
 def wanted_bits(indices: Sequence[int], count: int) -> int | None:
-    """Messages of a batch, in ascending order, as bits; None for all of them."""
+    """Convert ascending indices of messages to bits; None if they are the whole batch."""
     size = len(indices)
     if size == count:
         return None
@@ -337,7 +338,7 @@ def set_of(runs: Sequence[Run]) -> BitMap64:
 
 
 def runs_in(offsets: BitMap64) -> Iterator[Run]:
-    """Neighbours as [first, end), ascending."""
+    """Consecutive offsets as [first, end), ascending."""
     first = end = -1
     for offset in offsets:
         if offset != end:

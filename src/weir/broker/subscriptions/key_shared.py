@@ -1,8 +1,8 @@
-"""The dispatcher of key-shared subscriptions: each key to its consumer, in order, whoever comes and goes.
+"""The dispatcher of key-shared subscriptions: messages of a key go to the owner of the key, in order.
 
-A message waits ("parked") for the consumer that its key belongs to, while others are served past it, as far as the
-look-ahead goes. A key moves when consumers come or go; its messages then wait ("draining") until its former
-consumer has acknowledged, given back or left everything of that key. So per key, nothing overtakes anything.
+A message waits ("parked") for credit of its key's owner while the dispatcher serves later messages, within the
+look-ahead limit. A key moves when consumers join or leave; its messages then wait ("draining") until the former
+owner has acknowledged or returned all messages of that key. Messages of one key never overtake each other.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -31,7 +31,7 @@ from weir.model.errors import SubscriptionBusyError
 
 
 class _Holder:
-    """Who has unacknowledged messages of a hash, and how many."""
+    """The consumer that has unacknowledged messages of a hash, and how many."""
 
     __slots__ = ("consumer", "messages")
 
@@ -41,7 +41,7 @@ class _Holder:
 
 
 class _PiecesByHash:
-    """Pieces that wait, by their hash."""
+    """Waiting pieces by their hash."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
@@ -99,14 +99,14 @@ class KeyShared:
         self._map: KeyMap = Ring()
         self._mode = KeySharedMode()
         self._holders: dict[int, _Holder] = {}
-        #: Counts all messages that wait.
+        #: Counts all waiting messages.
         self._waiting = Tally()
-        #: Of each consumer, by number: what waits for its credit.
+        #: Messages that wait for credit, by the number of the consumer.
         self._parked: dict[int, Pieces] = {}
-        #: Consumers that have credit and something parked.
+        #: Consumers that have credit and parked messages.
         self._due: dict[int, BrokerConsumer] = {}
         self._draining = _PiecesByHash(self._waiting)
-        self._homeless = _PiecesByHash(self._waiting)  # of hashes that belong to no consumer
+        self._homeless = _PiecesByHash(self._waiting)  # of hashes without an owner
         self.read_at = desk.cursor.mark_delete + 1
 
     @property
@@ -117,14 +117,16 @@ class KeyShared:
     def unacked(self) -> int:
         return self._desk.unacked.messages
 
-    # --- who there is -----------------------------------------------------------------------------------
+    # --- consumers --------------------------------------------------------------------------------------
 
     def join(self, consumer: BrokerConsumer) -> None:
         mode = consumer.request.key_shared or KeySharedMode()
         if self._consumers and mode.sticky != self._mode.sticky:
-            raise SubscriptionBusyError("the subscription's consumers divide keys in another way")
+            raise SubscriptionBusyError(
+                "the subscription's consumers use another key-shared mode (sticky or auto-split)"
+            )
         key_map = self._map if self._consumers else key_map_of(mode)
-        moved = key_map.add(consumer.number, consumer.name, mode.ranges)  # raises if the ranges do not fit
+        moved = key_map.add(consumer.number, consumer.name, mode.ranges)  # raises if the ranges conflict
         self._mode, self._map = mode, key_map
         self._consumers[consumer.number] = consumer
         self._parked[consumer.number] = Pieces(self._waiting)
@@ -142,7 +144,7 @@ class KeyShared:
         ranges = self._map.remove(consumer.number)
         waiting = self._released(consumer, consumer.pending.clear())
         waiting += self._parked.pop(consumer.number).clear()
-        waiting += self._draining.take_within(ranges)  # the new owner may be the one that they wait for
+        waiting += self._draining.take_within(ranges)  # they may have waited for this consumer
         self._park_all(waiting)
         if self._consumers:
             self.pump()
@@ -160,14 +162,14 @@ class KeyShared:
         self.pump()
 
     def _asks(self, consumer: BrokerConsumer) -> None:
-        """It may be given more than before."""
+        """Note that the consumer has credit again."""
         if consumer.number in self._consumers and consumer.demand > 0:
             self._ring.add(consumer)
             if len(self._parked[consumer.number]):
                 self._due[consumer.number] = consumer
 
     def pump(self) -> None:
-        """Serve what waits for each consumer; then read on while someone has room and the look-ahead allows."""
+        """Deliver parked messages; then read on while a consumer has credit and the look-ahead limit allows it."""
         while self._ring.count and (self._due or self.read_at < self._feed.end_offset):
             if not self._ring.has_credit(self.unacked) or not self._brake.free():
                 return
@@ -184,8 +186,7 @@ class KeyShared:
         self.pump()
 
     def _serve_due(self) -> None:
-        """Give consumers what is parked for them. What must be read first stays parked, and the read wakes the
-        pump."""
+        """Deliver parked messages. A batch that is not in the cache stays parked; its read wakes the pump."""
         missed = 0
         while missed < MOST_SEATS:
             due = list(islice(self._due.items(), missed, missed + MOST_SEATS))
@@ -205,7 +206,7 @@ class KeyShared:
         return credit if room is None else max(0, min(credit, room))
 
     def _serve_parked(self, consumer: BrokerConsumer) -> bool:
-        """False if what is parked must be read first, or the subscription is at its limit."""
+        """Return False if a parked batch is not in the cache, or if the subscription is at its unacked limit."""
         parked = self._parked[consumer.number]
         while len(parked) and self._room(consumer) > 0:
             parked.cut(0, self._feed.start_offset)
@@ -215,19 +216,19 @@ class KeyShared:
             batches = self._parked_feed.get(first.base, 1)
             if not batches:
                 return False
-            check(batches[0].base_offset == first.base, "a parked piece is read where it was found")
+            check(batches[0].base_offset == first.base, "the feed returns a parked piece at its offset")
             taken: list[Piece] = []
             for piece in parked.of(first.base):
                 if self._room(consumer) <= 0:
                     break
                 parked.remove(piece)
-                self._hold(consumer, piece)
+                self._assign(consumer, piece)
                 taken.append(piece)
-            self._give(consumer, batches[0], taken)
+            self._deliver(consumer, batches[0], taken)
         return not len(parked) or not self._ring.capped
 
     def _read_on(self, credit: int) -> bool:
-        """The next batches of the log, to their consumers or to where they wait; answers whether any came."""
+        """Deliver or park the next batches of the log; return whether the feed had any."""
         batches = self._feed.get(self.read_at, credit)
         if not batches:
             return False
@@ -243,7 +244,7 @@ class KeyShared:
             for key_hash, at in split_by_hash(self._keys_of(batch), wanted):
                 self._place(piece_at(batch, at, key_hash), given)
             for consumer, pieces in given.items():
-                self._give(consumer, batch, pieces)
+                self._deliver(consumer, batch, pieces)
             room = bool(given)
             if not room and self._waiting.messages >= desk.settings.look_ahead:
                 break
@@ -252,7 +253,8 @@ class KeyShared:
         return True
 
     def _place(self, piece: Piece, given: dict[BrokerConsumer, list[Piece]]) -> None:
-        """A new piece is for its consumer if nothing stands before it, else it waits."""
+        """Assign a new piece to the owner of its key, or park it if earlier messages of the key or the credit
+        block it."""
         owner = self._owner(piece.hash)
         if (
             owner is None
@@ -262,7 +264,7 @@ class KeyShared:
         ):
             self._park(piece)
         else:
-            self._hold(owner, piece)
+            self._assign(owner, piece)
             given.setdefault(owner, []).append(piece)
 
     def _park(self, piece: Piece) -> None:
@@ -284,8 +286,8 @@ class KeyShared:
         holder = self._holders.get(key_hash)
         return holder is not None and holder.consumer is not owner and not self._mode.allow_out_of_order
 
-    def _hold(self, consumer: BrokerConsumer, piece: Piece) -> None:
-        """The piece is the consumer's from now on."""
+    def _assign(self, consumer: BrokerConsumer, piece: Piece) -> None:
+        """Assign the piece to the consumer, and spend its credit."""
         holder = self._holders.get(piece.hash)
         if holder is None or holder.consumer is not consumer:
             holder = self._holders[piece.hash] = _Holder(consumer)
@@ -293,19 +295,19 @@ class KeyShared:
         consumer.pending.add(piece)
         consumer.charge(piece.cost)
 
-    def _give(self, consumer: BrokerConsumer, batch: Batch, pieces: Sequence[Piece]) -> None:
-        """Pieces of one batch that the consumer holds, as one delivery."""
+    def _deliver(self, consumer: BrokerConsumer, batch: Batch, pieces: Sequence[Piece]) -> None:
+        """Deliver pieces of one batch to the consumer that they are assigned to, as one delivery."""
         wanted = union_of(pieces)
         consumer.give(Delivery(batch, wanted, self._desk.counts.get(batch.base_offset, 0)), 0)
         self._brake.spend(sum(piece.cost for piece in pieces), len(batch.payload))
 
-    # --- what comes back --------------------------------------------------------------------------------
+    # --- redelivery -------------------------------------------------------------------------------------
 
     def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
-        self._take_back(consumer, deliveries)
+        self._return_unseen(consumer, deliveries)
         self.pump()
 
-    def _take_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
+    def _return_unseen(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
             back = consumer.pending.cut_bits(delivery.batch.base_offset, delivery.wanted)
             self._park_all(self._released(consumer, back))
@@ -314,7 +316,7 @@ class KeyShared:
     def redeliver(
         self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None, *, delay_ms: int | None = None
     ) -> None:
-        back = count_again(self._desk, consumer, returned(consumer, ranges, self._take_back))
+        back = count_again(self._desk, consumer, returned(consumer, ranges, self._return_unseen))
         self._park_all(self._released(consumer, back))
         self._asks(consumer)
         self.pump()
@@ -346,7 +348,7 @@ class KeyShared:
         return pieces
 
     def _release(self, consumer: BrokerConsumer, piece: Piece) -> bool:
-        """The consumer no longer has the piece; answers whether messages that waited for that can go on."""
+        """Remove the piece from the consumer; return whether that released draining messages."""
         holder = self._holders.get(piece.hash)
         if holder is None or holder.consumer is not consumer:
             return False

@@ -1,16 +1,9 @@
-"""The dispatcher of queues: message by message to whoever has credit, in turn, and never more than the credit.
+"""The per-message dispatcher: queues, retry policies and message groups. Never exceeds a consumer's credit.
 
-A batch is handed out whole where one consumer has credit for all of it. What is ready: what came back, in its old
-places, then what comes next in the log; or, where there are levels of priority, all of it by level; or of each
-message group the first. What failed may have to wait first, and is aside meanwhile.
-
-Reading on for message groups: what comes next in the log is put to its group, until enough of it is ready.
-
-Looking ahead: the levels of what is in the log are found before anything is delivered, so much at a time.
-
-Messages of a batch into a consumer's hands, with how often each came before.
-
-How much each consumer may be given: what it asked for, as far as limits on unacknowledged messages allow.
+Ready messages are those that were returned, in their old positions, and then the next messages of the log; with
+priority levels, all messages by level; with message groups, the first message of each group. A batch goes out
+whole if one consumer has credit for all of it. A failed message may wait for its redelivery delay; it is aside
+meanwhile: neither ready nor with a consumer.
 """
 
 import asyncio
@@ -40,12 +33,13 @@ from weir.model.batch import Batch, BatchFlags, Run, indices_of
 from weir.model.errors import SubscriptionBusyError
 from weir.runtime.waiters import Waiters
 
-#: Messages that are looked at without a pause, at the most.
+#: Messages that one scan for message groups reads at most, without a pause.
 _LOOK_MESSAGES = 4096
 
 
 class Gathering:
-    """`fresh`: the messages of a batch that nobody has looked at, without those that are aside."""
+    """Fills message groups from the log, until enough messages are ready. `fresh`: returns the messages of a batch
+    that are not scanned yet, without those that are aside."""
 
     def __init__(
         self, groups: MessageGroups, feed: Feed, groups_of: KeysOf, fresh: Callable[[Batch], Sequence[int]]
@@ -56,8 +50,8 @@ class Gathering:
         self._fresh = fresh
 
     def look(self, read_at: int, wanted: int, aside: BitMap64) -> tuple[int, bool]:
-        """Look on from `read_at`, until so many are ready, no more may wait, or the log ends; answers up to where,
-        and whether what is next must be read first."""
+        """Scan from `read_at` until `wanted` messages are ready, the groups are full, or the log ends. Return the
+        next offset to scan, and whether the scan waits for a read."""
         groups, left = self._groups, _LOOK_MESSAGES
         while left > 0 and groups.count_ready() < wanted and not groups.is_full():
             batches = self._feed.get(read_at, wanted)
@@ -75,7 +69,7 @@ class Gathering:
 
     @staticmethod
     def _with_aside(batch: Batch, read_at: int, fresh: Sequence[int], aside: BitMap64) -> Sequence[int]:
-        """With those that are aside, which hold up their groups."""
+        """Add the messages that are aside: they block their groups."""
         first = max(read_at, batch.base_offset)
         if not aside or aside.max() < first:
             return fresh
@@ -84,16 +78,17 @@ class Gathering:
         return sorted({*fresh, *held}) if held else fresh
 
 
-#: Messages, and batches, whose levels are looked for without a pause.
+#: Messages, and batches, that one scan for priority levels covers without a pause.
 _LOOKING_LOOK_MESSAGES = 512
 _LOOK_BATCHES = 32
-#: About so many messages are read at a time to look for levels.
+#: Messages per read of the scan, approximately.
 _LOOK_CREDIT = 100
 _A_BATCH = _LOOKING_LOOK_MESSAGES // _LOOK_BATCHES
 
 
 class LookAhead:
-    """`fresh`: the messages of a batch that nobody has looked at. `wake`: called when there is more to look at."""
+    """Scans the log for priority levels before delivery, in bounded steps. `fresh`: returns the messages of a
+    batch that are not scanned yet. `wake`: called when the scan can continue."""
 
     def __init__(
         self,
@@ -109,12 +104,12 @@ class LookAhead:
         self._fresh = fresh
         self._wake = wake
         self._again = False
-        #: What is before it is looked through before anything is delivered.
+        #: No message is delivered before the scan has reached this offset.
         self.until = 0
 
     def look(self, read_at: int) -> tuple[int, bool, bool]:
-        """Look on from `read_at`; answers up to where it is known what there is, whether that is enough to
-        deliver, and whether what is next must be read first."""
+        """Scan from `read_at`. Return the next offset to scan, whether the scan has covered enough to deliver, and
+        whether it waits for a read."""
         left = _LOOKING_LOOK_MESSAGES
         while left > 0:
             batches = self._feed.get(read_at, _LOOK_CREDIT)
@@ -140,17 +135,17 @@ class LookAhead:
 
 
 def give(consumer: BrokerConsumer, batch: Batch, indices: Sequence[int], counts: Redeliveries) -> None:
-    """In ascending order; it has them from now on."""
+    """Deliver messages of a batch, in ascending order, to a consumer, and record that it has them."""
     base = batch.base_offset
     hold(consumer.offsets, base, indices)
     if counts.any_in(base + indices[0], base + indices[-1] + 1):
-        _give_counted(consumer, batch, indices, counts)
+        _deliver_counted(consumer, batch, indices, counts)
     else:
         consumer.give(Delivery(batch, wanted_bits(indices, batch.count)), len(indices), in_order=True)
 
 
-def _give_counted(consumer: BrokerConsumer, batch: Batch, indices: Sequence[int], counts: Redeliveries) -> None:
-    """Neighbours that came equally often before are one delivery."""
+def _deliver_counted(consumer: BrokerConsumer, batch: Batch, indices: Sequence[int], counts: Redeliveries) -> None:
+    """Deliver runs of messages with equal redelivery counts as one delivery each."""
     run: list[int] = []
     times = 0
     for index in indices:
@@ -164,7 +159,8 @@ def _give_counted(consumer: BrokerConsumer, batch: Batch, indices: Sequence[int]
 
 
 def credits_of(served: Sequence[BrokerConsumer], unacked: int, limits: UnackedLimits) -> tuple[list[int], bool]:
-    """Of each of `served`; and whether a limit held somebody back. `unacked`: messages that consumers have."""
+    """Return the credit of each of `served`, and whether an unacked limit blocked one of them. `unacked`: messages
+    that consumers have."""
     credit_of = [consumer.capacity if consumer.active else 0 for consumer in served]
     if not limits.subscription and not limits.consumer:
         return credit_of, False
@@ -182,14 +178,14 @@ def credits_of(served: Sequence[BrokerConsumer], unacked: int, limits: UnackedLi
     return credit_of, capped
 
 
-#: Nearly every batch: an identity is cheaper than arithmetic on flags.
+#: The flags of most batches: an identity check is cheaper than flag arithmetic.
 _PLAIN = BatchFlags.NONE
-#: Messages that may wait behind others of their groups, for each group that may be looked at.
+#: Messages that may wait behind others of their groups, per group of the look-ahead limit.
 _WAITING_PER_GROUP = 64
 
 
 class PerMessage:
-    """`side`: what the topic is as a queue. What of the log is before `read_at` is acknowledged, with a consumer,
+    """`side`: the queue settings of the topic. Every message before `read_at` is acknowledged, with a consumer,
     ready or aside."""
 
     def __init__(
@@ -205,9 +201,10 @@ class PerMessage:
         groups_of: KeysOf | None = None,
         owners: Selecting | None = None,
     ) -> None:
-        """`queue`: whether it serves the queue itself, whose rules hold; else another subscription of it. `dead`:
-        what is given up, and not acknowledged yet. `groups_of`: messages of a group are delivered one after the
-        other; levels of priority do not count then. `owners`: who gets which message; else whoever has credit."""
+        """`queue`: True for the queue's own subscription, to which its rules apply. `dead`: messages that were
+        given up and are not acknowledged yet. `groups_of`: message groups, each delivered in order; priority
+        levels are ignored then. `owners`: routes messages to consumers; by default any consumer with credit gets
+        them."""
         self._desk = desk
         self._side = side
         self._queue = queue
@@ -215,12 +212,12 @@ class PerMessage:
         self._ready_feed = desk.make_feed(self._read)
         self._brake = desk.make_brake(self.pump)
         self._consumers: dict[int, BrokerConsumer] = {}
-        #: Of the consumers, those that get what is ready; the others only have something, or take it themselves.
+        #: Consumers that receive ready messages; other consumers only have messages, or fetch them with `take`.
         self._served: dict[int, BrokerConsumer] = {}
-        #: The only consumer that is served, if there is exactly one. It needs no turns: it is not in the ring.
+        #: The served consumer if exactly one is served. It needs no round robin: it is not in the ring.
         self._sole: BrokerConsumer | None = None
         self._ring: DemandRing = DemandRing(desk.limits, exact=True)
-        #: Whether one consumer at a time is active, and which one that is.
+        #: Whether a single consumer is active, and which one.
         self._single = False
         self._active: BrokerConsumer | None = None
         #: How many messages consumers have.
@@ -251,15 +248,15 @@ class PerMessage:
         self._counts = counts
         self._levels_of = levels_of
         self._turn = 0
-        #: Whether a limit on unacknowledged messages held back a consumer, where all are served at once.
+        #: Whether an unacked limit blocked a consumer, where all consumers are served in one step.
         self._capped = False
         self._pumping = False
-        self._reading = False  # what is next must be read first
-        #: Woken when something was read, for those who take messages themselves.
+        self._reading = False  # the next batch must be read first
+        #: Woken when a read has completed, for callers of `take`.
         self.looked = Waiters()
         self.read_at = desk.cursor.mark_delete + 1
 
-    # --- who there is -----------------------------------------------------------------------------------
+    # --- consumers --------------------------------------------------------------------------------------
 
     @property
     def consumers(self) -> Collection[BrokerConsumer]:
@@ -270,7 +267,7 @@ class PerMessage:
 
     @property
     def served(self) -> Collection[BrokerConsumer]:
-        """Those that count as consumers."""
+        """The consumers that receive messages by dispatch."""
         return self._served.values()
 
     @property
@@ -287,7 +284,7 @@ class PerMessage:
         if consumer.request.counted:
             first = next(iter(self._served.values()), None)
             if first is not None and (consumer.request.alone or first.request.alone):
-                raise SubscriptionBusyError("there is another consumer, and one wants to be alone")
+                raise SubscriptionBusyError("another consumer is connected, and one of the two is exclusive")
             again = self._selecting.joined(consumer, consumer.filter)
             self._served[consumer.number] = consumer
             self._ready.add(again)
@@ -297,18 +294,18 @@ class PerMessage:
         self._choose(consumer)
 
     def _begin_filtering(self) -> None:
-        """The first consumer with a filter has joined: each filter has its own turns from now on."""
+        """Switch to a ring per filter when the first consumer with a filter joins."""
         self._ring = FilteredRing(self._desk.limits)
         for consumer in self._served.values():
             self._asks(consumer)
 
     def _look_through(self) -> None:
-        """Levels: all that is there now is looked at before anything is delivered."""
+        """With priority levels: require a scan of the log up to its present end before delivery."""
         if self._look_ahead is not None:
             self._look_ahead.until = self._feed.end_offset
 
     def leave(self, consumer: BrokerConsumer, *, failed: bool = True) -> None:
-        """`failed`: what it has seen and not acknowledged counts as delivered in vain."""
+        """`failed`: messages that its client has seen and not acknowledged count as failed deliveries."""
         del self._consumers[consumer.number]
         self._stop_serving(consumer)
         held, consumer.offsets = consumer.offsets, BitMap64()
@@ -318,7 +315,7 @@ class PerMessage:
         self.pump()
 
     def retire(self, consumer: BrokerConsumer) -> None:
-        """It is served no more; what it has not seen goes to others."""
+        """Stop serving the consumer; messages that its client has not seen become ready for others."""
         unseen = offsets_in(consumer.take_inbox())
         consumer.retire()
         self._stop_serving(consumer)
@@ -327,7 +324,7 @@ class PerMessage:
         self.pump()
 
     def _taken_from(self, consumer: BrokerConsumer, offsets: BitMap64) -> None:
-        """The consumer has these no more."""
+        """Remove messages from those that the consumer has."""
         before = len(consumer.offsets)
         consumer.offsets -= offsets
         self._out -= before - len(consumer.offsets)
@@ -339,7 +336,7 @@ class PerMessage:
             self._choose()
 
     def _choose(self, joined: BrokerConsumer | None = None) -> None:
-        """All consumers are active, or of a queue with a single active one the first that joined."""
+        """Activate all consumers, or the first that joined if the queue has a single active consumer."""
         single = self._queue and self._side.single_active
         first = next(iter(self._served.values()), None) if single else None
         if single != self._single:
@@ -377,7 +374,7 @@ class PerMessage:
         self.pump()
 
     def pump(self) -> None:
-        if self._pumping:  # rules acknowledge something in the middle of it
+        if self._pumping:  # a rule of the queue may acknowledge messages during a pump
             return
         sole = self._sole
         self._pumping = True
@@ -398,25 +395,24 @@ class PerMessage:
                 groups.end_turn()
 
     def _takes_turns(self) -> bool:
-        """Whether several messages of one group are delivered at once."""
+        """Whether one delivery may hold several messages of one group."""
         served = self._served
         return not self._selecting and len(served) == 1 and next(iter(served.values())).request.turns
 
     def _serve_in_turn(self) -> bool:
-        """Serve the consumers that are next; answers whether there is reason to go on."""
+        """Serve the next consumers; return whether the caller should continue."""
         self._capped = False
         messages = MOST_SEATS if self._ready else self._feed.end_offset - self.read_at
         line = self._ring.line(self._out, max(1, messages))
         if line is None or not self._brake.free():
             return False
-        # Consumers behind these have their turn before one of these has its second.
+        # A consumer behind these gets its first message before one of these gets its second.
         credit_of = [1] * len(line.credit) if line.more else line.credit
         self._turn = 0
         return self._serve(line.consumers, credit_of)
 
     def _serve_all(self) -> bool:
-        """The same for all consumers at once: filters or keys say which message each may have, or there is one
-        consumer only."""
+        """Serve all consumers in one step: filters or keys route the messages, or only one consumer is served."""
         served: Sequence[BrokerConsumer]
         if self._sole is None and isinstance(self._ring, FilteredRing):
             self._capped = False
@@ -433,8 +429,8 @@ class PerMessage:
         return self._serve(served, credit_of)
 
     def take(self, consumer: BrokerConsumer) -> Delivery | bool:
-        """The one message that is next, for whoever takes it himself; False if nothing is ready, True if that is
-        not known yet: `looked` tells when."""
+        """Return the next message to a consumer that polls; False if none is ready, True if a read must complete
+        first (then `looked` is woken)."""
         self._look_through()
         self._reading = False
         if self._selecting:
@@ -453,7 +449,7 @@ class PerMessage:
         self.pump()
 
     def _serve(self, who: Sequence[BrokerConsumer], credit_of: list[int]) -> bool:
-        """Hand something out to these, of whom some have credit; whether there is reason to go on."""
+        """Deliver messages to these consumers, some of which have credit; return whether to continue."""
         if self._gathering is not None:
             self.read_at, self._reading = self._gathering.look(self.read_at, sum(credit_of), self._aside)
             return bool(self._ready) and self._from_ready(who, credit_of)
@@ -466,7 +462,7 @@ class PerMessage:
         return self._levels is None and self._from_log(who, credit_of)
 
     def _from_log(self, who: Sequence[BrokerConsumer], credit_of: list[int]) -> bool:
-        """What comes next in the log."""
+        """Deliver the next messages of the log."""
         batches = self._feed.get(self.read_at, sum(credit_of))
         if not batches:
             self._reading = batches is None
@@ -481,7 +477,7 @@ class PerMessage:
         return True
 
     def _fresh(self, batch: Batch) -> Sequence[int]:
-        """The messages of a batch that nobody has looked at, of those that there is to deliver."""
+        """Messages of a batch that are not scanned yet and may be delivered."""
         desk, base, end = self._desk, batch.base_offset, batch.end_offset
         if end <= self.read_at:
             return ()
@@ -497,7 +493,7 @@ class PerMessage:
         return [index for index in indices if index >= low and base + index not in aside]
 
     def _from_ready(self, who: Sequence[BrokerConsumer], credit_of: list[int]) -> bool:
-        """What came back, or has the highest level."""
+        """Deliver messages that were returned, or that have the highest level."""
         ready = self._ready
         first = ready.first()
         start = self._feed.start_offset
@@ -508,7 +504,7 @@ class PerMessage:
         if not batches:
             self._reading = batches is None
             return False
-        if batches[0].base_offset > first:  # it is gone
+        if batches[0].base_offset > first:  # trimmed or compacted
             ready.drop(first, batches[0].base_offset)
             return True
         for batch in batches:
@@ -533,7 +529,7 @@ class PerMessage:
         return True
 
     def _still_wanted(self, batch: Batch, indices: Sequence[int]) -> Sequence[int]:
-        """Of messages that were delivered before: those that pass the filter of now. The others are done with."""
+        """Return the messages that match the present filter, and settle the others; all were delivered before."""
         screen = self._desk.screen
         if screen is None or screen.filter is None:
             return indices
@@ -550,8 +546,8 @@ class PerMessage:
     def _hand_out(
         self, batch: Batch, indices: Sequence[int], who: Sequence[BrokerConsumer], credit_of: list[int]
     ) -> int:
-        """Messages of a batch, from the first on, to whoever is next; answers how many of them are dealt with. The
-        credit is spent."""
+        """Deliver messages of a batch, from the first on, to the next consumers, and spend their credit; return
+        how many messages of the batch are processed."""
         room = credit_of[0] if len(credit_of) == 1 else sum(credit_of)
         if room <= 0:
             return 0
@@ -568,29 +564,29 @@ class PerMessage:
         if self._selecting and kept:
             taken_by, self._turn = self._selecting.deal(batch, kept, who, credit_of, self._turn)
             for place, mine in taken_by.items():
-                self._give(who[place], batch, mine)
+                self._deliver(who[place], batch, mine)
                 credit_of[place] = min(credit_of[place] - len(mine), who[place].capacity)
             return len(indices)
         if len(who) == 1:
             if kept:
-                self._give(who[0], batch, kept)
+                self._deliver(who[0], batch, kept)
                 credit_of[0] = min(credit_of[0] - len(kept), who[0].capacity)
             return len(indices)
         seats = [Seat("", consumer.priority, credit) for consumer, credit in zip(who, credit_of, strict=True)]
         dealt, self._turn = deal(len(kept), seats, self._turn)
         for place, part in dealt:
-            self._give(who[place], batch, kept[part.start : part.stop : part.step])
+            self._deliver(who[place], batch, kept[part.start : part.stop : part.step])
             credit_of[place] = min(credit_of[place] - len(part), who[place].capacity)
         return len(indices)
 
-    def _give(self, consumer: BrokerConsumer, batch: Batch, indices: Sequence[int]) -> None:
+    def _deliver(self, consumer: BrokerConsumer, batch: Batch, indices: Sequence[int]) -> None:
         give(consumer, batch, indices, self._counts)
         self._out += len(indices)
         if self._sole is None:
             self._ring.served(consumer)
         self._brake.spend(len(indices), len(batch.payload))
 
-    # --- what comes back --------------------------------------------------------------------------------
+    # --- redelivery -------------------------------------------------------------------------------------
 
     def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
         unseen = offsets_in(deliveries) & consumer.offsets
@@ -600,7 +596,7 @@ class PerMessage:
         self.pump()
 
     def _asks(self, consumer: BrokerConsumer) -> None:
-        """It may be given more than before."""
+        """Note that the consumer has credit again."""
         if consumer is not self._sole and consumer.number in self._served:
             self._ring.add(consumer)
 
@@ -614,7 +610,7 @@ class PerMessage:
             seen = back - unseen
         else:
             back = set_of(ranges) & consumer.offsets
-            if consumer.inbox:  # on its way to it
+            if consumer.inbox:  # the client has not seen these
                 back -= offsets_in(consumer.inbox)
             self._taken_from(consumer, back)
             seen = back
@@ -637,7 +633,8 @@ class PerMessage:
         self._ready.add(offsets)
 
     def lease(self, consumer: BrokerConsumer, ranges: Sequence[Run], span_ms: int) -> None:
-        """What the consumer has of these, or leased before, fails after so long, whoever is there then."""
+        """Lease messages that the consumer has or leased before: unless acknowledged, they fail after the span,
+        whether or not the consumer is still connected."""
         found = set_of(ranges)
         mine = found & consumer.offsets
         self._taken_from(consumer, mine)
@@ -649,21 +646,21 @@ class PerMessage:
         self._retries.lease(mine, again, span_ms)
 
     def lease_over(self, offsets: BitMap64) -> None:
-        """These were leased: those that are not acknowledged have failed, and have waited already."""
+        """Handle expired leases: unacknowledged messages have failed, and need no further redelivery delay."""
         failed = (offsets & self._aside) - self._dead()
         self._aside -= failed
         self._put_back(self._read_before(failed), failed, 0)
         self.pump()
 
     def _read_before(self, offsets: BitMap64) -> BitMap64:
-        """Those that come by themselves when the log is read on are not ready twice."""
+        """Those before `read_at`; later ones become ready when the scan of the log reaches them."""
         found = BitMap64(offsets)
         if found and found.max() >= self.read_at:
             found.remove_range(self.read_at, found.max() + 1)
         return found
 
     def set_aside(self, consumer: BrokerConsumer | None, ranges: Sequence[Run]) -> BitMap64:
-        """Take messages that the consumer has, or that are ready; answers which these were."""
+        """Set aside messages that the consumer has, or (None) that are ready; return them."""
         found = set_of(ranges)
         if consumer is not None:
             found &= consumer.offsets | (self._aside & self._retries.leased())
@@ -681,14 +678,14 @@ class PerMessage:
         return found
 
     def put_back(self, offsets: BitMap64) -> None:
-        """What was aside is ready again."""
+        """Make messages that were aside ready again."""
         back = (offsets & self._aside) - self._dead()
         self._aside -= back
         self._ready.add(self._read_before(back))
         self.pump()
 
     def deliver_again(self, batch: Batch, offset: int, *, acked: bool) -> bool | None:
-        """One of a message group may not overtake another one that is out."""
+        """None with message groups: a message may not overtake an unacknowledged one of its group."""
         if offset >= self.read_at or is_on_its_way(self.consumers, offset) or offset in self._dead():
             return False
         one = BitMap64([offset])
@@ -707,7 +704,8 @@ class PerMessage:
         return True
 
     def forget_ready(self, end: int) -> BitMap64:
-        """All that is ready before `end` is done with: the caller acknowledges it. Answers what is not ready."""
+        """Drop all ready messages before `end`; the caller acknowledges them. Return the messages that are not
+        ready."""
         kept = self.unready()
         self._ready.empty(kept)
         self._selecting.clear()
@@ -717,14 +715,14 @@ class PerMessage:
         return kept
 
     def unready(self) -> BitMap64:
-        """What is with a consumer, or aside."""
+        """Messages that are with a consumer or aside."""
         found = BitMap64(self._aside)
         for consumer in self._consumers.values():
             found |= consumer.offsets
         return found
 
     def _take_from_all(self, offsets: BitMap64) -> None:
-        """Whichever consumers have these have them no more."""
+        """Remove the messages from the consumers that have them."""
         for consumer in self._consumers.values() if self._out else ():
             if consumer.offsets and not consumer.offsets.isdisjoint(offsets):
                 self._taken_from(consumer, offsets)

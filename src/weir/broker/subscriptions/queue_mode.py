@@ -1,6 +1,6 @@
-"""What a topic, or a queue in memory, is as a queue: for the dispatchers of its subscriptions.
+"""Queue behavior of a topic or an in-memory queue, for the dispatchers of its subscriptions.
 
-The priority of each message of a batch, whatever protocol it came by: the header `weir-priority`.
+Also the priority of each message, from its header `weir-priority`, in every protocol.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,63 +17,64 @@ from weir.wire.kafka import record_batch
 from weir.wire.pulsar.batch import Compression
 from weir.wire.pulsar.message import parse_metadata, split_message
 
-#: The level of each message of a batch, as its producer said it; None if none of them said any.
+#: The priority level of each message of a batch, as its producer set it; None if no message has one.
 LevelsOf = Callable[[Batch], Sequence[int] | None]
 
 
 class QueueHooks(Protocol):
-    """The rules of a queue as its dispatcher asks them, in the middle of its work: they decide at once, and begin
-    what takes longer. What they take is aside: neither ready nor with a consumer, until it is acknowledged
-    (`Subscription.ack(None, ...)`) or `PerMessage.put_back`; neither before the call has returned."""
+    """The queue's rules that its dispatcher applies during delivery: they decide synchronously, and start slower
+    work in the background. A message that they remove is aside: neither ready nor with a consumer, until
+    `Subscription.ack(None, ...)` acknowledges it or `PerMessage.put_back` returns it; neither happens before the
+    call returns."""
 
     def screen(self, batch: Batch, indices: Sequence[int]) -> Sequence[int]:
-        """Messages that are about to be delivered, in ascending order: those that shall not be, since their time
-        is over."""
+        """Return those of these messages (ascending, about to be delivered) that have expired and must not be
+        delivered."""
 
     @property
     def waits(self) -> bool:
-        """Whether a message that is in the queue expires at a time that is known."""
+        """Whether a message in the queue has a known expiry time."""
 
     def apply(self) -> None:
-        """The rules have changed."""
+        """Apply rules that have changed."""
 
     def returned(self, offsets: BitMap64, counts: Redeliveries) -> BitMap64 | None:
-        """Messages that consumers gave back, and how often they were delivered: those that shall not be delivered
-        again."""
+        """Return those of these messages, which consumers returned, that must not be redelivered. `counts`: their
+        redelivery counts."""
 
 
 class QueueSide:
-    """Changed in place when the rules of the queue change; dispatchers look at it each time."""
+    """The queue settings of a topic, updated in place when the rules change; dispatchers read them each time."""
 
     __slots__ = ("hooks", "priority", "single_active")
 
     def __init__(
         self, priority: Priority = NO_LEVELS, *, single_active: bool = False, hooks: QueueHooks | None = None
     ) -> None:
-        #: Levels of priority, and how long the lower ones wait. Without levels nothing is opened to look for any.
+        #: Priority levels, and how long the lower ones wait. Without levels no batch is decoded.
         self.priority = priority
-        #: One consumer of the queue at a time is served, the one that came first.
+        #: Single active consumer: only the consumer that joined first is served.
         self.single_active = single_active
         self.hooks = hooks
 
     @property
     def levels(self) -> int:
-        """Levels of priority above 0; 0: none."""
+        """Number of priority levels above 0; 0 if the queue has no priorities."""
         return self.priority.levels
 
 
 _NAME = PRIORITY.encode()
-#: A longer text is no level.
+#: A longer text is not a level.
 _MOST_DIGITS = 9
 
 
 def levels_in(formats: Mapping[BatchFormat, Format]) -> LevelsOf:
-    """How to look for them. A batch that cannot be opened has none."""
+    """Return a function that reads the levels of a batch. A batch that cannot be decoded has none."""
 
     def levels_of(batch: Batch) -> Sequence[int] | None:
         try:
             if bytes(batch.payload).find(_NAME) < 0 and not _is_compressed(batch):
-                return None  # nearly all
+                return None  # most batches
             found = [_level(message.headers) for message in formats[batch.format].split(batch)]
         except WeirError:
             return None
@@ -83,7 +84,7 @@ def levels_in(formats: Mapping[BatchFormat, Format]) -> LevelsOf:
 
 
 def _is_compressed(batch: Batch) -> bool:
-    """Whether what its messages say cannot be seen from outside."""
+    """Whether the headers of the messages are compressed."""
     match batch.format:
         case BatchFormat.KAFKA:
             return record_batch.parse_header(batch.payload).compression is not record_batch.Compression.NONE
@@ -94,7 +95,7 @@ def _is_compressed(batch: Batch) -> bool:
 
 
 def _level(headers: Sequence[tuple[str, bytes | None]]) -> int:
-    """What cannot be a level is none; the first that can counts."""
+    """The first valid value of the header; 0 if none is valid."""
     for name, value in headers:
         if name == PRIORITY and value is not None and len(value) <= _MOST_DIGITS and value.isdigit():
             return int(value)

@@ -1,13 +1,12 @@
-"""Messages that are ready by their groups: of each group the first one, and no other while that is out.
+"""Sets of messages that are ready for delivery: returned messages, priority levels, and message groups.
 
-A message is out while a consumer has it, or while it waits to be tried again: what fails holds up its group and
-nothing else. One that has no group waits for nobody. A batch that has one key for all of its messages, as Pulsar's
-have, is not taken apart: its clients acknowledge whole batches.
+Of each message group only the first message is ready, and no other while that message is out. A message is out
+while a consumer has it, or while it waits for its redelivery: a failed message blocks its group and no other. A
+message without a group is never blocked. A batch with one key for all of its messages, as in Pulsar, is not split:
+Pulsar clients acknowledge whole batches.
 
-A consumer may be dealt several messages of a group at once: a turn (`begin_turn`). Messages of a turn that come
-back wait until all of the turn are back or done with: then the group is in order again.
-
-Messages that are ready to be delivered, as sets of offsets: those that came back, or all, by their levels.
+In a turn (`begin_turn`) a consumer may get several messages of a group at once. Returned messages of a turn wait
+until all messages of the turn are returned or settled: then the group is in order again.
 """
 
 from collections import deque
@@ -22,31 +21,32 @@ from weir.wire.formats.format import Keys
 
 
 class Ready(Protocol):
-    """Which are next: `first`, and `within` a batch from it on. What is handed out is removed."""
+    """Ready messages in delivery order: `first`, and `within` for more of the same batch. Delivery removes
+    them."""
 
     def __bool__(self) -> bool: ...
 
     def first(self) -> int: ...
 
     def within(self, end: int, most: int) -> Sequence[int]:
-        """From `first` on, those of its level before `end`: at most so many, ascending."""
+        """At most `most` offsets from `first` on, of the level of `first`, before `end`; ascending."""
 
     def add(self, offsets: BitMap64) -> None: ...
 
     def remove(self, offsets: Sequence[int]) -> None:
-        """What `within` answered is delivered."""
+        """Remove offsets that `within` returned: they are delivered."""
 
     def drop(self, first: int, end: int) -> None:
-        """Those in [first, end) are done with, ready or not."""
+        """Forget the offsets in [first, end), ready or not: they are settled."""
 
     def empty(self, kept: BitMap64) -> None:
-        """All that is ready is done with; `kept` is not ready, and may come back."""
+        """Forget all ready messages; `kept` holds messages that are not ready and may be returned."""
 
     def clear(self) -> None: ...
 
 
 class Returned:
-    """Those that came back, the lowest offset first."""
+    """Returned messages, the lowest offset first."""
 
     def __init__(self) -> None:
         self._offsets = BitMap64()
@@ -78,23 +78,23 @@ class Returned:
 
 
 class Levelled:
-    """All that is ready, by its level: the highest first, and within a level the lowest offset. A lower level that
-    has something ready has its turn, for one message, when `passed` of higher ones went before it since its last
-    turn, or after `longest_ms`; 0: no such bound."""
+    """Ready messages by priority level: the highest level first, and the lowest offset first within a level. To
+    avoid starvation, a lower level delivers one message after `passed` messages of higher levels since its last
+    one, or after `longest_ms`; 0: no such bound."""
 
     def __init__(self, levels: int, passed: int = 0, longest_ms: int = 0, now_ms: Callable[[], int] = int) -> None:
         self._ready = [BitMap64() for _ in range(levels + 1)]
-        #: What has a level above 0, ready or not: it has it still when it comes back.
+        #: Messages with a level above 0, ready or not: a message keeps its level for redeliveries.
         self._marked = [BitMap64() for _ in range(levels + 1)]
         self._bound = passed
         self._longest_ms = longest_ms
         self._now_ms = now_ms
-        #: Of each level: how many of higher ones were delivered while it had something, and since when that is.
+        #: Of each level: messages of higher levels delivered since it became non-empty, and since when it is.
         self._passed = [0] * (levels + 1)
         self._since_ms = [0] * (levels + 1)
-        #: Whose turn it is.
+        #: The level that is next.
         self._turn = 0
-        #: How many of it may be delivered before another is looked at; None: as many as there are.
+        #: How many messages of that level may be delivered before the next choice; None: all of them.
         self._room: int | None = None
 
     @property
@@ -132,13 +132,13 @@ class Levelled:
         return _some(self._ready[self._turn], end, most)
 
     def _now_waits(self, level: int) -> None:
-        """It had nothing, and is about to have something."""
+        """Start the starvation bounds of a level that is about to become non-empty."""
         self._passed[level] = 0
         if self._longest_ms:
             self._since_ms[level] = self._now_ms()
 
     def note(self, base: int, indices: Sequence[int], levels: Sequence[int] | None) -> None:
-        """Messages of a batch that nobody has had yet."""
+        """Add messages of a batch that were never delivered."""
         if levels is None:
             if not self._ready[0]:
                 self._now_waits(0)
@@ -175,7 +175,7 @@ class Levelled:
             self._now_waits(self._turn)
 
     def unmark(self, first: int, end: int) -> None:
-        """Those in [first, end), none of them ready, are done with."""
+        """Forget the levels of the settled offsets in [first, end), none of which is ready."""
         for offsets in self._marked:
             if offsets:
                 offsets.remove_range(first, end)
@@ -197,7 +197,7 @@ class Levelled:
 
 
 def hold(offsets: BitMap64, base: int, indices: Sequence[int]) -> None:
-    """Put messages of a batch into a set; they ascend."""
+    """Add ascending messages of a batch to a set."""
     first, last = indices[0], indices[-1]
     if last - first + 1 == len(indices):
         offsets.add_range(base + first, base + last + 1)
@@ -224,9 +224,9 @@ def _remove(offsets: BitMap64, these: Sequence[int]) -> None:
 
 
 class _Group:
-    """`first`: what is ready or out, one message or those of a batch or of a turn. `behind`: those that wait;
-    `batches`: which of them come together, in order. `in_turn`: whether what is out was dealt in a turn; `back`:
-    which of that came back."""
+    """`first`: messages that are ready or out: one message, or those of a batch or of a turn. `behind`: waiting
+    messages; `batches`: which of them belong to one batch, in order. `in_turn`: whether `first` was delivered in a
+    turn; `back`: messages of that turn that were returned."""
 
     __slots__ = ("back", "batches", "behind", "first", "in_turn", "key")
 
@@ -239,9 +239,9 @@ class _Group:
         self.back: set[int] = set()
 
     def next(self) -> list[int]:
-        """Take what comes next of those that wait."""
+        """Remove and return the next waiting message, or messages of one batch."""
         head = int(self.behind.min())
-        while self.batches and self.batches[0][1] <= head:  # all of it is done with
+        while self.batches and self.batches[0][1] <= head:  # all messages of this batch are settled
             self.batches.popleft()
         if self.batches and self.batches[0][0] <= head:
             first, end = self.batches.popleft()
@@ -253,22 +253,22 @@ class _Group:
 
 
 class MessageGroups(Returned):
-    """Messages are noted in the order of the log, each once; those of a group that are noted while one before them
-    is ready or out wait. `most_groups`, `most_waiting`: beyond either it is full, and no more is looked at: what
-    waits must fit into memory."""
+    """`note` adds each message once, in log order; a message waits while an earlier one of its group is ready or
+    out. `most_groups`, `most_waiting`: limits beyond which `is_full` is true and the scan pauses, since waiting
+    messages must fit into memory."""
 
     def __init__(self, most_groups: int, most_waiting: int) -> None:
         super().__init__()
         self._most_groups = most_groups
         self._most_waiting = most_waiting
         self._groups: dict[bytes, _Group] = {}
-        #: By what is ready or out.
+        #: Groups by the offsets that are ready or out.
         self._by_first: dict[int, _Group] = {}
         self._behind = BitMap64()
-        #: Of those that wait: what is not ready itself, and yet to come back.
+        #: Waiting messages that are aside, and become ready only after `add`.
         self._absent = BitMap64()
         self._turn = False
-        #: By their keys: groups of which the turn dealt something.
+        #: By key: groups of which the present turn delivered a message.
         self._dealt: dict[bytes, _Group] = {}
 
     def is_full(self) -> bool:
@@ -276,14 +276,14 @@ class MessageGroups(Returned):
 
     @property
     def waiting(self) -> int:
-        """How many wait for one before them."""
+        """How many messages wait behind another one of their group."""
         return len(self._behind)
 
     def count_ready(self) -> int:
         return len(self._offsets)
 
     def note(self, base: int, indices: Sequence[int], keys: Keys, out: BitMap64) -> None:
-        """Messages of a batch that were never noted. `out`: what is not ready, and yet to come back or be
+        """Add messages of a batch for the first time. `out`: messages that are aside, and will be returned or
         settled."""
         if keys is None:
             fresh = [index for index in indices if base + index not in out] if out else indices
@@ -314,7 +314,7 @@ class MessageGroups(Returned):
                 group.batches.append((offsets[0], offsets[-1] + 1))
 
     def settled(self, first: int, end: int) -> bool:
-        """Those in [first, end) are done with, wherever they were; whether others are ready because of that."""
+        """Forget the settled offsets in [first, end), in any state; return whether that made others ready."""
         self._offsets.remove_range(first, end)
         if self._behind and self._behind.max() >= first and self._behind.next_set_bit(first) < end:
             self._remove_behind(first, end)
@@ -339,23 +339,23 @@ class MessageGroups(Returned):
     # --- turns ------------------------------------------------------------------------------------------
 
     def begin_turn(self) -> None:
-        """Until `end_turn` one consumer gets all that is removed: what is next of a group is ready as soon as what
-        was before it is removed."""
+        """Start a turn: until `end_turn` one consumer gets all removed messages, and the next message of a group
+        is ready as soon as the one before it is removed."""
         self._turn = True
 
     def end_turn(self) -> None:
-        """What the consumer did not get of these groups waits for what it got."""
+        """End the turn: the undelivered messages of its groups wait behind the delivered ones."""
         self._turn = False
         for group in self._dealt.values():
             left = [offset for offset in group.first if offset in self._offsets]
             if len(left) < len(group.first):
                 self._wait(group, left)
-            else:  # what it got is done with
+            else:  # the delivered ones are settled
                 group.in_turn = False
         self._dealt.clear()
 
     def _deal(self, group: _Group) -> None:
-        """The consumer has what was ready of the group: the next is."""
+        """Make the next message of the group ready, since the consumer has those before it."""
         group.in_turn = True
         self._dealt[group.key] = group
         if not group.behind or any(offset in self._offsets for offset in group.first):
@@ -367,7 +367,8 @@ class MessageGroups(Returned):
             self._begin(group, [following], [following])
 
     def _end_if_back(self, group: _Group) -> bool:
-        """Whether all of a turn that is not done with came back: the first is ready, the others wait for it."""
+        """End the group's turn if all its unsettled messages were returned: the first is ready, the others wait
+        behind it."""
         if not group.in_turn or len(group.back) < len(group.first):
             return False
         first, *others = sorted(group.first)
@@ -378,7 +379,7 @@ class MessageGroups(Returned):
         return True
 
     def _wait(self, group: _Group, offsets: Sequence[int]) -> None:
-        """These were among the first."""
+        """Move these offsets from `first` to `behind`."""
         group.first.difference_update(offsets)
         group.behind.update(offsets)
         self._behind.update(offsets)
@@ -386,7 +387,7 @@ class MessageGroups(Returned):
             del self._by_first[offset]
             self._offsets.discard(offset)
 
-    # --- as `Ready`; what comes back is the first of its group still ---------------------------------------
+    # --- `Ready`; a returned message is still the first of its group -------------------------------------------
 
     def add(self, offsets: BitMap64) -> None:
         absent = offsets & self._absent
@@ -416,7 +417,7 @@ class MessageGroups(Returned):
         self.settled(first, end)
 
     def empty(self, kept: BitMap64) -> None:
-        """All that is ready is done with, and what waits behind; `kept` is out."""
+        """Forget all ready messages and those that wait behind them; `kept` holds messages that are out."""
         self._offsets.clear()
         self._behind.clear()
         self._absent.clear()
@@ -448,7 +449,7 @@ class MessageGroups(Returned):
         self._offsets.update(ready)
 
     def _go_on(self, group: _Group) -> bool:
-        """What was first is done with: whether there is more."""
+        """Advance the group after its first messages are settled; return whether a message became ready."""
         group.in_turn = False
         if not group.behind:
             del self._groups[group.key]

@@ -1,20 +1,18 @@
-"""What becomes of messages of one subscription that failed: they wait, come again, or are given up.
+"""Redelivery state of one subscription: counts, delays and leases of failed messages.
 
-What waits is aside: neither ready nor with a consumer, and in nobody's way. A message may also be leased: with
-nobody in particular until a moment, when it has failed unless it was acknowledged. Counts and waits of a durable
-subscription are written down a moment after they change: a crash makes a count too low, by what failed just
-before.
+A failed message waits for its redelivery delay, is redelivered, or is given up after the last attempt. While it
+waits it is aside: neither ready nor with a consumer, so it blocks nothing. A message may also be leased: it
+belongs to no consumer until a deadline, and has failed then unless it was acknowledged. A durable subscription
+saves counts and delays shortly after they change: after a crash a count may be too low by the most recent
+failures.
 
-How often each message of a queue was delivered before: per message, in bits rather than numbers.
+`Redeliveries` counts redeliveries per message. A consumer that leaves may return a million messages, each for the
+first time; one message may be returned a thousand times. To keep both small, the counts are sliced into binary
+digits: each digit is the set of the messages that have it.
 
-A consumer that leaves may give a million messages back, each for the first time; one message may come back a
-thousand times. Both are small as sets: the counts are sliced into binary digits, and each digit is the set of the
-messages that have it.
-
-Messages that wait for a moment, as sets of offsets: few sets, however many messages.
-
-Moments are rounded up to steps that grow with the wait (to less than a thirtieth of it), so that what fails at
-about the same time waits in one set: a million messages that wait are a few hundred bitmaps.
+`Waits` stores offsets by due time in few sets. Due times are rounded up to steps that grow with the delay (to less
+than a thirtieth of it), so messages that fail at about the same time share one set: a million of them take a few
+hundred bitmaps.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +28,7 @@ from weir.wire.amqp.dead_letter import Reason
 from weir.wire.snapshots.subscriptions import RetryState, encode_retries
 
 _DIGITS = 10
-#: Counts go no higher.
+#: The highest count.
 MOST = (1 << _DIGITS) - 1
 
 
@@ -38,7 +36,7 @@ class Redeliveries:
     __slots__ = ("_any", "_digits")
 
     def __init__(self) -> None:
-        #: At place n: what has the digit of 2^n in its count.
+        #: At index n: the messages with the digit of 2^n in their count.
         self._digits: list[BitMap64] = []
         self._any = BitMap64()
 
@@ -46,37 +44,37 @@ class Redeliveries:
         return bool(self._digits)
 
     def of(self, offset: int) -> int:
-        """How often it was delivered before."""
+        """The redelivery count of a message."""
         if offset not in self._any:
             return 0
         return sum(1 << place for place, having in enumerate(self._digits) if offset in having)
 
     def groups(self, offsets: BitMap64) -> Iterator[tuple[int, BitMap64]]:
-        """These by how often each was delivered before."""
+        """Group these messages by redelivery count."""
         yield from _split(offsets, self._digits, len(self._digits) - 1, 0)
 
     def all(self) -> BitMap64:
-        """What was delivered before."""
+        """All messages with a count above 0."""
         return BitMap64(self._any)
 
     @property
     def digits(self) -> Sequence[BitMap64]:
-        """The counts as they are kept: at place n what has the digit of 2^n."""
+        """The counts as they are stored: at index n the messages with the digit of 2^n in their count."""
         return self._digits
 
     def restore(self, digits: Sequence[BitMap64]) -> None:
-        """As they were kept."""
+        """Restore stored counts."""
         self._digits = [BitMap64(having) for having in digits[:_DIGITS]]
         self._any = BitMap64().union(*self._digits) if self._digits else BitMap64()
         self._shrink()
 
     def any_in(self, first: int, end: int) -> bool:
-        """Whether any of [first, end) was delivered before."""
+        """Whether any message in [first, end) has a count above 0."""
         seen = self._any
         return bool(self._digits and seen.max() >= first and seen.next_set_bit(first) < end)
 
     def count(self, offsets: BitMap64) -> None:
-        """These came back, once more each."""
+        """Increment the count of these messages."""
         carry = offsets
         if len(self._digits) == _DIGITS:
             carry = carry - reduce(BitMap64.intersection, self._digits)
@@ -90,14 +88,14 @@ class Redeliveries:
             self._digits.append(BitMap64(carry))
 
     def forget(self, first: int, end: int) -> None:
-        """Those in [first, end) are done with."""
+        """Forget the counts in [first, end): the messages are settled."""
         self._any.remove_range(first, end)
         for having in self._digits:
             having.remove_range(first, end)
         self._shrink()
 
     def keep(self, offsets: BitMap64) -> None:
-        """All others are done with."""
+        """Forget the counts of all other messages: they are settled."""
         self._any &= offsets
         for having in self._digits:
             having.intersection_update(offsets)
@@ -125,17 +123,17 @@ def _split(
     yield from _split(having, digits, place - 1, count | 1 << place)
 
 
-#: A wait is rounded up by less than the 2^n-th part of it.
+#: A delay is rounded up by less than the 2^n-th part of it.
 _EXACT_BITS = 5
 
 
 class Waits:
-    """A message waits once at the most: who adds it again calls `drop` before."""
+    """Offsets by due time. A message is in it at most once: callers `drop` a message before they add it again."""
 
     __slots__ = ("_due", "_moments")
 
     def __init__(self, due: Mapping[int, BitMap64] | None = None) -> None:
-        #: By their moments, in milliseconds since 1970.
+        #: By due time, in milliseconds since 1970.
         self._due: dict[int, BitMap64] = dict(due or {})
         self._moments = list(self._due)
         heapify(self._moments)
@@ -144,7 +142,7 @@ class Waits:
         return bool(self._due)
 
     def add(self, offsets: BitMap64, now_ms: int, wait_ms: int) -> None:
-        """From now on for so long."""
+        """Add offsets that are due after `wait_ms`."""
         step = 1 << max(0, (wait_ms >> _EXACT_BITS).bit_length() - 1)
         moment = -(-(now_ms + wait_ms) // step) * step
         there = self._due.get(moment)
@@ -156,23 +154,23 @@ class Waits:
 
     @property
     def next_ms(self) -> int | None:
-        """When the first of them are due."""
+        """When the first of them are due, in milliseconds since 1970."""
         return self._moments[0] if self._moments else None
 
     def pop_due(self, now_ms: int) -> BitMap64:
-        """Those that wait no longer."""
+        """Remove and return the offsets that are due."""
         found = BitMap64()
         while self._moments and self._moments[0] <= now_ms:
             found |= self._due.pop(heappop(self._moments))
         return found
 
     def drop(self, offsets: BitMap64) -> None:
-        """These do not wait any more."""
+        """Remove these offsets."""
         for waiting in self._due.values():
             waiting.difference_update(offsets)
 
     def keep(self, offsets: BitMap64) -> None:
-        """No others wait any more."""
+        """Remove all other offsets."""
         for moment in list(self._due):
             self._due[moment] &= offsets
             if not self._due[moment]:
@@ -192,36 +190,36 @@ class Waits:
         self._moments.clear()
 
 
-#: As many messages may wait; until some of them are due, nothing new is delivered.
+#: Messages that may wait; beyond it delivery of new messages stops until some of them are due.
 MOST_WAITING = 1_000_000
-#: Bytes of counts and waits written in a second, at the most.
+#: Maximum rate at which counts and delays are saved, in bytes per second.
 _SAVED_BYTES_S = 256 * 1024
-#: The wall clock may jump: it is looked at so often.
+#: The timer checks the wall clock at least this often, because it may jump.
 _TICK_S = 1.0
 
 
 class RetryOwner(Protocol):
-    """The subscription, as the waits of its messages see it."""
+    """The subscription, as seen by its `Retries`."""
 
     def again(self, offsets: BitMap64) -> None:
-        """These are ready again, if they are aside still."""
+        """Make these messages ready again, if they are still aside."""
 
     def lease_over(self, offsets: BitMap64) -> None:
-        """These were leased, and have failed if they are aside still."""
+        """Handle expired leases: these messages have failed if they are still aside."""
 
     def give_up(self, offsets: BitMap64, reason: Reason) -> None:
-        """These are dead, and aside, or will be once the caller has returned."""
+        """Make these messages dead letters; they are aside, or will be when the caller returns."""
 
     def retries_changed(self) -> None:
-        """`Retries.to_bytes` is another one."""
+        """Save `Retries.to_bytes`, which has changed."""
 
 
 class Retries:
-    """`policy` may be set at any time. `counts`: how often each failed."""
+    """`policy` may be set at any time. `counts`: the redelivery counts."""
 
     def __init__(self, owner: RetryOwner, counts: Redeliveries, clock: Clock, saved: RetryState | None) -> None:
         self.policy = RetryPolicy()
-        #: Whether counts are kept although nothing is retried by the policy.
+        #: Whether to save counts even if the policy retries nothing.
         self.counted = False
         self._owner = owner
         self._counts = counts
@@ -239,20 +237,20 @@ class Retries:
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to keep."""
+        """Whether it has state to save."""
         return self.policy.active or self.counted or bool(self._waits) or bool(self._leases)
 
     def waiting(self) -> BitMap64:
-        """All that waits or is leased, and some that did."""
+        """All messages that wait or are leased; may include some after the end of their wait or lease."""
         return self._waits.all() | self._leases.all()
 
     def leased(self) -> BitMap64:
-        """All that is leased, and some that was."""
+        """All leased messages; may include some after the end of their lease."""
         return self._leases.all()
 
     def failed(self, offsets: BitMap64, delay_ms: int | None = None) -> BitMap64:
-        """These have failed, and are counted. Those that are aside from now on: they wait, for as long as is said
-        or the policy says, or are given up."""
+        """Handle failures that are counted already. Return the messages that are aside from now on: they wait for
+        `delay_ms` or for the delay of the policy, or are given up."""
         aside, dead, now_ms = BitMap64(), BitMap64(), self._clock.wall_ms()
         policy = self.policy
         if not policy.active and not delay_ms:
@@ -274,7 +272,7 @@ class Retries:
         return aside
 
     def lease(self, offsets: BitMap64, again: BitMap64, span_ms: int) -> None:
-        """These, all of them aside, are with somebody from now on for so long; those of `again` were before."""
+        """Lease these messages, all of them aside, for the span, and renew the leases of `again`."""
         if again:
             self._leases.drop(again)
         if offsets or again:
@@ -283,18 +281,18 @@ class Retries:
             self.changed()
 
     def keep(self, offsets: BitMap64) -> None:
-        """No others wait any more, nor were they counted."""
+        """Forget the delays of all other messages."""
         self._waits.keep(offsets)
         self._leases.keep(offsets)
         self.changed()
 
     def clear(self) -> None:
-        """The subscription was moved: nothing has failed."""
+        """Forget all failures, because the subscription was moved."""
         self._waits.clear()
         self._leases.clear()
         self.changed()
 
-    # --- moments ------------------------------------------------------------------------------------------------
+    # --- timers -------------------------------------------------------------------------------------------------
 
     def _set_timer(self) -> None:
         moments = [moment for moment in (self._waits.next_ms, self._leases.next_ms) if moment is not None]
@@ -307,9 +305,9 @@ class Retries:
             self._timer.cancel()
         self._wakes_ms = first
         wait_s = max(0.0, (first - self._clock.wall_ms()) / 1000)
-        self._timer = self._clock.call_later(min(wait_s, _TICK_S), self._look)
+        self._timer = self._clock.call_later(min(wait_s, _TICK_S), self._check_due)
 
-    def _look(self) -> None:
+    def _check_due(self) -> None:
         self._timer = None
         if self._closed:
             return
@@ -323,10 +321,10 @@ class Retries:
         if due or over:
             self.changed()
 
-    # --- keeping ------------------------------------------------------------------------------------------------
+    # --- saving -------------------------------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Have it written down, soon; large ones not too often."""
+        """Save the state soon; large states less often."""
         if self._saves is not None or self._closed or not (self.active or self._quiet_until):
             return
         wait_s = self._quiet_until - self._clock.monotonic()

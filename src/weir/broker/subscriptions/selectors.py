@@ -1,14 +1,12 @@
-"""Who gets which key: pure functions from hashes to the consumers of a key-shared subscription.
+"""Consumer selection: pure functions that assign keys, batches and messages to the consumers of a subscription.
 
-A key's hash is Pulsar's: murmur3 (x86, 32 bits) without the sign, modulo 65536. Auto-split puts each consumer at
-many points of a ring of hashes, so that one that comes or goes moves only its own share. Sticky consumers name
+A key's hash is Pulsar's: murmur3 (x86, 32 bits) without the sign, modulo 65536. Auto-split places each consumer at
+many points of a hash ring, so that a consumer that joins or leaves moves only its own keys. Sticky consumers name
 their ranges. A consumer that joins or leaves changes only its own points or ranges: the cost is logarithmic in the
 number of consumers.
 
-Who gets what: pure decisions about single-active and shared subscriptions.
-
-A piece is a batch, or what is left of one; its cost is how many messages it has. A seat is what a decision needs
-to know of a consumer. Credit may be exceeded by a piece that is larger than what is left of it, since batches are
+For single-active and shared subscriptions a piece is a batch or the rest of one, and its cost is its number of
+messages. A seat is a consumer as the decision sees it. A piece may exceed the remaining credit, since batches are
 delivered whole; a seat without credit gets nothing.
 """
 
@@ -33,7 +31,7 @@ class Seat(NamedTuple):
 
 
 def take_whole(costs: Sequence[int], credit: int) -> int:
-    """How many of the pieces, from the first on, one consumer with this credit gets."""
+    """How many of the leading pieces one consumer with this credit gets."""
     taken = 0
     for cost in costs:
         if credit <= 0:
@@ -109,21 +107,21 @@ def _levels(seats: Sequence[Seat]) -> list[list[int]]:
 
 
 HASHES = 65536
-#: Points of the ring per consumer: enough for shares within some ten per cent of each other.
+#: Points of the ring per consumer: enough to divide the keys evenly within some ten per cent.
 POINTS = 100
 
-#: The keys of a batch: one for all of its messages, or one for each; None where there is no key.
+#: The keys of a batch: one for all of its messages, or one for each; None for a message without a key.
 KeysOf = Callable[[Batch], Keys]
 
 _M32 = 0xFFFFFFFF
-#: Enough for the numbers of a subscription's consumers.
+#: Enough bits for the numbers of a subscription's consumers.
 _NUMBER_BITS = 48
 _NUMBER = (1 << _NUMBER_BITS) - 1
 
 
 @lru_cache(maxsize=65536)
 def hash_of(key: bytes) -> int:
-    """The place of a key on the ring."""
+    """The position of a key on the ring."""
     return (murmur3_32(key) & 0x7FFFFFFF) % HASHES
 
 
@@ -156,23 +154,23 @@ HashRange = tuple[int, int]
 
 
 class Moved(NamedTuple):
-    """The hashes that belong to a consumer from now on, and the consumers that had some of them before."""
+    """The hashes that a consumer owns from now on, and the consumers that owned some of them before."""
 
     ranges: list[HashRange]
     owners: Collection[int] = ()
 
 
 class KeyMap(Protocol):
-    """Which consumer, by its number, each hash belongs to."""
+    """Maps each hash to the number of the consumer that owns it."""
 
     def owner(self, key_hash: int) -> int | None:
-        """None if the hash belongs to no consumer."""
+        """The owner of the hash; None if no consumer owns it."""
 
     def add(self, number: int, name: str, ranges: Sequence[HashRange]) -> Moved:
-        """HashRangesError, and then nothing has changed."""
+        """Raises HashRangesError, without a change, if the ranges conflict."""
 
     def remove(self, number: int) -> list[HashRange]:
-        """Answers the hashes that belonged to the consumer."""
+        """Remove a consumer; return the hashes that it owned."""
 
 
 class Ring:
@@ -237,7 +235,7 @@ class Ring:
             below = points.rank(point) - 1
             if below:
                 found.append((points[below - 1] + 1, point))
-            else:  # the lowest point has the hashes behind the highest one, too
+            else:  # the lowest point also owns the hashes above the highest one
                 found.append((0, point))
                 if points.max() < HASHES - 1:
                     found.append((points.max() + 1, HASHES - 1))
@@ -271,11 +269,11 @@ def _lowest_missing(used: BitMap) -> int:
 
 
 class Ranges:
-    """Sticky: each consumer names its ranges; a hash between them belongs to no consumer."""
+    """Sticky ranges: each consumer names its ranges; no consumer owns a hash outside of them."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
-        #: By their start.
+        #: By the start of the range.
         self._at: dict[int, tuple[int, int]] = {}
         self._of: dict[int, list[HashRange]] = {}
 
@@ -298,12 +296,14 @@ class Ranges:
 
     def _add(self, number: int, first: int, last: int) -> None:
         if not 0 <= first <= last < HASHES:
-            raise HashRangesError(f"[{first}, {last}] is not a range of hashes", hint=f"0 to {HASHES - 1} are")
+            raise HashRangesError(
+                f"[{first}, {last}] is not a valid hash range", hint=f"use hashes from 0 to {HASHES - 1}"
+            )
         at = bisect_left(self._starts, first)
         before = self._at[self._starts[at - 1]][0] if at else -1
         after = self._starts[at] if at < len(self._starts) else HASHES
         if before >= first or after <= last:
-            raise HashRangesError(f"the range [{first}, {last}] is taken in part by another consumer")
+            raise HashRangesError(f"the range [{first}, {last}] overlaps a range of another consumer")
         self._starts.insert(at, first)
         self._at[first] = (last, number)
         self._of[number].append((first, last))

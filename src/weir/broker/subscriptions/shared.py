@@ -1,4 +1,4 @@
-"""The dispatcher of shared subscriptions: whole batches to whoever has credit, in turn."""
+"""The dispatcher of shared subscriptions: whole batches, round robin among the consumers that have credit."""
 
 from collections.abc import Collection, Sequence
 
@@ -72,7 +72,7 @@ class Shared:
                 return
 
     def _forward(self, line: Line) -> bool:
-        """Deliver what comes next in the log; answers whether there was anything."""
+        """Deliver the next batches of the log; return whether the feed had any."""
         left = sum(line.credit)
         batches = self._feed.get(self.read_at, left)
         if not batches:
@@ -95,7 +95,7 @@ class Shared:
         return True
 
     def _replay(self, line: Line) -> bool:
-        """Deliver again what came back, the oldest first; answers whether there is reason to go on."""
+        """Redeliver returned messages, the oldest first; return whether the caller should continue."""
         again = self._again
         again.cut(0, self._feed.start_offset)
         first = again.first()
@@ -112,30 +112,30 @@ class Shared:
         return True
 
     def _share(self, found: list[tuple[Batch, Piece]], line: Line) -> int:
-        if line.more:  # those behind have their turn before one of these has its second
+        if line.more:  # a consumer behind these gets a batch before one of these gets its second
             found = found[: len(line.consumers)]
         chosen, _ = share_out([piece.cost for _, piece in found], line.seats, 0)
         for given, (place, (batch, piece)) in enumerate(zip(chosen, found, strict=False)):
             consumer = line.consumers[place]
-            if consumer.capacity <= 0:  # so many bytes are enough for once
+            if consumer.capacity <= 0:  # the inbox has reached its byte limit
                 return given
-            self._give(consumer, batch, piece)
+            self._deliver(consumer, batch, piece)
             self._ring.served(consumer)
         return len(chosen)
 
-    def _give(self, consumer: BrokerConsumer, batch: Batch, piece: Piece) -> None:
+    def _deliver(self, consumer: BrokerConsumer, batch: Batch, piece: Piece) -> None:
         cost = piece.cost
         consumer.pending.add(Piece(piece.base, piece.count, piece.mask))
         consumer.give(Delivery(batch, piece.mask, self._desk.counts.get(piece.base, 0)), cost)
         self._brake.spend(cost, len(batch.payload))
 
-    # --- what comes back --------------------------------------------------------------------------------
+    # --- redelivery -------------------------------------------------------------------------------------
 
     def give_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
-        self._take_back(consumer, deliveries)
+        self._return_unseen(consumer, deliveries)
         self.pump()
 
-    def _take_back(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
+    def _return_unseen(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
             for piece in consumer.pending.cut_bits(delivery.batch.base_offset, delivery.wanted):
                 self._again.add(piece)
@@ -144,7 +144,7 @@ class Shared:
     def redeliver(
         self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None, *, delay_ms: int | None = None
     ) -> None:
-        for piece in count_again(self._desk, consumer, returned(consumer, ranges, self._take_back)):
+        for piece in count_again(self._desk, consumer, returned(consumer, ranges, self._return_unseen)):
             self._again.add(piece)
         self._ring.add(consumer)
         self.pump()

@@ -10,13 +10,13 @@ from weir.broker.subscriptions.selectors import take_whole
 from weir.model.batch import Batch, Run
 from weir.model.errors import SubscriptionBusyError
 
-#: Redelivery counts go no higher: a message that is given back for ever must not cost more each time.
+#: The highest redelivery count: the cost of a message that is returned forever must not grow.
 _MOST_REWINDS = 1000
 
 
 class Standing:
-    """The consumers of a failover subscription in the order in which they become active: by priority, name, and
-    number. Each partition of a topic has its own active one of the best priority, in turn."""
+    """The consumers of a failover subscription in the order in which they become active: by priority, name and
+    number. With several consumers of the best priority, the active one differs by partition, round robin."""
 
     def __init__(self) -> None:
         self._order: list[tuple[int, str, int]] = []
@@ -28,7 +28,7 @@ class Standing:
         del self._order[bisect_left(self._order, (consumer.priority, consumer.name, consumer.number))]
 
     def active(self, partition: int | None) -> int | None:
-        """The number of the consumer that is served; None without consumers."""
+        """The number of the active consumer; None without consumers."""
         if not self._order:
             return None
         best = bisect_right(self._order, self._order[0][0], key=lambda place: place[0])
@@ -36,7 +36,7 @@ class Standing:
 
 
 class SingleActive:
-    """`failover`: standbys may wait, and one of them takes over."""
+    """`failover`: several consumers may connect; one is active, and a standby replaces it when it leaves."""
 
     def __init__(self, desk: DispatchParts, *, failover: bool) -> None:
         self._desk = desk
@@ -46,7 +46,7 @@ class SingleActive:
         self._consumers: dict[int, BrokerConsumer] = {}
         self._standing = Standing()
         self._active: BrokerConsumer | None = None
-        #: Where the reading stood each time it went back: how often an offset was delivered before.
+        #: `read_at` at each rewind: the redelivery count of an offset is the number of rewinds from beyond it.
         self._rewinds: list[int] = []
         self.read_at = 0
         self._start_over()
@@ -77,7 +77,7 @@ class SingleActive:
         self._choose()
 
     def _choose(self) -> None:
-        """Whoever becomes active begins where the cursor is: what the one before had is redelivered."""
+        """Choose the active consumer. A new one starts at the cursor: unacknowledged messages are redelivered."""
         number = self._standing.active(self._desk.partition)
         chosen = None if number is None else self._consumers[number]
         if chosen is self._active:
@@ -96,7 +96,7 @@ class SingleActive:
             self.pump()
 
     def limits_changed(self) -> None:
-        pass  # none of them is for a single consumer
+        pass  # unacked limits do not apply to a single active consumer
 
     def pump(self) -> None:
         consumer = self._active
@@ -104,16 +104,16 @@ class SingleActive:
             batches = self._feed.get(self.read_at, consumer.capacity)
             if not batches:
                 return
-            self._give(consumer, batches)
+            self._deliver(consumer, batches)
 
-    def _give(self, consumer: BrokerConsumer, batches: list[Batch]) -> None:
+    def _deliver(self, consumer: BrokerConsumer, batches: list[Batch]) -> None:
         desk = self._desk
         for batch in batches[: take_whole([batch.count for batch in batches], consumer.capacity)]:
-            if consumer.capacity <= 0:  # so many bytes are enough for once
+            if consumer.capacity <= 0:  # the inbox has reached its byte limit
                 return
             if batch.end_offset <= self.read_at:
                 continue
-            if batch.base_offset > self.read_at:  # trimmed or compacted away: nobody can acknowledge it
+            if batch.base_offset > self.read_at:  # trimmed or compacted: no consumer can acknowledge it
                 desk.cursor.ack(self.read_at, batch.base_offset)
             wanted = wanted_of(desk, batch)
             self.read_at = batch.end_offset
@@ -135,7 +135,7 @@ class SingleActive:
     def redeliver(
         self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]] | None, *, delay_ms: int | None = None
     ) -> None:
-        """Everything that is not acknowledged, whatever was asked for: single messages would be out of order."""
+        """Redeliver all unacknowledged messages, whatever the ranges: single messages would be out of order."""
         if consumer is not self._active:
             return
         mark = self._desk.cursor.mark_delete
@@ -147,10 +147,10 @@ class SingleActive:
         self.pump()
 
     def settled(self, consumer: BrokerConsumer | None, ranges: Sequence[Run]) -> bool:
-        return False  # the cursor knows all that matters here
+        return False  # the cursor has all the state that matters here
 
     def deliver_again(self, batch: Batch, offset: int, *, acked: bool) -> bool | None:
-        """Its consumer may acknowledge all up to a later one in this very moment, and would take this with it."""
+        """Always None: the consumer may be about to acknowledge cumulatively beyond this message."""
         if not self._consumers:
             return acked
         return False if offset >= self.read_at or is_on_its_way(self.consumers, offset) else None

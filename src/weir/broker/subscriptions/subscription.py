@@ -1,10 +1,7 @@
-"""A subscription: a cursor, the consumers that share it, and the dispatcher that serves them.
+"""A subscription: a cursor, its consumers, and the dispatcher that serves them.
 
-What of a subscription has to do with its consumers: they are of one type, and one dispatcher serves them.
-
-What of a subscription has to do with messages that fail: its policy, its counts and waits, what is given up.
-
-Which dispatcher serves a subscription, by its type and by how messages are to be dealt.
+`ConsumerSide` selects the dispatcher by subscription type and delivery mode. `FailureSide` handles failed
+messages: retry policy, redelivery counts and delays, and dead letters.
 """
 
 import asyncio
@@ -60,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 class FailureSide:
-    """Fills `retries.RetryOwner`. `served_by`: the dispatcher, where messages are dealt one by one."""
+    """Fills `redelivery.RetryOwner`. `served_by`: returns the dispatcher if it is per-message, else None."""
 
     def __init__(
         self, subscription: "Subscription", around: SubscriptionParts, served_by: Callable[[], PerMessage | None]
@@ -68,17 +65,17 @@ class FailureSide:
         self._subscription = subscription
         self._around = around
         self._served_by = served_by
-        #: How often messages were delivered in vain, where they are dealt one by one.
+        #: Redelivery counts per message, for per-message dispatch.
         self.counts = Redeliveries()
         self._retries: Retries | None = None
-        #: What the topic's policies say, where the subscription's own properties say nothing.
+        #: The topic's retry policy, for settings that the subscription's properties do not have.
         self.below: RetryPolicy | None = None
 
     @property
     def policy(self) -> RetryPolicy:
         try:
             own = retry_of(self._subscription.properties)
-        except WeirError as bad:  # a newer Weir's
+        except WeirError as bad:  # from a newer Weir
             log.warning("subscription %s: %s", self._subscription.name, bad)
             own = None
         told = (own or RetryPolicy()).over(self.below)
@@ -86,7 +83,7 @@ class FailureSide:
 
     @property
     def retries(self) -> Retries:
-        """Those that failed; made when there may be any."""
+        """The retry state; loaded on first use."""
         if self._retries is None:
             self._retries = self._load()
             self._retries.policy = self.policy
@@ -99,7 +96,7 @@ class FailureSide:
             try:
                 saved = decode_retries(data)
             except WeirError as bad:
-                log.error("subscription %s: how often messages failed is forgotten: %s", subscription.name, bad)
+                log.error("subscription %s: redelivery counts lost: %s", subscription.name, bad)
         found = Retries(self, counts, self._around.clock, saved)
         if saved is not None:
             counts.keep(subscription.cursor.unacked_of(counts.all()))
@@ -107,7 +104,7 @@ class FailureSide:
         return found
 
     def apply(self) -> RetryPolicy:
-        """The policy may be another one; answers which holds."""
+        """Apply a changed policy; return the effective one."""
         policy = self.policy
         if self._retries is not None:
             self._retries.policy = policy
@@ -115,7 +112,7 @@ class FailureSide:
         return policy
 
     def mark(self) -> None:
-        """The topic is about to be closed: what failed is written down, if that has not been done yet."""
+        """Save unsaved redelivery counts before the topic closes."""
         if self._retries is not None and self._retries.unsaved:
             self.retries_changed()
 
@@ -128,7 +125,7 @@ class FailureSide:
     def lease(self, consumer: BrokerConsumer, ranges: Sequence[Run], span_ms: int) -> None:
         dispatcher = self._served_by()
         if dispatcher is None:
-            raise NotAllowedError(f"messages of {self._subscription.name!r} are not dealt one by one")
+            raise NotAllowedError(f"subscription {self._subscription.name!r} has no per-message delivery")
         dispatcher.lease(consumer, ranges, span_ms)
 
     def reject(self, consumer: BrokerConsumer, ranges: Sequence[Run]) -> None:
@@ -140,10 +137,10 @@ class FailureSide:
         if found:
             self.give_up(found, Reason.REJECTED)
 
-    # --- what its waits ask for ---------------------------------------------------------------------------------
+    # --- callbacks of `Retries` ---------------------------------------------------------------------------------
 
     def again(self, offsets: BitMap64) -> None:
-        """What was aside is ready."""
+        """Make messages ready after their redelivery delay."""
         dispatcher = self._served_by()
         if dispatcher is not None:
             dispatcher.put_back(offsets)
@@ -158,7 +155,7 @@ class FailureSide:
         self._around.given_up.take(self._subscription, offsets, reason)
 
     def tell_given_up(self, offsets: BitMap64, reason: Reason, *, letters: bool = True) -> None:
-        """Whoever traces messages hears why these are delivered no more. `letters`: they become dead letters."""
+        """Trace why these messages are not delivered any more. `letters`: they become dead letters."""
         if (trace := self._around.trace) is not None and trace.on:
             trace.passed_by(self._subscription.name, offsets, given_up_words(reason, letters=letters))
 
@@ -168,12 +165,12 @@ class FailureSide:
             self._around.state.mark(retries_key(subscription.name), self._retries.to_bytes)
 
     def ack_soon(self, offsets: BitMap64) -> None:
-        """In the next turn of the loop: they are aside until then."""
+        """Acknowledge in the next turn of the loop; the messages are aside until then."""
         asyncio.get_running_loop().call_soon(self._subscription.ack, None, list(runs_in(offsets)))
 
 
 def dispatcher_of(kind: SubscriptionType, parts: DispatchParts, keys_of: KeysOf) -> Dispatcher:
-    """One that deals whole batches."""
+    """Make a dispatcher of whole batches."""
     match kind:
         case SubscriptionType.SHARED:
             return Shared(parts)
@@ -184,7 +181,7 @@ def dispatcher_of(kind: SubscriptionType, parts: DispatchParts, keys_of: KeysOf)
 
 
 class ConsumerSide:
-    """`counts`: how often batches were delivered, where they are dealt whole."""
+    """`counts`: redelivery counts of batches, for dispatch of whole batches."""
 
     def __init__(
         self,
@@ -198,7 +195,7 @@ class ConsumerSide:
         self.dispatcher: Dispatcher | None = None
         self.type: SubscriptionType | None = None
         self.compacted = False
-        #: Of the last consumer that was let in.
+        #: The number of the last consumer that joined.
         self.last_number = 0
         self._subscription = subscription
         self._around = around
@@ -212,7 +209,7 @@ class ConsumerSide:
         return () if self.dispatcher is None else self.dispatcher.consumers
 
     def let_in(self, request: SubscribeRequest, delivery_share: ByteShare | None) -> BrokerConsumer:
-        """SubscriptionBusyError if it does not fit to those that are there."""
+        """Add a consumer. Raises SubscriptionBusyError if it conflicts with the connected consumers."""
         around = self._around
         around.consumer_limit.check(len(self.consumers), around.label, self._subscription.name)
         dispatcher = self._fitting(request)
@@ -235,15 +232,15 @@ class ConsumerSide:
         return consumer
 
     def serve_queue(self) -> Dispatcher:
-        """A dispatcher of messages one by one, before the first consumer."""
+        """Make the per-message dispatcher of a queue before its first consumer."""
         return self._serve(SubscriptionType.SHARED, per_message=True)
 
     def dealing(self) -> PerMessage | None:
-        """The dispatcher, if it deals messages one by one."""
+        """The dispatcher if it is per-message, else None."""
         return self.dispatcher if isinstance(self.dispatcher, PerMessage) else None
 
     def stop(self) -> None:
-        """Consumers that come back have another dispatcher."""
+        """Close the dispatcher; the next consumer gets a new one."""
         if self.dispatcher is not None:
             self.dispatcher.close()
             self.dispatcher, self.type = None, None
@@ -266,7 +263,8 @@ class ConsumerSide:
         return self._serve(request.type, per_message=per_message)
 
     def _is_per_message(self, request: SubscribeRequest) -> bool:
-        """Shared ones of queues, of topics that have levels, and for those who ask for it; and what retries."""
+        """Per-message dispatch is for shared consumers of queues, of topics with priority levels, or by request;
+        and for shared and key-shared subscriptions with a retry policy."""
         if request.type is SubscriptionType.KEY_SHARED:
             return self._failing.policy.active
         if request.type is not SubscriptionType.SHARED:
@@ -323,13 +321,13 @@ class ConsumerSide:
             consumer.fail(failure)
 
 
-#: How long a subscription that is not durable waits for its consumers after a seek.
+#: How long a non-durable subscription waits for its consumers to reconnect after a seek.
 _SEEK_GRACE_S = 30.0
 _INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
 
 
 class Subscription:
-    """Made by its topic. One that is not durable ends with its last consumer."""
+    """A topic makes its subscriptions. A non-durable subscription ends with its last consumer."""
 
     def __init__(
         self,
@@ -349,49 +347,49 @@ class Subscription:
         self.meter = Meter(around.clock) if around.given is None else around.given()
         self.redelivered = 0  # by consumers that have left
         self.expired = 0
-        #: An unacknowledged offset and when it was appended, as far as somebody looked.
+        #: The oldest unacknowledged offset and its append time, from the last `oldest_unacked`.
         self.oldest: tuple[int, int] | None = None
         self.last_active_ms = around.clock.wall_ms()
         self._around = around
         self._source = around.source
         self._log = around.log
         self._counts: dict[int, int] = {}
-        self._screen = Screen(around.masks, cursor, around.source.visible, self._left_out, name)
+        self._screen = Screen(around.masks, cursor, around.source.visible, self._trace_filtered, name)
         self._screen.filter = stored_filter(name, self.properties)
-        #: Messages that fail.
+        #: State of failed messages.
         self.failing = FailureSide(self, around, self._dealing)
         self._served = ConsumerSide(self, around, self._screen, self.failing, self._counts)
-        self._moved_at = 0  # consumers up to this number had their messages before the last seek
-        self._moving: asyncio.Future[None] | None = None  # a seek under way
+        self._moved_at = 0  # consumers up to this number received their messages before the last seek
+        self._moving: asyncio.Future[None] | None = None  # a seek in progress
         self._gone = False
-        #: Consumers that are no queue's own.
+        #: Consumers without per-message acknowledgement, as opposed to a queue's own.
         self.others = 0
 
-    # --- what it is -------------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------------
 
     @property
     def type(self) -> SubscriptionType | None:
-        """Of its consumers; None before the first."""
+        """The type of its consumers; None before the first."""
         return self._served.type
 
     @property
     def consumers(self) -> Collection[BrokerConsumer]:
-        """A view: it changes with every consumer that comes or goes."""
+        """A live view: it changes when consumers join or leave."""
         return self._served.consumers
 
     @property
     def retains(self) -> bool:
-        """Whether messages stay for it until it has acknowledged them."""
+        """Whether retention keeps messages until this subscription has acknowledged them."""
         return self.properties.get(RETAINS) != "false"
 
     @property
     def filtered(self) -> int:
-        """How many messages its filter has left out; they count as acknowledged."""
+        """How many messages its filter rejected; they count as acknowledged."""
         return self._screen.filtered
 
     @property
     def query(self) -> QueryProgress | None:
-        """What the query said last whose position this is; None if it is no query's."""
+        """The last progress of the query that this position belongs to; None if it belongs to no query."""
         return progress_of_commit(self._around.state.get(commit_key(self.name))) if self.durable else None
 
     @property
@@ -400,27 +398,28 @@ class Subscription:
 
     @property
     def retry(self) -> RetryPolicy:
-        """What becomes of messages that fail: its own words, and where these are silent the topic's."""
+        """The effective retry policy: the subscription's settings, and the topic's for those that it does not
+        have."""
         return self.failing.policy
 
     @property
     def retries(self) -> Retries:
-        """Those that failed."""
+        """The retry state."""
         return self.failing.retries
 
     @property
     def deliveries(self) -> Redeliveries:
-        """How often messages were delivered in vain, where they are dealt one by one."""
+        """Redelivery counts per message, for per-message dispatch."""
         return self.failing.counts
 
     @property
     def backlog(self) -> int:
-        """Messages that are not acknowledged, of those that are decided."""
+        """Unacknowledged messages up to the last stable offset."""
         return self._source.backlog(self.cursor)
 
     @property
     def source(self) -> DecidedLog:
-        """What there is to deliver."""
+        """The log up to the last stable offset."""
         return self._source
 
     @property
@@ -431,12 +430,12 @@ class Subscription:
 
     @property
     def read_at(self) -> int:
-        """The next offset that was never looked at."""
+        """The next offset to scan."""
         dispatcher = self._served.dispatcher
         return self.cursor.mark_delete + 1 if dispatcher is None else dispatcher.read_at
 
     async def oldest_unacked(self) -> tuple[int, int] | None:
-        """The first offset that is not acknowledged and when it was appended; None if all are."""
+        """The first unacknowledged offset and its append time; None if the backlog is empty."""
         self.oldest = await oldest_unacked(self._source, self.cursor, self.oldest)
         return self.oldest
 
@@ -445,13 +444,13 @@ class Subscription:
     async def subscribe(
         self, request: SubscribeRequest, delivery_share: ByteShare | None = None
     ) -> BrokerConsumer:
-        """Let one more consumer in, once a seek that is under way has ended."""
+        """Add a consumer, after the end of a seek in progress."""
         while self._moving is not None:
             await asyncio.shield(self._moving)
         return self.add(request, delivery_share)
 
     def add(self, request: SubscribeRequest, delivery_share: ByteShare | None = None) -> BrokerConsumer:
-        """Let one more consumer in; raises if it does not fit to those that are there."""
+        """Add a consumer. Raises SubscriptionBusyError if it conflicts with the connected consumers."""
         if self._gone:
             raise SubscriptionBusyError(f"subscription {self.name!r} is being removed")
         if request.read_compacted and request.type in _INDIVIDUAL:
@@ -464,14 +463,14 @@ class Subscription:
         return consumer
 
     def per_message(self) -> PerMessage | None:
-        """The dispatcher of a subscription that is a queue; None if its consumers are of another type."""
+        """The dispatcher of a subscription that serves a queue; None if its consumers are of another type."""
         dispatcher = self._served.dispatcher
         if dispatcher is None:
             dispatcher = self._served.serve_queue()
         return dispatcher if isinstance(dispatcher, PerMessage) else None
 
     async def leave(self, consumer: BrokerConsumer, *, failed: bool = False) -> None:
-        """The consumer closes itself. `failed`: no, its client is gone without a word."""
+        """Close the consumer on behalf of its client. `failed`: the connection broke without a close."""
         self.expel(consumer, "closed by the client", failed=failed)
 
     def expel(self, consumer: BrokerConsumer, reason: str, *, failed: bool = False) -> None:
@@ -494,13 +493,13 @@ class Subscription:
             self.expel(consumer, reason)
 
     def renew(self, reason: str) -> None:
-        """Close every consumer: those that come back have another dispatcher."""
+        """Close every consumer and the dispatcher: consumers that reconnect get a new dispatcher."""
         self.disconnect(reason)
         if not self._gone:
             self._served.stop()
 
     def end(self, reason: str) -> None:
-        """It is no more: forget it."""
+        """Delete the subscription and its stored state."""
         if self._gone:
             return
         self._gone = True
@@ -515,7 +514,7 @@ class Subscription:
         self._around.dropped(self)
 
     def close(self) -> None:
-        """Nothing happens by itself any more."""
+        """Stop all timers."""
         self.failing.close()
 
     async def unsubscribe(self, consumer: BrokerConsumer, *, force: bool) -> None:
@@ -527,7 +526,7 @@ class Subscription:
     # --- delivering and acknowledging -------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Deliver what can be delivered: the stream has grown, or something else has changed."""
+        """Deliver all messages that can be delivered, after an append or another change."""
         dispatcher = self._served.dispatcher
         if dispatcher is not None and self._moving is None:
             dispatcher.pump()
@@ -538,7 +537,7 @@ class Subscription:
             dispatcher.demanded(consumer)
 
     def set_limits(self, *, consumer: int, subscription: int) -> None:
-        """How many messages may be unacknowledged from now on; 0: any number."""
+        """Set the limits of unacknowledged messages; 0: no limit."""
         before = (self.limits.consumer, self.limits.subscription)
         self.limits.consumer, self.limits.subscription = consumer, subscription
         dispatcher = self._served.dispatcher
@@ -552,7 +551,7 @@ class Subscription:
 
     def ack(self, consumer: BrokerConsumer | None, ranges: Sequence[tuple[int, int]]) -> None:
         if consumer is not None and consumer.number <= self._moved_at:
-            return  # it was delivered before the subscription was moved, and would undo that
+            return  # delivered before the last seek: this acknowledgement would undo the seek
         cursor, limit = self.cursor, self._log.end_offset
         new: list[Run] = []
         for first, end in ranges:
@@ -572,7 +571,7 @@ class Subscription:
             self.pump()
 
     def ack_up_to(self, consumer: BrokerConsumer | None, offset: int, why: str = "skipped") -> None:
-        """`why`: of what no consumer acknowledges, for traces."""
+        """`why`: the reason in traces, if no consumer acknowledges."""
         if consumer is not None and self._served.type in _INDIVIDUAL:
             raise NotAllowedError("messages of a shared subscription are acknowledged one by one")
         offset = min(offset, self._log.end_offset - 1)
@@ -595,14 +594,14 @@ class Subscription:
         if dispatcher is not None and dispatcher.settled(consumer, [(first, offset + 1)]):
             self.pump()
 
-    def _left_out(self, batch: Batch, runs: Sequence[Run]) -> None:
-        """By the filter."""
+    def _trace_filtered(self, batch: Batch, runs: Sequence[Run]) -> None:
+        """Trace the messages that the filter rejected."""
         self._note(runs)
         if (trace := self._around.trace) is not None and trace.on:
             trace.dropped(self.name, batch, runs, "filtered")
 
     def pass_by(self, first: int, end: int) -> None:
-        """Acknowledge what is for another subscription alone; nobody was given it."""
+        """Acknowledge messages that are addressed to another subscription; no consumer received them."""
         self.cursor.ack(first, end)
         self._note([(first, end)])
 
@@ -614,18 +613,18 @@ class Subscription:
         if self._served.dispatcher is not None:
             self._served.dispatcher.redeliver(consumer, ranges, delay_ms=delay_ms)
 
-    # --- what fails -------------------------------------------------------------------------------------
+    # --- failures ---------------------------------------------------------------------------------------
 
     def apply_retry(self, below: RetryPolicy | None) -> None:
-        """The topic's policies say this of retries, from now on. Shared consumers may come back to a dispatcher
-        that counts."""
+        """Set the topic's retry policy. If that changes the kind of dispatch, shared consumers are closed and
+        reconnect."""
         self.failing.below = below
         self._retry_changed()
 
     def _retry_changed(self) -> None:
         active = self.failing.apply().active
         if active and self.type in _INDIVIDUAL and self._dealing() is None:
-            self.renew("the subscription retries messages by a policy now")
+            self.renew("the subscription now retries messages by a policy")
 
     @property
     def deals_parts(self) -> bool:
@@ -638,11 +637,11 @@ class Subscription:
         self.failing.lease(consumer, ranges, span_ms)
 
     def reject(self, consumer: BrokerConsumer, ranges: Sequence[Run]) -> None:
-        """Dead letters, from now on."""
+        """Make these messages dead letters now."""
         self.failing.reject(consumer, ranges)
 
     def drop_ready(self) -> int:
-        """Acknowledge all that no consumer has; answers how many messages that were."""
+        """Acknowledge all messages that no consumer has; return how many."""
         dispatcher = self.per_message()
         if dispatcher is None:
             raise SubscriptionBusyError(f"subscription {self.name!r} has consumers that are not a queue's")
@@ -659,10 +658,10 @@ class Subscription:
     # --- for administrators -----------------------------------------------------------------------------
 
     def skip(self, messages: int) -> int:
-        """Acknowledge the oldest messages; answers how many."""
+        """Acknowledge the oldest messages; return how many."""
         messages = min(messages, self.backlog)
         if messages > 0:
-            # What was trimmed away, and what nobody will see, counts as acknowledged.
+            # Trimmed messages and messages that no consumer can see count as acknowledged.
             self.ack_up_to(None, self._source.start_offset - 1, "retention")
             self._source.skip_hidden(self.cursor)
             self.ack_up_to(None, self.cursor.nth_unacked(messages))
@@ -674,7 +673,7 @@ class Subscription:
         return backlog
 
     def expire_before(self, offset: int, why: str = "expired") -> int:
-        """Acknowledge everything before the offset; answers how many messages that were."""
+        """Acknowledge everything before the offset; return how many messages."""
         before = self.backlog
         self.ack_up_to(None, offset - 1, why)
         expired = before - self.backlog
@@ -682,24 +681,25 @@ class Subscription:
         return expired
 
     async def deliver_again(self, offset: int) -> bool:
-        """One message, and no other, comes (again), whether it is acknowledged, with a consumer or waits to be
-        tried again; durable then. False if it comes anyway. Where a consumer acknowledges all up to a message, or
-        message groups are kept in order, consumers are closed: they come back, and what they had comes, too."""
+        """Redeliver one message, durably, whether it is acknowledged, with a consumer, or waits for a redelivery
+        delay. Return False if its delivery is due anyway. With cumulative acknowledgement or ordered message
+        groups the consumers are closed: they reconnect, and their unacknowledged messages are redelivered as
+        well."""
         if not self.durable or not self.retains or self._around.state.get(commit_key(self.name)) is not None:
             raise NotAllowedError(
-                f"subscription {self.name!r} is a consumer group's or a reader's: it has one position, and no word"
-                " about single messages",
+                f"subscription {self.name!r} belongs to a consumer group or a reader: it has one position, and no"
+                " acknowledgements of single messages",
                 hint="move it to the message, or send a copy of the message to the topic",
             )
         source = self._around.view if self._served.compacted else self._source
         batch = await batch_for(self.name, source, self._screen.visible, offset)
         if self._moving is not None or self._gone:
             raise SubscriptionBusyError(f"subscription {self.name!r} is being moved")
-        done = self._bring_back(batch, offset)
+        done = self._redeliver_one(batch, offset)
         await self.persisted()
         return done
 
-    def _bring_back(self, batch: Batch, offset: int) -> bool:
+    def _redeliver_one(self, batch: Batch, offset: int) -> bool:
         acked = self.cursor.unack(offset)
         if acked:
             self._note()
@@ -712,19 +712,19 @@ class Subscription:
         return done is not False
 
     async def waiting_batch(self, number: int) -> Batch | None:
-        """The `number`th batch, from 1 on, of which something is not acknowledged."""
+        """The `number`th batch (counted from 1) that has an unacknowledged message."""
         return await waiting_batch(self._source, self.cursor, number)
 
     async def waiting(self, count: int) -> list[tuple[Batch, int]]:
-        """The first unacknowledged messages, each as its batch and its index there, as they would be delivered."""
+        """The first unacknowledged messages in delivery order, each as its batch and its index in the batch."""
         levels_of = self._around.levels_of if self._around.side.levels else None
         return await waiting_messages(self._source, self.cursor, count, levels_of)
 
     # --- moving and persisting --------------------------------------------------------------------------
 
     async def seek(self, offset: int) -> None:
-        """Everything before the offset is acknowledged, nothing from it on. Consumers are closed; they come back
-        to find the cursor moved, for good."""
+        """Set the cursor: everything before the offset is acknowledged, nothing from it on. Consumers are closed;
+        when they reconnect, the new position is durable."""
         if self._moving is not None:
             raise SubscriptionBusyError(f"subscription {self.name!r} is being moved already")
         self._moving = asyncio.get_running_loop().create_future()
@@ -743,8 +743,8 @@ class Subscription:
                 self._around.clock.call_later(_SEEK_GRACE_S, self._drop_if_idle)
 
     def place(self, offset: int) -> None:
-        """Everything before the offset is acknowledged, nothing from it on, as with `seek`; but consumers stay,
-        and the caller makes it durable. Going on takes nothing back from consumers; going back does."""
+        """Set the cursor as `seek` does, but without closing consumers; the caller makes it durable. A move
+        forward leaves delivered messages with consumers; a move backward does not."""
         offset = min(offset, self._log.end_offset)
         if self.consumers and offset > self.cursor.mark_delete:
             self.ack_up_to(None, offset - 1, "the subscription was moved")
@@ -760,7 +760,7 @@ class Subscription:
             self._served.dispatcher.rewind()
 
     def _drop_if_idle(self) -> None:
-        """One that is not durable waits a while for its consumers to come back after a seek."""
+        """End a non-durable subscription if its consumers did not reconnect after a seek."""
         if not self.consumers:
             self.end("its last consumer has gone")
 
@@ -773,15 +773,15 @@ class Subscription:
             self._around.state.mark(cursor_key(self.name), self.cursor.to_bytes)
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
-        """A filter among them holds at once, and so does a retry policy. FilterError; NotAllowedError for what
-        cannot be."""
+        """A new filter or retry policy applies at once. Raises FilterError, or NotAllowedError for an invalid
+        policy."""
         retry_of(properties)
         self._screen.filter = compiled(filter_in(properties))
         reordered = is_fifo(properties) != is_fifo(self.properties)
         self.properties = dict(properties)
         self.save()
         if reordered and self._dealing() is not None:
-            self.renew("the subscription gets messages in another order now")
+            self.renew("the delivery order of the subscription has changed")
         self._retry_changed()
 
     def save(self) -> None:
@@ -792,5 +792,5 @@ class Subscription:
 
 
 def _became(consumer: BrokerConsumer | None, why: str) -> tuple[TraceKind, str]:
-    """Of messages that are acknowledged, for traces; `why`: of those that no consumer acknowledges."""
+    """The trace event of acknowledged messages; `why`: the reason if no consumer acknowledged them."""
     return (TraceKind.DROPPED, why) if consumer is None else (TraceKind.ACKNOWLEDGED, "")

@@ -1,13 +1,11 @@
-"""What the subscriptions of a topic, or of a queue in memory, share; where its state keeps what is theirs.
+"""State that the subscriptions of a topic or an in-memory queue share, and the keys of their stored state.
 
-What a consumer names for its subscription: filter, order and retry policy, the same for all of its consumers.
+Also the settings that consumers request for their subscription: filter, order and retry policy. The first consumer
+that requests one decides for all. A consumer's own properties count if its subscription properties are silent,
+because some clients cannot send those.
 
-Whoever names one first decides. A consumer's own properties count where it says nothing of the subscription's: not
-every client can.
-
-What a query says of itself when it keeps its position: which batch it did last, how fast, and what it missed.
-
-It comes as the metadata of the position, as JSON with a mark; metadata of other consumer groups is theirs alone.
+Also the progress of a Spark query (last batch, rate, lost rows), which a query commits as JSON with a mark in the
+metadata of its position. Metadata of other consumer groups is opaque.
 """
 
 import json
@@ -42,13 +40,13 @@ if TYPE_CHECKING:
     from weir.broker.subscriptions.subscription import Subscription
 
 
-#: A property: "false" if what the subscription has not acknowledged may be trimmed, expires for others only, and
-#: counts for no quota. So it is with consumer groups, which keep their positions themselves.
+#: A property: "false" exempts the subscription's backlog from retention and quotas, and limits expiry to other
+#: subscriptions. Consumer groups use it, because they store their positions themselves.
 RETAINS = "weir.retains"
 
 
 class CursorStore(Protocol):
-    """What `weir.stream.state_log.StateLog` offers, as far as subscriptions need it."""
+    """The part of `weir.stream.state_log.StateLog` that subscriptions use."""
 
     def get(self, key: str) -> bytes | None: ...
 
@@ -62,20 +60,21 @@ class CursorStore(Protocol):
 
 
 class GivenUp(Protocol):
-    """Where messages go that subscriptions give up."""
+    """The destination of messages that subscriptions give up: dead letters."""
 
     def dead(self, subscription: "Subscription") -> BitMap64:
-        """What it has given up, and not acknowledged yet: not to be delivered."""
+        """Messages that were given up and are not acknowledged yet: they must not be delivered."""
 
     def take(self, subscription: "Subscription", offsets: BitMap64, reason: Reason) -> None:
-        """These are dead letters, as its policy says; they are aside, and are acknowledged in the end."""
+        """Turn these messages into dead letters by the subscription's policy. They are aside, and are acknowledged
+        in the end."""
 
     def forget(self, subscription: "Subscription") -> None:
-        """It is no more."""
+        """Forget a deleted subscription."""
 
 
 class NothingGivenUp:
-    """Fills `GivenUp` where there is no place for dead letters: they are dropped."""
+    """Fills `GivenUp` without a destination for dead letters: the messages are dropped."""
 
     def dead(self, subscription: "Subscription") -> BitMap64:
         return BitMap64()
@@ -93,34 +92,34 @@ class SubscriptionParts:
 
     clock: Clock
     settings: BrokerSettings
-    #: All that is stored, decided or not.
+    #: The whole log, with messages of open transactions.
     log: Source
-    #: What is decided, and of it the latest message of each key, for those who ask for that.
+    #: The log up to the last stable offset, and its compacted view.
     source: DecidedLog
     view: DecidedLog
     state: CursorStore
     tasks: TaskScope
     keys_of: KeysOf
     topic_rate: RateLimit
-    #: From append to delivery.
+    #: Time from append to delivery.
     latency: Histogram
     partition: int | None
-    #: Called when a subscription is gone for good, or must go with its last consumer.
+    #: Called when a subscription is deleted, or must end with its last consumer.
     dropped: "Callable[[Subscription], None]"
-    #: What the topic is as a queue, and how to look for levels of priority.
+    #: The queue settings of the topic, and the function that reads priority levels.
     side: QueueSide = field(default_factory=QueueSide)
     levels_of: LevelsOf = lambda batch: None
-    #: Counts what its subscriptions give out.
+    #: Counts the messages that its subscriptions deliver.
     given: Callable[[], Meter] | None = None
-    #: Told that a cursor has moved, and what is acknowledged by that (None: anything); whether it must be written
-    #: down, for whoever has the log next.
+    #: Called when a cursor has moved, with the acknowledged runs (None: unknown). Returns whether the cursor must
+    #: be stored, for the next owner of the log.
     moved: "Callable[[Subscription, Sequence[Run] | None], bool]" = lambda subscription, runs: True
-    #: What passes which filter.
+    #: The filter masks of batches.
     masks: Masks = field(default_factory=Masks)
-    #: Told what becomes of messages.
+    #: Records the delivery and the end of messages.
     trace: MessageTrace | None = None
     given_up: GivenUp = field(default_factory=NothingGivenUp)
-    #: What log lines call the topic, and how many consumers its subscriptions may have.
+    #: The topic's name in log lines, and the limit of consumers per subscription.
     label: str = ""
     consumer_limit: ConsumerLimit = field(default_factory=ConsumerLimit)
 
@@ -137,17 +136,17 @@ def record_key(name: str) -> str:
 
 
 def commit_key(name: str) -> str:
-    """What a consumer group said when it last placed the cursor."""
+    """The key of the last position that a consumer group committed."""
     return f"commit/{name}"
 
 
 def retries_key(name: str) -> str:
-    """How often messages failed, and which wait."""
+    """The key of the redelivery counts and delays."""
     return f"retries/{name}"
 
 
 def keys_of_subscription(name: str) -> tuple[str, ...]:
-    """All that goes with it."""
+    """All keys of the stored state of a subscription."""
     return cursor_key(name), record_key(name), commit_key(name), retries_key(name)
 
 
@@ -156,7 +155,7 @@ _MOST = 1 << 53
 
 
 def parse_progress(metadata: str) -> QueryProgress | None:
-    """None if the metadata is not a query's."""
+    """Parse the progress of a query; None for other metadata."""
     if not metadata.startswith(_MARK):
         return None
     try:
@@ -174,11 +173,11 @@ def _count(value: object) -> int:
 
 
 def progress_of_commit(data: bytes | None) -> QueryProgress | None:
-    """Of a group's position as it is stored."""
+    """The query progress in a stored group position."""
     try:
         return None if data is None else parse_progress(decode_position(data).said.metadata)
     except WireError:
-        return None  # who asks for the position itself is told
+        return None  # a reader of the position itself gets the error
 
 
 log = logging.getLogger(__name__)
@@ -187,12 +186,15 @@ log = logging.getLogger(__name__)
 def agreed(
     request: SubscribeRequest, properties: Mapping[str, str], has: CompiledFilter | None, *, busy: bool
 ) -> dict[str, str] | None:
-    """The properties of the subscription with what the consumer names; None if it names nothing new. `has`: its
-    filter now; `busy`: it has consumers, for whom nothing changes. SubscriptionBusyError, FilterError."""
+    """Merge the settings that a consumer requests into the properties; None if that changes nothing. `has`: the
+    present filter. `busy`: the subscription has consumers, so a change is refused. Raises SubscriptionBusyError or
+    FilterError."""
     found = dict(properties)
     name = request.subscription
     named = wanted_filter(request)
-    if named is not None and name != QUEUE_SUBSCRIPTION and compiled(named) is not has:  # a queue's have their own
+    if (
+        named is not None and name != QUEUE_SUBSCRIPTION and compiled(named) is not has
+    ):  # consumers of a queue have their own filters
         _check(
             busy,
             f"subscription {name!r} has consumers with another filter: {'none' if has is None else has}",
@@ -203,15 +205,15 @@ def agreed(
     if order is not None and order != is_fifo(found):
         _check(
             busy,
-            f"subscription {name!r} has consumers that get messages in another order",
-            f"say the same of {FIFO_PROPERTY}, or nothing",
+            f"subscription {name!r} has consumers with another order of delivery",
+            f"use the same value of {FIFO_PROPERTY}, or omit it",
         )
         found[FIFO_PROPERTY] = str(order).lower()
     retry = wanted_retry(request)
     if retry is not None and retry != retry_of(found):
         _check(
             busy,
-            f"subscription {name!r} has consumers that retry in another way",
+            f"subscription {name!r} has consumers with another retry policy",
             "name the same policy, or none; or change the subscription's properties, for all of them",
         )
         found = with_retry(found, retry)
@@ -224,7 +226,7 @@ def _check(busy: bool, what: str, hint: str) -> None:
 
 
 def wanted_filter(request: SubscribeRequest) -> MessageFilter | None:
-    """The filter that a consumer names; None if it names none."""
+    """The filter that a consumer requests; None if it requests none."""
     if request.filter is not None:
         return request.filter
     named = filter_in(request.subscription_properties)
@@ -232,7 +234,7 @@ def wanted_filter(request: SubscribeRequest) -> MessageFilter | None:
 
 
 def wanted_order(request: SubscribeRequest) -> bool | None:
-    """Whether a consumer wants order by message group; None if it says nothing of it."""
+    """Whether a consumer requests order by message group; None if it leaves that open."""
     for properties in (request.subscription_properties, request.properties):
         if FIFO_PROPERTY in properties:
             return is_fifo(properties)
@@ -240,15 +242,16 @@ def wanted_order(request: SubscribeRequest) -> bool | None:
 
 
 def wanted_retry(request: SubscribeRequest) -> RetryPolicy | None:
-    """The retry policy that a consumer names; None if it names none. NotAllowedError for what cannot be."""
+    """The retry policy that a consumer requests; None if it requests none. Raises NotAllowedError if it is
+    invalid."""
     named = retry_of(request.subscription_properties)
     return retry_of(request.properties) if named is None else named
 
 
 def stored_filter(name: str, properties: Mapping[str, str]) -> CompiledFilter | None:
-    """Of a subscription as it was stored; one that a newer Weir took leaves nothing out."""
+    """The filter in the stored properties; None (all messages) if a newer Weir stored one that is invalid here."""
     try:
         return compiled(filter_in(properties))
     except FilterError as wrong:
-        log.error("subscription %r gets all messages: %s", name, wrong)
+        log.error("subscription %r delivers all messages, its filter is invalid: %s", name, wrong)
         return None

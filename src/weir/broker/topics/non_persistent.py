@@ -109,7 +109,9 @@ class PassingSubscription:
         if self.type is SubscriptionType.KEY_SHARED:
             mode = consumer.request.key_shared or KeyShared()
             if self._consumers and mode.sticky != self._sticky:
-                raise SubscriptionBusyError("the subscription's consumers divide keys in another way")
+                raise SubscriptionBusyError(
+                    "the subscription's consumers use another key-shared mode (sticky or auto-split)"
+                )
             key_map = self._map if self._consumers else key_map_of(mode)
             key_map.add(consumer.number, consumer.name, mode.ranges)  # raises if the ranges do not fit
             self._map, self._sticky = key_map, mode.sticky
