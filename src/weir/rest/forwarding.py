@@ -1,8 +1,7 @@
-"""A call about many topics, or many bundles, is one on each of them, done by the broker that has it.
+"""Admin calls between brokers.
 
-Admin calls between brokers: what one asks of another that has a topic, and how the other does it.
-
-The broker that asks has found out who is behind the call; the one that is asked checks what that role may.
+A call on several topics or bundles becomes one call for each of them, which its owner executes. The calling broker
+authenticates the caller; the called broker authorizes the role.
 """
 
 import asyncio
@@ -24,27 +23,28 @@ from weir.rest.routes import Call, RefusedError, Route, Router
 from weir.runtime.interfaces import Clock
 from weir.wire.peer.calls import AdminAnswer, AdminCall
 
-#: Who asked, as the log names it.
+#: The peer of forwarded requests in the log.
 _PEER = "another broker"
 
-#: Asks the broker of this id to do a call; PeerError if it could not be asked.
+#: Executes a call on the broker of this id; PeerError if it cannot be reached.
 AskPeer = Callable[[str, AdminCall], Awaitable[AdminAnswer]]
 
 
 async def nobody(broker_id: str, call: AdminCall) -> AdminAnswer:
-    """For a broker that knows no others."""
-    raise PeerUnavailableError(f"this broker cannot ask {broker_id}", sent=False)
+    """Substitute for a broker without peers."""
+    raise PeerUnavailableError(f"this broker has no connection to broker {broker_id}", sent=False)
 
 
 class AdminPeerHandler:
-    """Does what other brokers ask."""
+    """Executes the calls of other brokers."""
 
     def __init__(self, routes: list[Route]) -> None:
         self._router = Router(routes)
         self._forms = forms_of(routes)
 
     async def perform(self, call: AdminCall) -> AdminAnswer:
-        """307 without a location: what the call is about is not here, either; the body says so."""
+        """Execute a call. Status 307 without a location: this broker is not the owner, either; the body has the
+        error."""
         done = await self._perform(call)
         return AdminAnswer(done.status, done.body, done.content_type, done.headers)
 
@@ -54,7 +54,7 @@ class AdminPeerHandler:
         request = Request(call.method, call.path, query, call.headers, _PEER, target, body=call.body)
         found = self._router.find(call.method, call.path)
         if isinstance(found, list):
-            return refusal(404, f"this broker knows no {call.method} {call.path}")
+            return refusal(404, f"this broker does not support {call.method} {call.path}")
         route, values = found
 
         async def act() -> Response:
@@ -70,10 +70,10 @@ log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
-#: Calls that are under way at the same time for one call.
+#: Concurrent calls to owners for one call.
 _AT_ONCE = 16
-#: A topic may be on its way to another broker, or its broker may just have died: so long it is looked for, which
-#: is longer than others believe in a dead broker.
+#: How long to look for the owner during a handover or after a broker failure; longer than the lease of a failed
+#: broker.
 _PATIENCE_S = 15.0
 _PAUSE_S = 0.1
 _MOVING = (NotOwnerError, TopicClosedError, PeerUnavailableError, PeerBusyError)
@@ -81,7 +81,7 @@ _MOVING = (NotOwnerError, TopicClosedError, PeerUnavailableError, PeerBusyError)
 
 @dataclass(frozen=True, slots=True)
 class CallTarget(Generic[K]):
-    """One of several things that a call is about: what of the path names it, and who has it now."""
+    """One target of a call: its path parameters, and its current owner."""
 
     key: K
     values: Mapping[str, str]
@@ -94,7 +94,7 @@ def topic_target(broker: Broker, topic: TopicName) -> CallTarget[TopicName]:
 
 @dataclass(frozen=True, slots=True)
 class PartCalls:
-    """Finds the brokers, asks them, and puts together what they say."""
+    """Calls the owners of several targets and collects their results."""
 
     clock: Clock
     ask: AskPeer
@@ -108,8 +108,8 @@ class PartCalls:
         route: Route | None = None,
         fine: Collection[int] = (),
     ) -> dict[K, Any]:
-        """Do the call (or the one of another route, with the same parameters) on each of them; what those answered
-        that did not refuse. A refusal is raised once all have answered; one with a status in `fine` only if all
+        """Execute the call (or that of another route, with the same parameters) on each target, and return the
+        successful results. After all have answered, a refusal is raised; one with a status in `fine` only if all
         refused."""
         wanted = route or call.route
         check(wanted is not None, "a call knows its route")
@@ -140,7 +140,7 @@ class PartCalls:
             except _MOVING as moving:
                 if self.clock.monotonic() > deadline:
                     raise
-                log.info("%s %s is tried again: %s", request.method, request.path, moving)
+                log.info("retrying %s %s: %s", request.method, request.path, moving)
             await self.clock.sleep(_PAUSE_S)
 
     async def _ask(self, owner: Owner, role: str, route: Route, request: Request) -> Any:
@@ -156,7 +156,7 @@ class PartCalls:
 
 
 def _for_one(call: Call, route: Route, of: Mapping[str, str]) -> tuple[Request, dict[str, str]]:
-    """The call as a request about one thing."""
+    """The call as a request for one target."""
     said = {**{name: str(value) for name, value in call.path.items()}, **of}
     values = {name: said[name] for name in route.parameters}
     path = route.path.format(**{name: quote(value, safe="") for name, value in values.items()})
@@ -169,7 +169,7 @@ def _reason(body: bytes) -> str:
     try:
         return str(msgspec.json.decode(body, type=dict[str, str])["reason"])
     except (msgspec.DecodeError, msgspec.ValidationError, KeyError):
-        return "another broker refused it"
+        return "another broker refused the call"
 
 
 def _those_that_did(keys: Sequence[K], outcomes: Mapping[K, Any], fine: Collection[int]) -> dict[K, Any]:

@@ -1,12 +1,8 @@
-"""One HTTP/1.1 connection: requests one after the other, each bounded in size and time.
+"""The HTTP/1.1 server: connections that serve requests one after the other, each bounded in size and time.
 
-h11 does the protocol; this is the loop around it. Only the head of a request is read before it is known who asks;
-its body is read once the budget of all listeners has capacity for it. A request that cannot be understood gets its
-status and a closed connection; one that is too large is refused before it is read.
-
-What an HTTP server takes on, a request and a response.
-
-HTTP on the network: the server's loop with HTTP's sessions.
+h11 implements the protocol; this module is the I/O loop around it. Before authentication the server reads only the
+head of a request. It reads the body when the budget of all listeners has capacity for it, and refuses a body that
+is too large without reading it. After a malformed request it sends the error status and closes the connection.
 """
 
 import asyncio
@@ -39,42 +35,42 @@ from weir.wire.first_bytes import ServedPort, answer_to
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """What one server takes on."""
+    """Address and limits of one server."""
 
     host: str = "127.0.0.1"
     port: int = 0
-    #: The listener among those of the process, for clients of other protocols.
+    #: This listener's entry among the ports of the process, to answer clients of other protocols.
     served: ServedPort = field(default_factory=lambda: ServedPort("http"))
     max_connections: int = 512
-    #: Of a request line and headers: all that is read before it is known who asks.
+    #: Size of the request line and headers, all that the server reads before authentication.
     max_head_bytes: int = 16 * 1024
     max_body_bytes: int = 8 * 1024 * 1024
-    #: Of requests that are being received or served, over all connections; where all listeners share a budget,
-    #: that one counts.
+    #: Bytes of requests in receipt or in service, over all connections; a budget shared by all listeners overrides
+    #: it.
     max_received_bytes: int = 256 * 1024 * 1024
-    #: A connection that brings no whole request for so long is closed, and one that does not read its answer.
+    #: Timeout for a connection without a complete request, and for a client that does not read its response.
     idle_s: float = 60.0
-    #: So long the first head of a connection may take, and any other from its first byte on.
+    #: Timeout for the first head of a connection, and for any later head from its first byte on.
     head_s: float = 10.0
-    #: How long a refused request is read on, and thrown away, so that its client comes to read the refusal.
+    #: How long the server reads and discards the rest of a refused request, so that the client reads the refusal.
     linger_s: float = 2.0
-    #: Connections still busy so long after `close()` are cut.
+    #: Connections that are still busy after this time are aborted by `close()`.
     drain_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request; its body is empty until it was admitted and read. `path` is as it came, still
-    percent-encoded; header names are lower-case."""
+    """One request; its body is empty until it is admitted and read. `path` is still percent-encoded; header names
+    are lower-case."""
 
     method: str
     path: str
     query: Mapping[str, list[str]]
     headers: Mapping[str, str]
     peer: str
-    #: Path and query as they came.
+    #: Path and query, still percent-encoded.
     target: str = ""
-    #: Of a client that proved by TLS who it is.
+    #: The client's certificate, if it authenticated by TLS.
     certificate: bytes | None = None
     body: bytes = b""
 
@@ -85,7 +81,7 @@ class Response:
     body: bytes = b""
     content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
-    #: What follows in pieces until it ends, or until either side ends the connection; instead of a body.
+    #: A streamed body instead of `body`; it ends with the generator or with the connection.
     stream: AsyncGenerator[bytes, None] | None = None
 
 
@@ -94,13 +90,13 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A request that may be read to its end, and who answers it then."""
+    """A request with a body that the server may read, and the function that answers it."""
 
     max_body_bytes: int
     answer: Answer
 
 
-#: Decides on a request by its head alone: who asks, and for what. A response refuses it.
+#: Authenticates and routes a request by its head alone. A response refuses it.
 Admit = Callable[[Request], Awaitable[Admission | Response]]
 
 log = logging.getLogger(__name__)
@@ -112,7 +108,7 @@ class HttpSession:
     def __init__(
         self, connection: Connection, settings: HttpSettings, admit: Admit, share: RequestShare, clock: Clock
     ) -> None:
-        """`share`: of the requests that all connections together may have in memory."""
+        """`share`: this connection's share of the request bytes that all connections may have in memory."""
         self._connection = connection
         self._settings = settings
         self._admit = admit
@@ -120,12 +116,12 @@ class HttpSession:
         self._clock = liveness(clock)
         self._turns = Turns(clock)
         self._heard_at = self._clock.monotonic()
-        #: What was received and the protocol has not seen: heads are looked at before more is let in.
+        #: Received bytes that h11 has not parsed yet: the server checks a head before it feeds more.
         self._received: Buffer = b""
         self._loop = asyncio.get_running_loop()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        #: Until when the request that is awaited must have come whole, or the answer have been read.
+        #: When the pending request must be complete, or the client must have read the response.
         self._deadline = 0.0
         self._sending = False
         self._is_first = True
@@ -136,7 +132,7 @@ class HttpSession:
         return self._connection.peer
 
     async def run(self) -> None:
-        """Answer requests until either side ends it; none if it was told to end before it began."""
+        """Answer requests until either side closes; none if `end` was called before."""
         self._task = asyncio.current_task()
         try:
             if self._closing.is_set():
@@ -154,7 +150,7 @@ class HttpSession:
             self._deadline = self._loop.time() + self._settings.head_s
             while await self._serve_one():
                 self._http.start_next_cycle()
-                await self._turns.next()  # the next request may be here already, and be answered out of memory
+                await self._turns.next()  # with pipelined requests and cached answers, the loop would never wait
                 self._deadline = self._loop.time() + self._settings.idle_s
         except WrongPortError as wrong:
             log.warning("connection of %s is refused: %s", self._connection.peer, wrong)
@@ -168,12 +164,12 @@ class HttpSession:
             await self._refuse(wrong.error_status_hint, str(wrong))
         except TimeoutError:
             if self._http.our_state is h11.SEND_RESPONSE or self._http.trailing_data[0]:
-                await self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the request did not come to its end")
+                await self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the request was not complete in time")
         if self._http.their_state in (h11.SEND_BODY, h11.ERROR):
             await self._throw_away()
 
     async def _throw_away(self) -> None:
-        """Read on for a while: a connection that is closed with bytes unread loses the answer on its way."""
+        """Read and discard for a while: closing a connection with unread bytes may lose the response."""
         self._received = b""
         with suppress(TimeoutError, ConnectionLostError):
             async with asyncio.timeout(self._settings.linger_s):
@@ -181,25 +177,25 @@ class HttpSession:
                     pass
 
     def end(self, why: WeirError) -> None:
-        """The request under way is answered, and is the last."""
+        """Close after the response to the current request."""
         self._closing.set()
 
     def abort(self) -> None:
-        """End at once."""
+        """Close immediately."""
         self._connection.abort()
         if self._task is not None:
             self._task.cancel()
 
     def overdue(self, now: float) -> str | None:
-        """A request that does not come is answered for that; an answer that is not read is all that is left."""
+        """The reason to abort this session, or None. A late request gets a 408 from `_serve` instead."""
         if self._sending and self._loop.time() > self._deadline:
-            return "it does not read what it is sent"
+            return "the client does not read its response"
         if self._share.late(now, self._heard_at):
-            return "others wait, and it does not send the rest of its request"
+            return "other clients wait for memory, and this client does not send the rest of its request"
         return None
 
     async def _serve_one(self) -> bool:
-        """Answer one request; whether another may follow on this connection."""
+        """Answer one request; returns whether another may follow on this connection."""
         head = await self._next_event()
         if not isinstance(head, h11.Request):
             return False
@@ -238,14 +234,14 @@ class HttpSession:
             self._share.release(len(request.body))
 
     async def _skip_body(self, head: h11.Request) -> None:
-        """Of a request that is refused: if it is small, the connection can go on."""
+        """Read the body of a refused request if it is small, so that the connection can continue."""
         announced = _announced(head)
         if announced is not None and announced <= FREE_BYTES and not self._http.they_are_waiting_for_100_continue:
             while isinstance(await self._next_event(), h11.Data):
                 pass
 
     async def _body(self, head: h11.Request, most: int) -> bytes | Response:
-        """The request's body, once there is capacity for it; or why it is not read."""
+        """Read the body when the budget has capacity for it, or return a refusal."""
         announced = _announced(head)
         if announced is not None and announced > most:
             return self._refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request is too large")
@@ -253,7 +249,7 @@ class HttpSession:
             async with asyncio.timeout(self._settings.idle_s):
                 await self._share.wait_capacity(most if announced is None else announced)
         except (TimeoutError, TooManyError):
-            return self._refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are being received; try again")
+            return self._refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests in progress; try again")
         self._heard_at = self._clock.monotonic()
         self._deadline = self._loop.time() + self._settings.idle_s
         if self._http.they_are_waiting_for_100_continue:
@@ -267,7 +263,7 @@ class HttpSession:
         return b"".join(pieces)
 
     async def _next_event(self) -> h11.Event | type[h11.PAUSED]:
-        """The next part of a request. Between requests, the server's end is a good moment to end as well."""
+        """The next event of a request. A closing server ends the connection between requests."""
         while (event := self._http.next_event()) is h11.NEED_DATA:
             if not self._received:
                 self._received = await self._receive()
@@ -309,7 +305,7 @@ class HttpSession:
                 closing.cancel()
 
     async def _refuse(self, status: int, why: str) -> None:
-        """Answer what could not be served, if the protocol still lets us, and end."""
+        """Send an error response if the protocol state permits it, and close."""
         refusal = self._refusal(status, why)
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
@@ -344,7 +340,7 @@ class HttpSession:
         await self._drained()
 
     async def _send_stream(self, response: Response, pieces: AsyncGenerator[bytes, None]) -> None:
-        """Pieces as they come. The connection ends with them: nobody waits for another request behind them."""
+        """Send a streamed body; the connection closes after it."""
         headers = [*response.headers.items(), ("content-type", response.content_type), ("connection", "close")]
         self._write(h11.Response(status_code=response.status, headers=headers))
         closing = asyncio.ensure_future(self._closing.wait())
@@ -367,7 +363,7 @@ class HttpSession:
         await self._drained()
 
     async def _drained(self) -> None:
-        """Wait until the client reads; `overdue` ends one that does not."""
+        """Wait until the client reads; `overdue` aborts a client that does not."""
         self._deadline = self._loop.time() + self._settings.idle_s
         self._sending = True
         await self._connection.drain()
@@ -380,7 +376,7 @@ class HttpSession:
 
 
 def _announced(head: h11.Request) -> int | None:
-    """How large the body is going to be; None if it does not say."""
+    """The content length of the body; None for a chunked body."""
     for name, value in head.headers:
         if name == b"content-length":
             return int(value)
@@ -390,7 +386,7 @@ def _announced(head: h11.Request) -> int | None:
 
 
 class HttpServer:
-    """`start`, then `close`."""
+    """Serves HTTP on one address. Call `start`, then `close`."""
 
     def __init__(
         self,
@@ -401,7 +397,7 @@ class HttpServer:
         tls: SSLContext | None = None,
         request_budget: RequestBudget | None = None,
     ) -> None:
-        """`request_budget`: what all listeners together may receive; None: as the settings say, for this one."""
+        """`request_budget`: bytes of requests, shared by all listeners; None: a budget from the settings."""
         self._clock = runtime.clock
         self._settings = settings
         self._admit = admit
@@ -427,7 +423,7 @@ class HttpServer:
         await self._server.start()
 
     async def close(self) -> None:
-        """Take no more; requests under way are answered first, within the time given."""
+        """Stop accepting; current requests are answered first, within the drain time."""
         await self._server.close(TopicClosedError("the server closes"))
 
     def _session(self, connection: Connection) -> HttpSession:

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the routes: made from the same table that the server goes by."""
+"""The OpenAPI document of the routes, generated from the same table that the server uses."""
 
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -9,7 +9,7 @@ import msgspec
 from weir.rest.routes import JSON, PATH_PARAMETERS, PATH_SCHEMAS, Route
 
 _REFUSAL = "Refusal"
-#: What any call may answer.
+#: Error statuses of every call.
 _ALWAYS = {
     400: "not understood",
     401: "not authenticated",
@@ -20,7 +20,7 @@ _ALWAYS = {
 
 
 class Refusal(msgspec.Struct):
-    """Why a call was refused, and what can be done."""
+    """The reason for a refused call, and a remedy."""
 
     reason: str
 

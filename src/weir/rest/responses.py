@@ -1,7 +1,5 @@
-"""What came of a call, as a response: values as JSON, errors as statuses, another broker's topic as a redirect.
-
-Which status a refused call gets: the one table from Weir's errors to HTTP.
-"""
+"""Responses to calls: values as JSON, errors as statuses (with the table from Weir's errors to HTTP), and
+redirects to the broker that owns a topic."""
 
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
@@ -15,7 +13,7 @@ from weir.rest.http import Request, Response
 from weir.rest.openapi import Refusal
 from weir.rest.routes import BadRequestError, RefusalForm, RefusedError, Route
 
-#: The first class that an error is an instance of decides, so narrower ones stand first.
+#: The first class that matches an error decides, so narrower classes come first.
 _STATUSES: list[tuple[type[errors.WeirError], int]] = [
     (BadRequestError, 400),
     (errors.NotAuthenticatedError, 401),
@@ -63,7 +61,7 @@ _STATUSES: list[tuple[type[errors.WeirError], int]] = [
     (errors.TooManyError, 412),
     (errors.StorageFullError, 507),
     (errors.QuotaExceededError, 412),
-    # What may be better at the next attempt.
+    # Transient failures: a retry may succeed.
     (errors.NotOwnerError, 503),
     (errors.PeerError, 503),
     (errors.TopicClosedError, 503),
@@ -76,7 +74,7 @@ _STATUSES: list[tuple[type[errors.WeirError], int]] = [
 
 
 def status_of(error: errors.WeirError) -> int:
-    """The status for an error; 500 if the table does not know it."""
+    """The status for an error; 500 if the table does not contain it."""
     if isinstance(error, RefusedError):
         return error.status
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
@@ -86,7 +84,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: No answer is larger; who asks for so much shall ask for less.
+#: The largest response body; a client must request less at a time.
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 
 
@@ -121,7 +119,7 @@ async def answered(
             request.peer,
             refused,
         )
-        # An error of the disk names paths of this machine, so only the log has its text.
+        # A disk error contains local paths, so only the log has its text.
         reason = "the server's disk failed; see its log" if isinstance(refused, DiskError) else str(refused)
         return _refused(form, status, reason, refused)
     except Exception:
@@ -139,26 +137,26 @@ def no_route(request: Request, verbs: list[str], forms: Forms = ()) -> Response:
     if not verbs:
         if form is not None:
             return form.refusal(404, "Not Found", None)
-        return refusal(404, "there is no such path; GET /openapi.json lists them")
-    refused = _refused(form, 405, f"this path knows {', '.join(verbs)}")
+        return refusal(404, "this path does not exist; GET /openapi.json lists all paths")
+    refused = _refused(form, 405, f"this path supports {', '.join(verbs)}")
     return Response(405, refused.body, headers={"allow": ", ".join(verbs)})
 
 
 def response(answer: object) -> Response:
-    """Of what a route's action gave."""
+    """Convert the result of a route's action."""
     if isinstance(answer, Response):
         return answer
     if answer is None:
         return Response(204)
     body = msgspec.json.encode(answer)
     if len(body) > MAX_ANSWER_BYTES:
-        return refusal(413, f"the answer has {len(body)} bytes, more than {MAX_ANSWER_BYTES}; ask for less")
+        return refusal(413, f"the answer has {len(body)} bytes, the limit is {MAX_ANSWER_BYTES}; request less")
     return Response(200, body)
 
 
 def redirect(request: Request, elsewhere: NotOwnerError, *, secure: bool) -> Response:
-    """To the broker that has the topic, by the kind of listener that the client came by, as Pulsar's clients
-    expect it: path and query are kept, and the query says that the client was sent."""
+    """Redirect to the broker that owns the topic, on the same kind of listener. As Pulsar's clients expect, path
+    and query stay, and the query gets `authoritative=true`."""
     names = ("https", "http") if secure else ("http", "https")
     url = next((elsewhere.listeners[name] for name in names if elsewhere.listeners.get(name)), "")
     if not url:

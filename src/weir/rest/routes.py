@@ -1,4 +1,4 @@
-"""The table of routes: path, verb, parameters, body and answer of each call, for server and OpenAPI alike."""
+"""The table of routes: path, method, parameters, body and answer of each call, for the server and OpenAPI."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -16,7 +16,7 @@ JSON = "application/json"
 TEXT = "text/plain"
 BYTES = "application/octet-stream"
 
-#: Numbers as Pulsar's Java keeps them.
+#: The number types of Pulsar's Java API.
 Int = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -25,7 +25,7 @@ Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _NAME = Annotated[str, Meta(min_length=1, max_length=512, pattern=r"^[-=:.\w]+$")]
 _TEXT = Annotated[str, Meta(min_length=1)]
 
-#: Parameters in paths that are more than some text, by name: what they are everywhere.
+#: Types of path parameters that are not text, by name, for all routes.
 PATH_PARAMETERS: dict[str, Any] = {
     "position": Positive,
     "count": Natural,
@@ -37,16 +37,16 @@ PATH_PARAMETERS: dict[str, Any] = {
     "version": Natural,
     "epoch": Natural,
 }
-#: What OpenAPI says of the others; whether a name may be one is decided where it is used (412 if not).
+#: OpenAPI schemas of text parameters; the actions validate the names (412 if invalid).
 PATH_SCHEMAS: dict[str, Any] = {"tenant": _NAME, "namespace": _NAME, "cluster": _NAME}
 
 
 class BadRequestError(WeirError):
-    """The call's path, query or body is not what the route takes."""
+    """The call's path, query or body does not match the route."""
 
 
 class RefusedError(WeirError):
-    """A refusal with a status that Pulsar gives in this one place."""
+    """A refusal with a status that Pulsar uses only for this call."""
 
     def __init__(self, status: int, what: str, *, hint: str | None = None) -> None:
         super().__init__(what, hint=hint)
@@ -55,26 +55,26 @@ class RefusedError(WeirError):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call, decoded: path and query parameters by name, the body as the route's type, and who asks."""
+    """One decoded call: path and query parameters by name, the body as the route's type, and the caller's role."""
 
     role: str
     path: Mapping[str, Any]
     query: Mapping[str, Any]
     body: Any
     request: Request
-    #: What it was decoded for.
+    #: The route that decoded it.
     route: "Route | None" = None
 
 
-#: Lets a request in as a role, or refuses it with a response.
+#: Authenticates a request and returns its role, or a response that refuses it.
 Gate = Callable[[Request], Awaitable[str | Response]]
-#: Gives a value for JSON (None: nothing, status 204), or a ready `Response`.
+#: Returns a value for JSON (None: status 204), or a `Response`.
 Action = Callable[[Call], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query parameter: its name, type, what it is, and its value if it is not given."""
+    """A query parameter: name, type, description and default."""
 
     name: str
     type: Any
@@ -84,11 +84,11 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class RefusalForm:
-    """How an API that has its own error format refuses the calls below a path prefix."""
+    """The error format of an API, for all calls below a path prefix."""
 
     prefix: str
     status: Callable[[WeirError], int]
-    #: Makes the response from a status, a reason and the error, if the refusal comes from one.
+    #: Builds the response from a status, a reason and the error, if an error caused the refusal.
     refusal: Callable[[int, str, WeirError | None], Response]
 
 
@@ -101,22 +101,22 @@ class Route:
     summary: str
     action: Action
     body: Any = None
-    #: Whether a call without a body, or with JSON's null, is fine; its body is then None.
+    #: Whether a call may omit the body or send JSON null; its body is then None.
     body_optional: bool = False
     answer: Any = None
-    #: What kind of answer it is; only JSON has a type.
+    #: The media type of the answer; only JSON answers have a schema.
     media: str = JSON
-    #: Whether a call that could be answered may also have nothing to say (204).
+    #: Whether a call may also succeed without an answer (204).
     empty: bool = False
-    #: Whether it says if it made something new (201) or not (204).
+    #: Whether the status distinguishes a creation (201) from a change (204).
     creates: bool = False
     query: tuple[Query, ...] = ()
-    #: Further statuses that this call may answer with, and why.
+    #: Further error statuses of this call, with their reasons.
     refusals: Mapping[int, str] = field(default_factory=dict)
     tag: str = ""
-    #: Whether it is answered without asking who asks.
+    #: Whether the call needs no authentication.
     open: bool = False
-    #: Who finds out who asks, where that is not said as it is to the API.
+    #: The route's own authentication, if it differs from the API's.
     gate: Gate | None = None
     #: The error format of the API that this route belongs to; None: Weir's own.
     form: RefusalForm | None = None
@@ -154,7 +154,7 @@ class Route:
 
 @dataclass(slots=True)
 class _PathNode:
-    """What follows on a part of a path, and the routes that end there, by verb."""
+    """A node of the path tree: its children, and the routes that end here, by method."""
 
     words: "dict[str, _PathNode]" = field(default_factory=dict)
     anything: "_PathNode | None" = None
@@ -162,7 +162,7 @@ class _PathNode:
 
 
 class Router:
-    """Finds the route of a request: segment by segment, a word before a parameter."""
+    """Finds the route of a request segment by segment; literal segments take precedence over parameters."""
 
     def __init__(self, routes: list[Route]) -> None:
         self._root = _PathNode()
@@ -180,9 +180,9 @@ class Router:
         return at
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | list[str]:
-        """The route and its path parameters, decoded; or the verbs that the path knows (none: no such path).
+        """The route and its decoded path parameters, or the methods of the path (empty: the path does not exist).
 
-        Slashes at the end of a path that is no route are ignored, as Pulsar's and RabbitMQ's servers ignore one.
+        If no route matches, the router ignores slashes at the end of the path, as Pulsar and RabbitMQ ignore one.
         """
         found = self._find(method, path)
         return found or self._find(method, path.rstrip("/"))
@@ -200,7 +200,7 @@ class Router:
 def _matches(
     place: _PathNode, segments: list[str], at: int, values: tuple[str, ...]
 ) -> Iterator[tuple[_PathNode, tuple[str, ...]]]:
-    """Every place that the path leads to."""
+    """Every node that matches the path."""
     if at == len(segments):
         yield place, values
         return
@@ -212,17 +212,17 @@ def _matches(
 
 
 def _read(body: bytes, wanted: Any) -> Any:
-    """A body as its type. JSON's null, whole or as a field, is what Java's clients send for "nothing was said"."""
+    """Decode a body as its type. Java clients send JSON null, as the body or as a field, for an unset value."""
     if not body.strip():
         return None
-    # Not strict: JSON knows no difference between 5 and 5.0, and clients send numbers as text, too.
+    # Not strict: JSON does not distinguish 5 from 5.0, and some clients send numbers as text.
     if b"null" not in body:
         return msgspec.json.decode(body, type=wanted, strict=False)
     return msgspec.convert(_without_nulls(msgspec.json.decode(body)), wanted | None, strict=False)
 
 
 def _without_nulls(value: Any) -> Any:
-    """The same without fields that are null; what is null in a list stays, and is refused by its type."""
+    """Remove fields that are null. A null in a list stays, and the type check refuses it."""
     if isinstance(value, dict):
         return {name: _without_nulls(said) for name, said in value.items() if said is not None}
     if isinstance(value, list):

@@ -13,12 +13,12 @@ from weir.rest.routes import Call, Route, Router
 from weir.runtime.budgets import FREE_BYTES, RequestBudget
 from weir.runtime.interfaces import Runtime
 
-#: Who is behind a request: answers a role, or raises NotAuthenticatedError.
+#: Authenticates a request: returns its role, or raises NotAuthenticatedError.
 Authenticate = Callable[[Request], Awaitable[str]]
 
 
 class AdminServer:
-    """`start`, then `close`. Besides the routes it serves their OpenAPI document."""
+    """Serves the routes and their OpenAPI document. Call `start`, then `close`."""
 
     def __init__(
         self,
@@ -31,8 +31,8 @@ class AdminServer:
         request_budget: RequestBudget | None = None,
         pages: Sequence[Route] = (),
     ) -> None:
-        """`pages`: routes for people, which the document leaves out; `request_budget`:
-        what all listeners together may receive; None: as the settings say, for this one."""
+        """`pages`: routes of the console, which the document omits; `request_budget`: bytes of requests, shared by
+        all listeners; None: a budget from the settings."""
         self._routes = routes
         self._forms = forms_of(routes)
         self._max_body_bytes = settings.max_body_bytes
@@ -60,7 +60,7 @@ class AdminServer:
         await self._http.close()
 
     async def _admit(self, head: Request) -> Admission | Response:
-        """Decide by the head who asks, and for what, before anything of the body is read."""
+        """Authenticate and route a request by its head, before the server reads the body."""
         return await answered(head, self._opened(head), secure=self._secure, forms=self._forms)
 
     async def _opened(self, head: Request) -> Admission | Response:
@@ -82,12 +82,12 @@ class AdminServer:
         async def answer(request: Request) -> Response:
             return await answered(request, act(request), secure=self._secure, forms=self._forms)
 
-        # Nobody knows who asks for an open route.
+        # The caller of an open route is not authenticated.
         most = min(FREE_BYTES, self._max_body_bytes) if route.open else self._max_body_bytes
         return Admission(most, answer)
 
     async def _describe(self, call: Call) -> Response:
-        if self._openapi is None:  # few ask; a start need not wait for it
+        if self._openapi is None:  # built on first use, to keep startup fast
             described = document(self._routes, title="Weir admin", version=__version__)
             self._openapi = msgspec.json.encode(described)
         return Response(200, self._openapi)

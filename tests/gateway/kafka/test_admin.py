@@ -218,7 +218,7 @@ def test_the_longest_and_the_oddest_legal_names_are_taken(admin: AdminClient) ->
         (
             {"num_partitions": -1, "replication_factor": -1, "assignments": {0: [5]}},
             Code.INVALID_REPLICA_ASSIGNMENT,
-            "there are brokers",
+            "the brokers are",
         ),
         (
             {"num_partitions": -1, "replication_factor": -1, "assignments": {0: []}},

@@ -1,7 +1,4 @@
-"""What the administrators' calls have in common: who may, for how long, how often, and what it comes to.
-
-What a role may do, as the bit sets that some answers carry.
-"""
+"""Shared parts of the admin APIs: authorization, request limits, timeouts, and authorized-operation bit sets."""
 
 import asyncio
 from collections import Counter
@@ -20,29 +17,30 @@ from weir.model.topics import TopicName
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Topics of one request that are worked on at the same time, before others get a turn.
+#: Topics of one request that the gateway processes concurrently before it yields.
 _AT_ONCE = 16
-#: The answer to what a request names more than once.
+#: Code and message for an item that a request names more than once.
 NAMED_TWICE = (Code.INVALID_REQUEST, "the request names this more than once")
-#: What one request may name.
+#: Items that one request may name.
 _MOST_NAMED = 10_000
 
 
 def administered(session: Session, name: str) -> TopicName:
-    """The topic that is meant, whether there is one or not, if the client may administer it."""
+    """The name of a topic that the client may administer; the topic need not exist. NotAuthorisedError."""
     base = session.services.catalog.base(name)
     session.services.authoriser.check_admin(session.role, base)
     return base
 
 
 async def existing(session: Session, name: str) -> TopicRecord:
-    """The topic, if the client may administer it. Who may not does not learn whether there is one."""
+    """An existing topic that the client may administer. The check comes first, so that an unauthorized client does
+    not learn whether the topic exists."""
     administered(session, name)
     return await session.services.catalog.look(name)
 
 
 def check_cluster(session: Session) -> None:
-    """For what concerns the cluster as a whole."""
+    """Require a superuser, for operations on the whole cluster."""
     try:
         session.services.authoriser.check_superuser(session.role)
     except NotAuthorisedError as denied:
@@ -50,7 +48,7 @@ def check_cluster(session: Session) -> None:
 
 
 def check_count(registry: Registry, partitions: int) -> None:
-    """Whether a topic can have so many partitions."""
+    """Raise RefusedError if a topic cannot have this many partitions."""
     try:
         registry.topics.check_partitions(partitions)
     except (NotAllowedError, TooManyError) as refused:
@@ -58,15 +56,15 @@ def check_count(registry: Registry, partitions: int) -> None:
 
 
 def check_assignments(session: Session, assignments: Iterable[Sequence[int]]) -> None:
-    """Each partition's replicas: brokers that there are, each once, and as many for all partitions, as Kafka wants
-    it. Who leads a partition is decided by its bundle, whatever they say."""
+    """Validate replica assignments as Kafka does: known brokers, each once, the same number for all partitions.
+    They have no effect: the bundle of a partition decides its leader."""
     there = {info.node_id for info in session.services.broker.brokers()} | {session.nodes.here}
     counts = set()
     for brokers in assignments:
         if not brokers or len(set(brokers)) != len(brokers) or not there.issuperset(brokers):
             raise RefusedError(
                 Code.INVALID_REPLICA_ASSIGNMENT,
-                f"a partition cannot be on brokers {list(brokers)[:20]}; there are brokers {sorted(there)[:20]}",
+                f"a partition cannot be on brokers {list(brokers)[:20]}; the brokers are {sorted(there)[:20]}",
             )
         counts.add(len(brokers))
     if len(counts) > 1:
@@ -74,7 +72,8 @@ def check_assignments(session: Session, assignments: Iterable[Sequence[int]]) ->
 
 
 def check_replication(session: Session, factor: int) -> None:
-    """As Kafka's controller, with its words. A broker whose lease has just ended counts: it may be restarting."""
+    """Check the replication factor with the message of Kafka's controller. A broker whose lease has just expired
+    counts, because it may be restarting."""
     broker = session.services.broker
     brokers = {info.broker_id for info in (*broker.brokers(), *broker.former_brokers())}
     count = max(1, len(brokers))
@@ -87,14 +86,14 @@ def check_replication(session: Session, factor: int) -> None:
 
 
 def check_named(count: int, most: int = _MOST_NAMED) -> None:
-    """A short request must not ask for an answer without end, or for all of the broker's time."""
+    """Bound the items of a request, so that a short request cannot cause a huge response or block the broker."""
     if count > most:
-        raise RefusedError(Code.INVALID_REQUEST, f"a request names {count} things, {most} are allowed")
+        raise RefusedError(Code.INVALID_REQUEST, f"a request names {count} items, {most} are allowed")
 
 
 def named_once(items: Sequence[T], key: Callable[[T], Hashable]) -> tuple[list[T], list[T]]:
-    """Those that a request names once; and one of each that it names more often, since nobody can tell which of
-    them is meant."""
+    """Split items into those that a request names once, and one item of each key that it names more often, which
+    is ambiguous."""
     check_named(len(items))
     twice = said_twice(map(key, items))
     once = [item for item in items if key(item) not in twice]
@@ -102,22 +101,22 @@ def named_once(items: Sequence[T], key: Callable[[T], Hashable]) -> tuple[list[T
 
 
 def said_twice(names: Iterable[Hashable]) -> set[Hashable]:
-    """What a request names more than once: it is refused, as nobody can tell which one is meant."""
+    """Names that occur more than once; the request is ambiguous for them and must be refused."""
     return {name for name, count in Counter(names).items() if count > 1}
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Whoever gives up waiting must not leave something half done."""
+    """Complete the work even if the caller is cancelled, so that no change stays incomplete."""
     task = asyncio.get_running_loop().create_task(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if nobody waits any more
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved even without a waiter
     return await asyncio.shield(task)
 
 
 async def each(
     items: Sequence[T], work: Callable[[T], Awaitable[R]], failed: Callable[[T, int, str], R], timeout_ms: int
 ) -> list[R]:
-    """Every item's outcome, in order. What takes longer than the client waits goes on; the client is told that it
-    does."""
+    """Every item's result, in order. Work that exceeds the request's timeout continues, and its result is
+    REQUEST_TIMED_OUT."""
     check_named(len(items))
     deadline = asyncio.get_running_loop().time() + max(timeout_ms, 0) / 1000
 
@@ -126,7 +125,7 @@ async def each(
             async with asyncio.timeout_at(deadline):
                 return await work(item)
         except TimeoutError:
-            return failed(item, Code.REQUEST_TIMED_OUT, "it takes longer than the request waits, and goes on")
+            return failed(item, Code.REQUEST_TIMED_OUT, "the request timed out; the operation continues")
         except WeirError as failure:
             return failed(item, code_of(failure), text_of(failure))
 
@@ -137,7 +136,7 @@ async def each(
 
 
 class Operation(IntEnum):
-    """Kafka's numbers of what can be allowed; each is the place of its bit."""
+    """Kafka's operation numbers; each is the index of its bit."""
 
     READ = 3
     WRITE = 4
@@ -151,7 +150,7 @@ class Operation(IntEnum):
     IDEMPOTENT_WRITE = 12
 
 
-#: Said where nobody asked.
+#: Kafka's value for operations that the request did not include.
 NOT_ASKED = -(2**31)
 
 _OF_TOPIC_ADMINS = (

@@ -1,15 +1,13 @@
-"""Which function handles which API, and in which versions: declared where the function stands.
+"""The table of API handlers with their versions, and the ApiVersions response derived from it.
 
-A module under `handlers` decorates its functions; importing the folder is all that is needed to have them.
+Modules under `handlers` register their functions with a decorator; `load_handlers` imports them all.
 
     @handler(ApiKey.HEARTBEAT, versions=(0, 4))      a coroutine; the session's next request waits for it
     @pipelined(ApiKey.PRODUCE, versions=(3, 13))     a plain function: decides at once, and answers with a future
 
-A handler answers with the response message, or with None if the client waits for no answer. Errors of single
-topics and partitions go into its answer (`errors.code_of`); one that it raises is about the whole request, and the
-session answers it if the response has a place for it, and else ends the connection.
-
-What clients are told of the APIs that are served, in which versions, and which features are in force.
+A handler returns the response message, or None if the client expects no response. It puts errors of single topics
+and partitions into the response (`errors.code_of`). An error that it raises concerns the whole request: the
+session answers with it if the response has an error field, and otherwise closes the connection.
 """
 
 import importlib
@@ -28,11 +26,11 @@ class Handler(NamedTuple):
     run: Callable[..., Any]  # (session, request, version)
     first: int
     last: int
-    #: Whether `run` is a plain function whose future the next requests need not wait for.
+    #: Whether `run` is a plain function, and the next requests need not wait for its result.
     pipelined: bool
-    #: Whether it may come before the client has said who it is.
+    #: Whether a client may send it before authentication.
     before_auth: bool
-    #: The lowest version that clients are told of, where that differs from the lowest that is served.
+    #: The lowest version in ApiVersions; it may be below `first`.
     advertised_first: int
 
 
@@ -42,13 +40,13 @@ HANDLERS: dict[int, Handler] = {}
 def handler(
     key: int, *, versions: tuple[int, int], before_auth: bool = False, advertised_first: int | None = None
 ) -> Callable[[F], F]:
-    """Declare `async def run(session, request, version) -> response`; versions from the first to the last."""
+    """Register `async def run(session, request, version) -> response` for versions from first to last."""
     return _declare(key, versions, pipelined=False, before_auth=before_auth, advertised_first=advertised_first)
 
 
 def pipelined(key: int, *, versions: tuple[int, int], advertised_first: int | None = None) -> Callable[[F], F]:
-    """Declare `def run(session, request, version)` that answers with a future of the response, or with a coroutine
-    if it must wait for something before it can decide."""
+    """Register `def run(session, request, version, answer)`, which calls `answer` with the response later, and
+    returns a coroutine if it must await something before it can decide."""
     return _declare(key, versions, pipelined=True, before_auth=False, advertised_first=advertised_first)
 
 
@@ -68,7 +66,7 @@ def _declare(
 
 
 def load_handlers() -> None:
-    """Import every module of the folder, so that each declares what it handles."""
+    """Import every module under `handlers`, so that each registers its functions."""
     package = importlib.import_module("weir.gateway.kafka.handlers")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
@@ -77,16 +75,16 @@ def load_handlers() -> None:
 _Supported = m.ApiVersionsResponse.SupportedFeatureKey
 _Finalized = m.ApiVersionsResponse.FinalizedFeatureKey
 
-#: Features that clients go by, by Kafka's names: the lowest level that is understood, and the one in force.
+#: Features that clients check, by Kafka's names: the lowest supported level, and the active level.
 FEATURES = {"transaction.version": (0, 2)}
-#: They are part of the release: there is one set of them, and it never changes.
+#: Each release has one fixed set of features.
 _FEATURES_EPOCH = 0
-#: Clients that ask in older versions fail to read a feature whose lowest level is 0.
+#: Clients of older versions fail to decode a feature whose lowest level is 0.
 _LEVEL_0_SINCE = 4
 
 
 def api_versions(error: Code = Code.NONE, version: int = 0) -> m.ApiVersionsResponse:
-    """Every API that has a handler."""
+    """The ApiVersions response with every API that has a handler."""
     return m.ApiVersionsResponse(
         error_code=error,
         api_keys=[

@@ -1,4 +1,4 @@
-"""Who a session's client is, and for how long: by SASL PLAIN, with a user's password or a token in its place."""
+"""Authentication of a session: SASL PLAIN with a password or a token, a client certificate, or anonymous."""
 
 import logging
 
@@ -16,7 +16,7 @@ _PLAIN_PARTS = 3
 
 
 class Credentials:
-    """The identity of one session: nobody until it is welcome as it is, or has proved who it is."""
+    """The identity of one session: empty until the broker accepts it as anonymous or it authenticates."""
 
     def __init__(self, broker: Broker, clock: Clock, certificate: bytes | None = None) -> None:
         self._broker = broker
@@ -24,11 +24,11 @@ class Credentials:
         self._clock = clock
         self._identity: Identity | None = None
         self._timer: Timer | None = None
-        #: Whether requests are served: not before it is known who asks, nor after its token has ended.
+        #: Whether the session serves requests: only between authentication and the token's expiry.
         self.valid = False
-        #: Whether a handshake has named PLAIN, so that its proof may come.
+        #: Whether a handshake has selected PLAIN, so that SaslAuthenticate may follow.
         self.shaken = False
-        #: Whether that proof comes as a bare frame: after the oldest form of the handshake.
+        #: Whether the SASL token follows as a bare frame (after version 0 of the handshake).
         self.bare = False
         self._proven = False
 
@@ -37,7 +37,7 @@ class Credentials:
         return "" if self._identity is None else self._identity.role
 
     async def welcome(self) -> None:
-        """Somebody came. With a certificate, or where nobody need say who they are, this is enough."""
+        """Authenticate without SASL: by the client's certificate, or anonymously if the broker permits it."""
         try:
             self._identity = await self._broker.authenticate("none", b"", certificate=self._certificate)
             self.valid = True
@@ -45,11 +45,11 @@ class Credentials:
             log.debug("the client must authenticate")
 
     async def prove(self, message: Buffer) -> int:
-        """Take a PLAIN message, the first one or a newer one of the same role; answers for how many milliseconds
-        it is good (0: for ever). NotAuthenticatedError."""
+        """Authenticate with a PLAIN message, or renew with one of the same role. Returns the lifetime in
+        milliseconds (0: unlimited). NotAuthenticatedError."""
         identity = await self._broker.authenticate(_METHOD, _login(message))
         if self._proven and identity.role != self.role:
-            raise NotAuthenticatedError("a connection's role does not change; make a new one")
+            raise NotAuthenticatedError("a connection cannot change its role; open a new connection")
         self.forget()
         self._identity, self.valid, self._proven = identity, True, True
         if identity.expires_ms is None:
@@ -59,7 +59,7 @@ class Credentials:
         return left_ms
 
     def forget(self) -> None:
-        """Watch the clock no more."""
+        """Cancel the expiry timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -70,8 +70,8 @@ class Credentials:
 
 
 def _login(message: Buffer) -> bytes:
-    """`user NUL password`, out of `authorization id NUL user NUL password`. A token in the password's place itself
-    names the role, so the user may be anything then."""
+    """Extract `user NUL password` from `authorization id NUL user NUL password`. A token in place of the password
+    names the role itself, so the user name is ignored then."""
     parts = bytes(message).split(b"\0")
     if len(parts) != _PLAIN_PARTS or not parts[2]:
         raise NotAuthenticatedError("not a PLAIN message", hint="give a name and a password, or a token as such")

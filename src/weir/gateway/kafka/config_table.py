@@ -1,13 +1,7 @@
-"""Kafka's topic configs, as one table: name, type, default, and what each means in Weir.
+"""Kafka's topic configs as one table: name, type, default, and meaning in Weir.
 
-A config that is honoured is one of the topic's policies, whoever sets it and in whatever protocol. The others are
-kept, shown, and said not to be applied.
-
-The configs of one topic: what was set, what holds, and what a change makes of the topic's record.
-
-What configs are asked for and set of: topics, and brokers, whose configs are only shown.
-
-What Kafka's clients are told of the broker's own configs. They are Weir's, and set where Weir is started.
+A config that Weir honors maps to a policy of the topic, which every protocol and the admin API can set. Weir
+stores and shows the other configs, and documents that it does not apply them.
 """
 
 import re
@@ -39,13 +33,13 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where a config lives in a topic's policies."""
+    """Maps a config to a field of the topic's policies."""
 
     #: The field of `Policies`.
     field: str
-    #: What holds, as this config's value; None: what is the default then only the broker knows.
+    #: Reads the config's value from the effective policies; None: the broker's default applies.
     of: Callable[[Policies], Any]
-    #: The topic's own policies with this value; `holds` is what holds now, on all levels.
+    #: Writes the value into the topic's own policies; `holds`: the effective policies of all levels.
     into: Callable[[Policies, Policies, Any], Policies]
 
 
@@ -54,21 +48,21 @@ class TopicConfig:
     name: str
     kind: ConfigType
     default: str
-    #: For people: what Weir does with it.
+    #: Documentation: the effect of the config in Weir.
     meaning: str
     part: Part | None = None
     least: float = -_LONG_MAX - 1
     most: float = _LONG_MAX
     choices: tuple[str, ...] = ()
-    #: Numbers in between that mean nothing.
+    #: Invalid numbers between `least` and `most`.
     never: tuple[int, ...] = ()
-    #: What each word of a list looks like, as a pattern.
+    #: The pattern of each word of a list.
     words: str = ""
-    #: What the broker's own config of the same meaning is called.
+    #: The name of the equivalent broker config.
     broker_name: str = ""
-    #: Whether a list of `choices` may choose nothing.
+    #: Whether a list of `choices` may be empty.
     may_be_empty: bool = False
-    #: Kept as a property that the gateway acts upon, rather than as a policy.
+    #: Stored as a property that the gateway applies, not as a policy.
     by_gateway: bool = False
 
     @property
@@ -76,7 +70,7 @@ class TopicConfig:
         return self.part is not None or self.by_gateway
 
     def parse(self, text: str) -> Any:
-        """The value in a text; ConfigError if it cannot be one."""
+        """Parse and validate a value; ConfigError."""
         text = text.strip()
         try:
             match self.kind:
@@ -118,7 +112,7 @@ class TopicConfig:
         return ConfigError(f"Invalid value {text[:80]} for configuration {self.name}: it is to be {wanted}")
 
 
-# --- what is honoured ---------------------------------------------------------------------------------------
+# --- honored configs ----------------------------------------------------------------------------------------
 
 
 def _retention(holds: Policies) -> Retention:
@@ -168,7 +162,7 @@ RETENTION_BYTES = Part(
 CLEANUP = _of_compaction(
     "cleanup", lambda cleanup: tuple(cleanup.value.split(",") if cleanup.value else ()), _cleanup_of
 )
-#: Kafka's "no bound" is the largest number there is.
+#: Kafka's "no bound" is the largest number.
 MAX_LAG = _of_compaction(
     "max_lag_ms", lambda ms: _LONG_MAX if ms < 0 else ms, lambda ms: -1 if ms == _LONG_MAX else ms
 )
@@ -186,12 +180,12 @@ SEGMENT_MS = Part(
 MAX_BYTES = Part(
     "max_message_bytes",
     lambda holds: holds.max_message_bytes or None,
-    # None: no more than the broker's. A size of 0 lets nothing in, as every batch is larger.
+    # None: the broker's limit. A size of 0 rejects everything, because every batch is larger.
     lambda own, holds, size: replace(own, max_message_bytes=0 if size is None else max(1, size)),
 )
 
-_NOT = "Kept and shown, not applied: "
-_DISK = _NOT + "how Weir writes to its disks is storage.* in its own configuration."
+_NOT = "Stored and shown, not applied: "
+_DISK = _NOT + "storage.* in Weir's own configuration controls how it writes to disk."
 _REPLICAS = _NOT + "messages are replicated as the broker's ledgers are, the same for all topics."
 _REPLICA = r"[0-9]+:[0-9]+"
 _TIERED = _NOT + "Weir has no tiered storage of Kafka's kind."
@@ -202,8 +196,8 @@ TABLE = (
         "cleanup.policy",
         ConfigType.LIST,
         "delete",
-        "delete: old messages go as retention.* says. compact: the latest of each key stays. Both may be said. "
-        "Empty: all messages stay.",
+        "delete: removes old messages according to retention.*. compact: keeps the latest message of each key. "
+        "Both can be combined. Empty: keeps all messages.",
         CLEANUP,
         choices=("delete", "compact"),
         may_be_empty=True,
@@ -215,7 +209,7 @@ TABLE = (
         "compression.type",
         ConfigType.STRING,
         "producer",
-        "Batches stay as their producers compressed them; values but producer are kept and shown, not applied.",
+        "Batches stay as their producers compressed them; values other than producer are stored, not applied.",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         broker_name="compression.type",
     ),
@@ -224,7 +218,7 @@ TABLE = (
         "delete.retention.ms",
         ConfigType.LONG,
         str(_DAY_MS),
-        "How long a record without a value is to be seen after the compaction that found it.",
+        "How long a tombstone (a record without a value) stays readable after the first compaction that finds it.",
         _of_compaction("tombstone_ms", _same, _same),
         least=0,
         broker_name="log.cleaner.delete.retention.ms",
@@ -241,7 +235,7 @@ TABLE = (
         "max.compaction.lag.ms",
         ConfigType.LONG,
         str(_LONG_MAX),
-        "What is older shall be compacted, however little it is.",
+        "Records older than this are compacted, regardless of min.cleanable.dirty.ratio.",
         MAX_LAG,
         least=1,
         broker_name="log.cleaner.max.compaction.lag.ms",
@@ -259,7 +253,7 @@ TABLE = (
         "message.timestamp.after.max.ms",
         ConfigType.LONG,
         "3600000",
-        "How far in the future a record's own time may be (CreateTime); what is later is refused.",
+        "How far in the future a record's CreateTime may be; later records are refused.",
         least=0,
         broker_name="log.message.timestamp.after.max.ms",
         by_gateway=True,
@@ -268,7 +262,7 @@ TABLE = (
         "message.timestamp.before.max.ms",
         ConfigType.LONG,
         str(_LONG_MAX),
-        "How far in the past a record's own time may be (CreateTime); what is older is refused.",
+        "How far in the past a record's CreateTime may be; older records are refused.",
         least=0,
         broker_name="log.message.timestamp.before.max.ms",
         by_gateway=True,
@@ -277,7 +271,7 @@ TABLE = (
         "message.timestamp.type",
         ConfigType.STRING,
         "CreateTime",
-        "CreateTime: records keep their producer's time. LogAppendTime: they get the broker's.",
+        "CreateTime: records keep the producer's timestamp. LogAppendTime: records get the broker's time.",
         choices=("CreateTime", "LogAppendTime"),
         broker_name="log.message.timestamp.type",
         by_gateway=True,
@@ -286,7 +280,7 @@ TABLE = (
         "min.cleanable.dirty.ratio",
         ConfigType.DOUBLE,
         "0.5",
-        "A compaction begins once so much of the topic is not compacted (to a hundredth).",
+        "A compaction begins when this ratio of the topic is not compacted (rounded to hundredths).",
         DIRTY,
         least=0,
         most=1,
@@ -296,7 +290,7 @@ TABLE = (
         "min.compaction.lag.ms",
         ConfigType.LONG,
         "0",
-        "What is younger is not compacted.",
+        "Records younger than this are not compacted.",
         _of_compaction("min_lag_ms", _same, _same),
         least=0,
         broker_name="log.cleaner.min.compaction.lag.ms",
@@ -316,7 +310,7 @@ TABLE = (
         "retention.bytes",
         ConfigType.LONG,
         "-1",
-        "How much a partition keeps; below 0: no bound. What is kept is never less, and may be more by a ledger.",
+        "Bytes that a partition retains; below 0: no bound. It retains at least this, at most one ledger more.",
         RETENTION_BYTES,
         broker_name="log.retention.bytes",
     ),
@@ -324,7 +318,7 @@ TABLE = (
         "retention.ms",
         ConfigType.LONG,
         str(7 * _DAY_MS),
-        "How long records are kept after they were stored; -1: for ever. They go by whole ledgers.",
+        "How long records are retained after they were stored; -1: forever. Retention deletes whole ledgers.",
         RETENTION_MS,
         least=-1,
         broker_name="log.retention.ms",
@@ -352,7 +346,7 @@ TABLE = (
     TopicConfig("unclean.leader.election.enable", ConfigType.BOOLEAN, "false", _REPLICAS),
 )
 
-#: What Kafka's brokers call a config that Weir's do not have; "": they have no name for it either.
+#: Kafka's broker config for each topic config without one in Weir; "": Kafka has none either.
 SYNONYMS = {
     "file.delete.delay.ms": "log.segment.delete.delay.ms",
     "flush.messages": "log.flush.interval.messages",
@@ -373,12 +367,10 @@ CONFIGS = {config.name: config for config in TABLE}
 
 
 def config_named(name: str) -> TopicConfig:
-    """ConfigError, which names the nearest right one, if there is none of this name."""
+    """Find a config; ConfigError for an unknown name, with the most similar name as a hint."""
     found = CONFIGS.get(name)
     if found is None:
         near = get_close_matches(name[:80], CONFIGS, n=1)
-        hint = (
-            f"did you mean {near[0]}?" if near else "see docs/reference/kafka-topics.md for those that there are"
-        )
+        hint = f"did you mean {near[0]}?" if near else "see docs/reference/kafka-topics.md for the known configs"
         raise ConfigError(f"Unknown topic config name: {name[:80]}", hint=hint)
     return found

@@ -1,13 +1,7 @@
-"""Kafka's topic configs, as one table: name, type, default, and what each means in Weir.
+"""Reads and changes the configs of topics, and shows those of brokers.
 
-A config that is honoured is one of the topic's policies, whoever sets it and in whatever protocol. The others are
-kept, shown, and said not to be applied.
-
-The configs of one topic: what was set, what holds, and what a change makes of the topic's record.
-
-What configs are asked for and set of: topics, and brokers, whose configs are only shown.
-
-What Kafka's clients are told of the broker's own configs. They are Weir's, and set where Weir is started.
+A topic's effective config follows from its policies and from the properties that Kafka clients set. Broker configs
+are read-only for clients: operators set them in Weir's own configuration.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +31,7 @@ _MAX_VALUE_CHARS = 4096
 
 
 class Source(IntEnum):
-    """Kafka's numbers for where a value comes from."""
+    """Kafka's numbers for the source of a value."""
 
     TOPIC = 1
     #: Here: from the topic's namespace.
@@ -48,7 +42,7 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerDefaults:
-    """What holds where a topic says nothing and Kafka's own default does not apply."""
+    """Defaults of topic configs that follow the broker's settings instead of Kafka's default."""
 
     max_message_bytes: int = 5 * 1024 * 1024
     ledger_bytes: int = 256 * 1024 * 1024
@@ -68,7 +62,7 @@ class BrokerDefaults:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A config as clients are told."""
+    """A config as DescribeConfigs returns it."""
 
     config: TopicConfig
     value: str
@@ -81,7 +75,7 @@ class Shown:
 
 
 def shown(record: TopicRecord, holds: Policies, defaults: BrokerDefaults) -> list[Shown]:
-    """Every config of a topic; `holds`: its policies, from all levels."""
+    """Every config of a topic; `holds`: its effective policies, merged from all levels."""
     return [_shown(config, record, holds, defaults.of(config)) for config in TABLE]
 
 
@@ -94,7 +88,7 @@ def _shown(config: TopicConfig, record: TopicRecord, holds: Policies, default: s
         return Shown(config, said, Source.TOPIC, default)
     if now is None or text_of(config, now) == default:
         return Shown(config, default, Source.DEFAULT, default)
-    # Not by a Kafka client: the topic's policy was set by another way, or its namespace's holds.
+    # No Kafka client set it: the policy was set through another interface, or the namespace's policy applies.
     own = getattr(record.policies, config.part.field) is not None
     return Shown(config, text_of(config, now), Source.TOPIC if own else Source.DYNAMIC_DEFAULT_BROKER, default)
 
@@ -104,7 +98,7 @@ def _source(said: bool) -> Source:
 
 
 def _same_value(config: TopicConfig, said: str, now: Any) -> bool:
-    """Whether what was once said is still what holds."""
+    """Whether the value that a Kafka client set is still in effect."""
     try:
         parsed = config.parse(said)
     except ConfigError:
@@ -127,8 +121,8 @@ def text_of(config: TopicConfig, value: Any) -> str:
 
 
 def new_topic(said: Mapping[str, str], holds: Policies) -> tuple[Policies, dict[str, str]]:
-    """The policies and properties of a topic that is created with these configs; ConfigError. `holds`: in its
-    namespace, for what the configs do not say."""
+    """The policies and properties of a topic created with these configs; ConfigError. `holds`: the namespace's
+    policies, which apply where no config is set."""
     policies, properties = Policies(), {}
     for name, text in said.items():
         config = config_named(name)
@@ -139,11 +133,11 @@ def new_topic(said: Mapping[str, str], holds: Policies) -> tuple[Policies, dict[
 
 
 def changed(record: TopicRecord, holds: Policies, changes: Mapping[str, str | None]) -> TopicRecord:
-    """The record with these configs set, or (None) back at their defaults; ConfigError."""
+    """The record with these configs set, or (None) reset to their defaults; ConfigError."""
     policies, properties = record.policies, dict(record.properties)
     for name, text in changes.items():
         if text is None and name not in CONFIGS:
-            continue  # what cannot have been set is at its default
+            continue  # an unknown config cannot have been set
         config = config_named(name)
         if text is None:
             properties.pop(CONFIG_PREFIX + name, None)
@@ -156,7 +150,7 @@ def changed(record: TopicRecord, holds: Policies, changes: Mapping[str, str | No
 
 
 def everything_else(record: TopicRecord, holds: Policies, kept: Mapping[str, str]) -> dict[str, str | None]:
-    """What else is not at its default, to be put back there: an old client says all that it wants at once."""
+    """Resets for all set configs that are not in `kept`: AlterConfigs replaces the whole set of configs."""
     found = shown(record, holds, BrokerDefaults())
     return {s.config.name: None for s in found if s.source is Source.TOPIC and s.config.name not in kept}
 
@@ -176,7 +170,7 @@ def _reset(config: TopicConfig, own: Policies, holds: Policies) -> Policies:
 
 
 def _kept(config: TopicConfig, text: str) -> str:
-    """What was understood, as it is kept and shown."""
+    """The normalized text of a value, as it is stored and shown."""
     if config.kind is ConfigType.LIST:
         text = ",".join(word for part in text.split(",") if (word := part.strip()))
     else:
@@ -187,7 +181,7 @@ def _kept(config: TopicConfig, text: str) -> str:
 
 
 def check_together(policies: Policies) -> None:
-    """Values that contradict one another."""
+    """Raise ConfigError for values that contradict each other."""
     compaction = policies.log_compaction or LogCompaction()
     if 0 <= compaction.max_lag_ms < compaction.min_lag_ms:
         raise ConfigError(
@@ -197,15 +191,15 @@ def check_together(policies: Policies) -> None:
 
 
 def said_list(record: TopicRecord, holds: Policies, name: str) -> list[str]:
-    """The words of a config that is a list, as they hold now; ConfigError for one that is none."""
+    """The current words of a list config; ConfigError for a config that is not a list."""
     config = config_named(name)
     if config.kind is not ConfigType.LIST:
-        raise ConfigError(f"{name} is not a list, so nothing can be appended to it or taken from it")
+        raise ConfigError(f"{name} is not a list: APPEND and SUBTRACT need a list")
     now = _shown(CONFIGS[name], record, holds, config.default)
     return list(config.parse(now.value)) if now.value else []
 
 
-#: Where the admin API is: with it a client that was given a bootstrap address needs nothing else.
+#: The URL of the admin API: with it, a client needs no other address than the bootstrap servers.
 HTTP_URL = "weir.http.url"
 
 
@@ -214,7 +208,7 @@ class BrokerConfig:
     name: str
     kind: ConfigType
     value: str
-    #: Whether it is what holds where nobody says anything.
+    #: Whether the value is the default.
     default: bool = False
 
 
@@ -229,7 +223,7 @@ def defaults_of(settings: KafkaSettings) -> BrokerDefaults:
 def broker_configs(
     settings: KafkaSettings, registry: Registry, *, advertised_host: str, advertised_port: int
 ) -> list[BrokerConfig]:
-    """In the order of their names."""
+    """The broker's configs, sorted by name."""
     found = _configs(
         settings, registry.policies(DEFAULT_NAMESPACE), f"PLAINTEXT://{advertised_host}:{advertised_port}"
     )
@@ -238,7 +232,7 @@ def broker_configs(
 
 
 def _configs(settings: KafkaSettings, holds: Policies, address: str) -> list[BrokerConfig]:
-    """`holds`: the policies of topics that say nothing."""
+    """`holds`: the policies of topics without own policies."""
     defaults = defaults_of(settings)
     creation, retention = holds.auto_topic_creation or AutoTopicCreation(), holds.retention or DEFAULT_RETENTION
     found = [
@@ -267,7 +261,7 @@ def _configs(settings: KafkaSettings, holds: Policies, address: str) -> list[Bro
     return sorted(found, key=lambda config: config.name)
 
 
-#: What shall change, by what the topic has now: None for a config that goes back to its default.
+#: Computes the changes from the topic's current state; None resets a config to its default.
 Changes = Callable[[TopicRecord, Policies], Mapping[str, str | None]]
 
 
@@ -279,7 +273,7 @@ class ResourceType(IntEnum):
 
 
 def check_here(settings: KafkaSettings, name: str) -> None:
-    """A broker is named by its number; without one, all of them are meant."""
+    """Raise RefusedError unless `name` is this broker's number, or empty, which means all brokers."""
     if name not in ("", str(settings.node_id)):
         raise RefusedError(
             Code.INVALID_REQUEST, f"Unexpected broker id, expected {settings.node_id}, got {name[:20]}"
@@ -289,13 +283,13 @@ def check_here(settings: KafkaSettings, name: str) -> None:
 async def alter(
     session: Session, kind: int, name: str, named: Iterable[str], changes: Changes, *, validate_only: bool
 ) -> None:
-    """Change a topic's configs, all or none of them. `named`: the configs that the request names."""
+    """Change a topic's configs atomically. `named`: the configs that the request names."""
     if kind == ResourceType.BROKER:
         check_cluster(session)
         check_here(session.services.settings, name)
         raise RefusedError(Code.INVALID_REQUEST, _unchangeable(list(named)))
     if kind != ResourceType.TOPIC:
-        raise RefusedError(Code.INVALID_REQUEST, f"there are no configs of resources of type {kind}")
+        raise RefusedError(Code.INVALID_REQUEST, f"resources of type {kind} have no configs")
     if not name:
         raise RefusedError(Code.INVALID_REQUEST, "Default topic resources are not allowed.")
     registry = session.services.registry
@@ -312,14 +306,14 @@ async def alter(
         await registry.topics.change(record.name, change)
 
 
-#: Configs of topics, by the name of the broker's config of the same meaning.
+#: Topic configs, by the name of the equivalent broker config.
 _OF_TOPICS = {config.broker_name: config.name for config in TABLE if config.broker_name}
-#: Named in one message.
+#: Configs listed in one error message.
 _MOST_LISTED = 10
 
 
 def _unchangeable(names: Sequence[str]) -> str:
-    """Which of a broker's configs a client cannot change, and which configs it can change instead."""
+    """The error message for broker configs, with the topic configs that the client can change instead."""
     refused = ", ".join(name[:100] for name in names[:_MOST_LISTED])
     if len(names) > _MOST_LISTED:
         refused += f" and {len(names) - _MOST_LISTED} more"

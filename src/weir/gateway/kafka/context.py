@@ -1,4 +1,4 @@
-"""What stands behind every Kafka session."""
+"""The services that all Kafka sessions of a listener share."""
 
 from dataclasses import dataclass, field
 
@@ -17,20 +17,20 @@ from weir.runtime.interfaces import Clock
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Shared by all sessions of a listener. What a broker does not offer is None."""
+    """Shared by all sessions of a listener. Services that the broker does not offer are None."""
 
     clock: Clock
     broker: Broker
     registry: Registry
     catalog: Catalog
-    #: May this role do that with this topic? Raises NotAuthorisedError.
+    #: Checks whether a role may perform an action on a topic; raises NotAuthorisedError.
     guard: Guard
-    #: The same and more, for administrators' calls.
+    #: The same checks and more, for the admin APIs.
     authoriser: Authoriser
     settings: KafkaSettings
-    #: Where moments lie in topics.
+    #: Finds offsets by time.
     moments: Moments = field(default_factory=Moments)
-    #: Finds the records that shall be delayed.
+    #: Applies delay headers.
     delaying: Delaying = field(default_factory=Delaying)
     groups: RoleGroups | None = None
     transactions: RoleTransactions | None = None

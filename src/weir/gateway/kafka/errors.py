@@ -1,4 +1,4 @@
-"""Kafka's error codes, and the one table from Weir's errors to them. The nearest class in the ancestry decides."""
+"""Kafka's error codes, and the table that maps Weir's errors to them. The nearest class in the MRO decides."""
 
 from enum import IntEnum
 
@@ -145,7 +145,7 @@ class Code(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
-#: T, G and A: a class of your own gets its row here; the groups of rows follow `model/errors/`.
+#: A new error class gets its row here; the groups of rows follow `model/errors.py`.
 CODES: dict[type[BaseException], Code] = {
     errors.WeirError: Code.UNKNOWN_SERVER_ERROR,
     errors.ConfigError: Code.INVALID_CONFIG,
@@ -155,7 +155,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.FrameTooLargeError: Code.INVALID_REQUEST,
     errors.ChecksumError: Code.CORRUPT_MESSAGE,
     errors.UnknownVersionError: Code.UNSUPPORTED_VERSION,
-    # the world below: what may go away by itself is answered with something that clients try again
+    # storage, metadata and network: transient failures map to codes that clients retry
     errors.NetworkError: Code.NETWORK_EXCEPTION,
     errors.MetaError: Code.COORDINATOR_NOT_AVAILABLE,
     errors.BookieError: Code.KAFKA_STORAGE_ERROR,
@@ -170,7 +170,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.StreamBusyError: Code.NOT_LEADER_OR_FOLLOWER,
     errors.OffsetTrimmedError: Code.OFFSET_OUT_OF_RANGE,
     errors.ReadFailedError: Code.KAFKA_STORAGE_ERROR,
-    # Of this one clients tell, naming topic and offset, and go on trying; of a storage error they say nothing.
+    # Clients log this code with topic and offset and keep retrying; they retry a storage error silently.
     errors.ReadStuckError: Code.UNKNOWN_SERVER_ERROR,
     # broker
     errors.NotAuthenticatedError: Code.SASL_AUTHENTICATION_FAILED,
@@ -182,7 +182,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.TopicExistsError: Code.TOPIC_ALREADY_EXISTS,
     errors.TopicClosedError: Code.NOT_LEADER_OR_FOLLOWER,
     errors.NotOwnerError: Code.NOT_LEADER_OR_FOLLOWER,
-    errors.PeerError: Code.REQUEST_TIMED_OUT,  # which clients try again, whatever they asked for
+    errors.PeerError: Code.REQUEST_TIMED_OUT,  # clients retry this code for every API
     errors.ProducerBusyError: Code.POLICY_VIOLATION,
     errors.ProducerFencedError: Code.POLICY_VIOLATION,
     errors.ProducerClosedError: Code.NOT_LEADER_OR_FOLLOWER,
@@ -191,7 +191,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.MessageTooLargeError: Code.MESSAGE_TOO_LARGE,
     errors.InvalidRecordError: Code.INVALID_RECORD,
     errors.QuotaExceededError: Code.POLICY_VIOLATION,
-    errors.StorageFullError: Code.KAFKA_STORAGE_ERROR,  # clients send again until there is space, or time is up
+    errors.StorageFullError: Code.KAFKA_STORAGE_ERROR,  # clients resend until space is free or their timeout ends
     errors.ProducersHeldError: Code.THROTTLING_QUOTA_EXCEEDED,
     errors.InvalidSchemaError: Code.INVALID_RECORD,
     errors.IncompatibleSchemaError: Code.INVALID_RECORD,
@@ -225,7 +225,7 @@ CODES: dict[type[BaseException], Code] = {
 
 
 class RefusedError(errors.WeirError):
-    """What has a code in Kafka and no meaning elsewhere."""
+    """A refusal with its own Kafka code and no counterpart in other protocols."""
 
     def __init__(self, code: Code, what: str, *, hint: str | None = None) -> None:
         super().__init__(what, hint=hint)
@@ -247,5 +247,5 @@ def code_of(failure: BaseException) -> int:
 
 
 def text_of(failure: BaseException) -> str:
-    """What the client is told; the inside of a bug stays in the log."""
+    """The error message for the client; the details of a bug stay in the broker's log."""
     return str(failure) if isinstance(failure, errors.WeirError) else "an internal error; see the broker's log"

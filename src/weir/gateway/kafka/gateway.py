@@ -1,4 +1,4 @@
-"""The Kafka gateway on the network."""
+"""The server of one Kafka listener."""
 
 import logging
 from ssl import SSLContext
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 
 def unread_budget_of(settings: KafkaSettings) -> ByteBudget:
-    """What was read for clients and they have not read; a fetch that waits for capacity holds nothing."""
+    """The budget of bytes that clients have not read; a fetch that waits for capacity holds none of it."""
     return ByteBudget(settings.max_unread_bytes, max_waiting=settings.max_connections)
 
 
 class KafkaServer:
-    """Serves one broker on one address. `start`, then `close`; what it serves belongs to whoever made it."""
+    """Serves one broker on one address. Call `start`, then `close`; the caller owns the services."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class KafkaServer:
         request_budget: RequestBudget | None = None,
         unread_budget: ByteBudget | None = None,
     ) -> None:
-        """`request_budget`, `unread_budget`: what all listeners together may receive, and what their clients may
-        have left unread; None: as the settings say, for this one."""
+        """`request_budget`, `unread_budget`: bytes of requests and of unread responses, shared by all listeners;
+        None: a separate budget from the settings."""
         load_handlers()
         settings = services.settings
         self.services = services
@@ -78,7 +78,7 @@ class KafkaServer:
 
     @property
     def advertised(self) -> tuple[str, int]:
-        """Where clients are told to come."""
+        """The address that Metadata returns for this broker."""
         return self._settings.advertised_host or self.host, self._settings.advertised_port or self.port
 
     @property
@@ -91,7 +91,7 @@ class KafkaServer:
         log.info("Kafka clients are served on %s:%d", *self.advertised)
 
     async def close(self) -> None:
-        """Accept nothing more, store what was accepted within the grace time, and end every connection."""
+        """Stop accepting, store accepted requests within the grace time, and close every connection."""
         await self._server.close(TopicClosedError("the broker shuts down"))
 
     def _session(self, connection: Connection) -> Session:

@@ -1,4 +1,4 @@
-"""What a session has taken and not answered: it stops reading while that is too much."""
+"""Counts the requests in flight on one connection: the session stops reading while they exceed its limits."""
 
 from weir.gateway.kafka.settings import SessionLimits
 from weir.runtime.budgets import RequestShare
@@ -6,10 +6,10 @@ from weir.runtime.waiters import Waiters
 
 
 class Load:
-    """Requests under way on one connection, and their bytes."""
+    """Requests in flight on one connection, and their bytes."""
 
     def __init__(self, limits: SessionLimits, request_share: RequestShare) -> None:
-        """`request_share`: of what all connections together may have."""
+        """`request_share`: this connection's share of the request bytes of all connections."""
         self._limits = limits
         self._request_share = request_share
         self.requests = 0
@@ -24,12 +24,12 @@ class Load:
         return self._request_share.exhausted and self.requests > 0
 
     async def wait_capacity(self) -> None:
-        """Wait until one more may be taken; its one caller is the session's receive loop."""
+        """Wait until the limits permit one more request; only the session's receive loop calls this."""
         while self.full:
             await self._change.wait()
 
     async def settled(self) -> None:
-        """Wait until nothing is under way; only once the receive loop takes no more."""
+        """Wait until no request is in flight; call it only after the receive loop has stopped."""
         while self.requests:
             await self._change.wait()
 

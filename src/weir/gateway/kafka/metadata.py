@@ -1,17 +1,14 @@
-"""The topics as Kafka's clients see them: by name, by id, with partitions counted from 0.
+"""The topics and brokers as Kafka clients see them.
 
-A Weir topic that is not partitioned is a Kafka topic whose one partition 0 is the topic itself.
+Names: `orders` is `persistent://public/default/orders`. A topic of another namespace is
+`tenant..namespace..topic`, in characters that Kafka permits; requests may also use `tenant/namespace/topic`, but
+responses never do. A topic with other characters in its name does not exist for Kafka clients.
 
-The brokers as the clients of one listener see them: number, address, rack, and who leads which partition.
+Topics have names, ids, and partitions numbered from 0. A Weir topic without partitions is a Kafka topic with one
+partition 0, which is the topic itself.
 
-A client that came by `kafka_tls` is told where the others have theirs. A broker without such a listener is not
-there for it.
-
-Kafka's topic names and Weir's, both ways.
-
-`orders` is `persistent://public/default/orders`. A topic of another namespace is `tenant..namespace..topic`, in
-letters that Kafka allows; `tenant/namespace/topic` is understood, too, but never said. What cannot be named in
-these letters does not exist for Kafka's clients.
+Brokers have number, address, rack, and led partitions. Clients get the brokers' addresses on their own listener:
+a client of `kafka_tls` gets the `kafka_tls` addresses, and does not see a broker without this listener.
 """
 
 import re
@@ -29,14 +26,14 @@ from weir.model.registry import SYSTEM_TENANTS, BrokerInfo, TopicRecord
 from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicName
 
 _SEPARATOR = ".."
-#: Clients name all of their topics in each request for metadata, again and again.
+#: Size of the name cache: clients name all of their topics in each Metadata request.
 _KNOWN_NAMES = 16_384
 _LEGAL = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
 @lru_cache(_KNOWN_NAMES)
 def topic_of(kafka_name: str) -> TopicName:
-    """The topic as a whole that a Kafka client means; InvalidNameError if it cannot mean one."""
+    """Translate a Kafka name to the topic's Weir name; InvalidNameError."""
     if "/" in kafka_name:
         parts = kafka_name.split("/")
         if len(parts) != 3:
@@ -56,7 +53,7 @@ def topic_of(kafka_name: str) -> TopicName:
 
 
 def kafka_name(base: TopicName) -> str | None:
-    """How Kafka's clients call a topic; None if they cannot."""
+    """Translate a topic's Weir name to its Kafka name; None if it has none."""
     name = base.local
     if base.namespace != DEFAULT_NAMESPACE or len(name.split(_SEPARATOR)) == 3:
         name = _SEPARATOR.join((base.namespace.tenant, base.namespace.name, base.local))
@@ -73,9 +70,9 @@ def _illegal(name: str) -> InvalidNameError:
     )
 
 
-#: In place of a broker's number: nobody that this client could reach.
+#: The node id in place of a broker that this client cannot reach.
 NOBODY = -1
-#: In place of an epoch: the client does not say, or nobody knows.
+#: The epoch of a client that does not send one, and the value for an unknown epoch.
 UNSAID = -1
 _MAX_PORT = 65_535
 
@@ -88,7 +85,7 @@ class Node(NamedTuple):
 
 
 class Nodes:
-    """Answers from memory: it may be a moment out of date."""
+    """The brokers of one listener. Reads from memory, which may lag the metadata slightly."""
 
     def __init__(
         self,
@@ -99,7 +96,7 @@ class Nodes:
         advertised: Callable[[], tuple[str, int]],
         balance: Balance | None = None,
     ) -> None:
-        """`advertised`: where this broker's own listener is reached, whatever its registration says."""
+        """`advertised`: the address of this broker's own listener, which overrides its registration."""
         self._broker = broker
         self._listener = listener
         self._advertised = advertised
@@ -107,7 +104,7 @@ class Nodes:
         self.here = node_id
 
     def all(self) -> dict[int, Node]:
-        """Every broker that clients of this listener can reach, by its number and in the order of these."""
+        """Every broker that clients of this listener can reach, by node id in ascending order."""
         brokers = self._broker.brokers()
         found = self._reached(brokers)
         rack = next((info.rack or None for info in brokers if info.node_id == self.here), None)
@@ -115,8 +112,8 @@ class Nodes:
         return dict(sorted(found.items()))
 
     def known_by(self, nodes: Mapping[int, Node]) -> list[Node]:
-        """These, and those whose lease has just ended. librdkafka takes leave of a broker that it is not told of
-        any more, and forgets for a second who leads that broker's partitions now."""
+        """The given brokers, and those with a lease that has just expired. librdkafka decommissions a broker that
+        Metadata omits, and for a second does not know the new leaders of its partitions."""
         known = self._reached(self._broker.former_brokers()) | dict(nodes)
         return [known[number] for number in sorted(known)]
 
@@ -128,8 +125,8 @@ class Nodes:
         }
 
     def controller(self, nodes: Mapping[int, Node]) -> int:
-        """The elected leader, by its number among `all`. Any broker does what a controller does, so while none is
-        elected, or its listener is of another kind, it is another one that all of them name."""
+        """The node id of the elected leader of the cluster. Every broker serves the controller's APIs, so without
+        a leader that this listener reaches, it is the first of `nodes`, on which all brokers agree."""
         leader = "" if self._balance is None else self._balance.leader()
         if leader:
             found = next((info.node_id for info in self._broker.brokers() if info.broker_id == leader), NOBODY)
@@ -138,7 +135,7 @@ class Nodes:
         return next(iter(nodes))
 
     def of(self, owner: Owner) -> Node | None:
-        """Where clients of this listener find an owner; None if they cannot."""
+        """The address of an owner for clients of this listener; None if it has none."""
         if owner.here:
             return Node(self.here, *self._advertised())
         address = parse_address(owner.listeners.get(self._listener, ""))
@@ -148,15 +145,15 @@ class Nodes:
         return self.here if owner.here else owner.node_id
 
     def leader(self, part: TopicName, may_be_here: bool = False) -> tuple[Node, int] | None:
-        """Who leads a partition, and its epoch; None if that is not known yet, or if it would be this broker,
-        which has just said that it is not."""
+        """The leader of a partition and its epoch. None if it is unknown, or if the metadata still name this
+        broker, which has just refused as not the leader."""
         owner = self._broker.owner_now(part)
         node = None if owner.here and not may_be_here else self.of(owner)
         return None if node is None else (node, owner.epoch)
 
 
 def parse_address(text: str) -> tuple[str, int] | None:
-    """Host and port of a listener as a broker registers it."""
+    """Parse host and port from a listener's registered address."""
     host, colon, port = text.rpartition("://")[2].rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
         return None
@@ -164,23 +161,23 @@ def parse_address(text: str) -> tuple[str, int] | None:
 
 
 def check_epoch(said: int, now: int, part: TopicName | None) -> None:
-    """What a client believes of the leader that it asks: one that is behind must look for the leader again, one
-    that is ahead knows of a leader that this broker has not heard of."""
+    """Check the leader epoch of a request. A client with an older epoch must refresh its metadata; a client with a
+    newer one knows a leader that this broker does not know yet."""
     if said in (now, UNSAID):
         return
     if said < now:
-        raise RefusedError(Code.FENCED_LEADER_EPOCH, f"{part} is led in epoch {now}, not in {said} any more")
-    raise RefusedError(Code.UNKNOWN_LEADER_EPOCH, f"{part} is led in epoch {now}, as far as is known here")
+        raise RefusedError(Code.FENCED_LEADER_EPOCH, f"{part} has leader epoch {now}, not {said}")
+    raise RefusedError(Code.UNKNOWN_LEADER_EPOCH, f"{part} has leader epoch {now} on this broker, not {said} yet")
 
 
-#: A topic config that Kafka's clients set is kept as a property of the topic, under its name behind this.
+#: Prefix of the topic properties that store the configs set by Kafka clients.
 CONFIG_PREFIX = "kafka."
-#: Partitions that were asked for and are remembered until a topic changes.
+#: Partitions in the cache, which is cleared when any topic changes.
 _KEPT_PARTS = 20_000
 
 
 class Catalog:
-    """What is in use is in the registry's memory; of the rest the metadata is asked."""
+    """Finds topics: those in use in the registry's memory, all others in the metadata store."""
 
     def __init__(self, registry: Registry, guard: Guard) -> None:
         self._registry = registry
@@ -189,29 +186,30 @@ class Catalog:
         self._parts_as_of = -1
 
     def base(self, name: str) -> TopicName:
-        """The topic as a whole that a client means, whether or not there is one. InvalidNameError, and
-        TopicNotFoundError for those that brokers keep for themselves."""
+        """The Weir name of a topic, which need not exist. InvalidNameError, and TopicNotFoundError for topics of
+        the brokers' system tenants."""
         base = topic_of(name)
         if base.namespace.tenant in SYSTEM_TENANTS:
             raise TopicNotFoundError(f"there is no topic {name[:80]}")
         return base
 
     def topic(self, name: str) -> TopicRecord:
-        """TopicNotFoundError, InvalidNameError."""
+        """A topic in the registry's memory; TopicNotFoundError, InvalidNameError."""
         record = self._registry.topics.find(self.base(name))
         if record is None or record.deleting:
             raise TopicNotFoundError(f"there is no topic {name[:80]}")
         return record
 
     async def look(self, name: str) -> TopicRecord:
-        """`topic`; one that is not known here is asked of the metadata: another broker may just have made it."""
+        """Like `topic`, but reads the metadata store for an unknown topic: another broker may just have created
+        it."""
         record = await self._registry.topics.look(self.base(name))
         if record is None or record.deleting:
             raise TopicNotFoundError(f"there is no topic {name[:80]}")
         return record
 
     async def ensure(self, name: str) -> TopicRecord:
-        """The topic, made now if its namespace lets topics come to be by being named."""
+        """The topic; creates it if the namespace permits automatic creation."""
         base = self.base(name)
         found = await self._registry.topics.look(base)
         if found is None:
@@ -227,11 +225,11 @@ class Catalog:
         return found
 
     def find(self, topic: str | bytes, index: int) -> TopicName:
-        """The topic that holds partition `index` of a topic that is named, or known by its id, if it was looked
-        for a moment ago; TopicNotFoundError else."""
+        """The Weir topic of partition `index` of a topic, given by name or id, from the cache; TopicNotFoundError
+        if it is not cached."""
         found = self._parts_now().get((topic, index))
         if found is None:
-            raise TopicNotFoundError("the topic was not looked for yet, or has changed since")
+            raise TopicNotFoundError("the topic has changed, or is not cached yet")
         return found
 
     def _parts_now(self) -> dict[tuple[str | bytes, int], TopicName]:
@@ -240,9 +238,9 @@ class Catalog:
         return self._parts
 
     async def look_part(self, topic: str | bytes, index: int, asked: set[TopicName] | None = None) -> TopicName:
-        """The topic that holds partition `index` of a topic that is named, or known by its id: what every produce
-        and every fetch asks. TopicNotFoundError if there is none. `asked`: the topics for which one request has
-        asked the metadata already, which is enough, however many partitions of them it names."""
+        """The Weir topic of partition `index` of a topic, given by name or id; TopicNotFoundError. Every produce
+        and fetch calls this. `asked`: topics for which the current request has read the metadata store already;
+        one read per topic suffices for all its partitions."""
         found = self._parts_now().get((topic, index))
         if found is not None:
             return found
@@ -262,7 +260,7 @@ class Catalog:
         return found
 
     async def _with_part(self, base: TopicName, index: int, asked: set[TopicName]) -> TopicRecord:
-        """The topic; with the partition, if another broker has just made that."""
+        """The topic, with partitions that another broker has just created."""
         topics = self._registry.topics
         record = topics.find(base)
         if base not in asked and (record is None or index >= max(1, record.partitions)):
@@ -278,37 +276,37 @@ class Catalog:
         return record.name.at(index) if record.partitions else record.name
 
     def partitions_of(self, record: TopicRecord) -> int:
-        """How many partitions Kafka's clients see."""
+        """The number of partitions that Kafka clients see."""
         return max(1, record.partitions)
 
     def index_of(self, part: TopicName) -> int:
-        """Which partition of its topic it is."""
+        """The partition's number in its topic."""
         return part.partition or 0
 
     def name_of(self, base: TopicName) -> str:
-        """How Kafka's clients call a topic (or the topic of a part); TopicNotFoundError if they cannot."""
+        """The Kafka name of a topic (or of a partition's topic); TopicNotFoundError if it has none."""
         name = kafka_name(base.base)
         if name is None:
             raise TopicNotFoundError(f"{base} has no name in Kafka")
         return name
 
     def config(self, record: TopicRecord, name: str) -> str | None:
-        """A topic config as it was set by a Kafka client; None if it was not."""
+        """A topic config that a Kafka client has set; None if it is not set."""
         return record.properties.get(CONFIG_PREFIX + name)
 
     def id_of(self, record: TopicRecord) -> bytes:
-        """16 bytes that no other topic has, not even a later one of this name."""
+        """The topic's unique id of 16 bytes; a later topic of the same name gets another one."""
         return record.topic_id
 
     async def by_id(self, topic_id: bytes) -> TopicRecord:
-        """UnknownTopicIdError if there is none, or another has its name now."""
+        """Find a topic by id; UnknownTopicIdError if none has it, or if another topic has its name now."""
         found = await self._registry.topics.by_id(bytes(topic_id))
         if found is None or found.deleting:
             raise UnknownTopicIdError("no topic has this id")
         return found
 
     async def known_by_id(self, role: str, topic_id: bytes) -> TopicRecord:
-        """The same for a role: what it may not know of has no id."""
+        """Like `by_id` for a role: UnknownTopicIdError, too, for a topic that the role may not see."""
         record = await self.by_id(topic_id)
         if not self.may_know(role, record.name):
             raise UnknownTopicIdError("no topic has this id")
@@ -317,8 +315,8 @@ class Catalog:
     async def look_known(
         self, role: str, topic: str | bytes, index: int, asked: set[TopicName] | None = None
     ) -> TopicName:
-        """What `look_part` finds, for a role; NotAuthorisedError, whether there is one or not, if it is named and
-        the role may not know of it."""
+        """Like `look_part` for a role. A request by name gets NotAuthorisedError if the role may not see the
+        topic, whether it exists or not."""
         found = self._parts_now().get((topic, index))
         if found is not None:
             if isinstance(topic, str):
@@ -334,8 +332,8 @@ class Catalog:
         return await self._looked(topic, index, topic, asked)
 
     async def all(self, role: str) -> AsyncIterator[TopicRecord]:
-        """Every topic that has a name in Kafka and that the role may know of, in the order of names: read in
-        pages, with turns for others."""
+        """Every topic that has a Kafka name and that the role may see, in the order of names; reads pages and
+        yields between them."""
         for tenant in self._registry.tenants.names():
             if tenant in SYSTEM_TENANTS:
                 continue
@@ -349,7 +347,7 @@ class Catalog:
                         yield record
 
     def may_know(self, role: str, base: TopicName) -> bool:
-        """Whether the role may know of the topic, if there is one."""
+        """Whether the role may see the topic; the topic need not exist."""
         try:
             self._guard.check(role, base, None)
         except NotAuthorisedError:

@@ -1,8 +1,6 @@
-"""What one connection is answered, in the order of its requests.
+"""Sends the responses of one connection in the order of its requests, and counts the unread bytes.
 
-What one client was answered and has not read: counted from before it is read until it is sent.
-
-Requests of one connection that are not answered yet, each with its place in the order of answers.
+Bytes of a response count from before the log is read until the socket has sent them.
 """
 
 import logging
@@ -25,12 +23,12 @@ from weir.wire.kafka.api_table import API, ApiKey
 from weir.wire.kafka.classes import Message
 from weir.wire.kafka.frames import response_frame
 
-#: The key of a slot whose frame is a bare SASL token.
+#: The API key of a slot that holds a bare SASL token.
 BARE = -1
 
 
 class Slot:
-    """A request's place in the order of answers."""
+    """A request and its position in the order of responses."""
 
     __slots__ = (
         "api_key",
@@ -53,35 +51,35 @@ class Slot:
         self.version = version
         self.correlation_id = correlation_id
         self.client_id = client_id
-        #: Its body, until that is decoded.
+        #: The request body, until it is decoded.
         self.frame: memoryview | None = frame
-        #: Of the whole frame.
+        #: Bytes of the whole frame.
         self.size = size
-        #: Whether it was looked at what it needs, before its turn.
+        #: Whether the prefetch has scanned this request.
         self.looked_at = False
-        #: What must be waited for before a pipelined request can be decided.
+        #: The rest of a pipelined request that must await something before it is decided.
         self.opening: Coroutine[Any, Any, None] | None = None
         self.done = False
         self.out: list[Buffer] = []
-        #: Bytes of `out` that wait for earlier answers.
+        #: Bytes of `out` that wait for earlier responses.
         self.queued = 0
 
 
 def stores(slot: Slot) -> bool:
-    """Whether the request stores something, though nobody may wait for its answer."""
+    """Whether the request stores messages, and so must run even if the client no longer waits for the response."""
     handler = HANDLERS.get(slot.api_key)
     return handler is not None and handler.pipelined
 
 
 log = logging.getLogger(__name__)
 
-#: Larger answers count as what was read for clients, but for those that are counted already, or soon gone.
+#: Larger responses count as unread bytes, except those that are counted already (fetch) or short-lived (produce).
 _LARGE_BYTES = 64 * 1024
 _NOT_COUNTED = (ApiKey.FETCH, ApiKey.PRODUCE)
 
 
 class Answers:
-    """Requests in their order, each said once everything before it is said."""
+    """The requests of a connection in order; each response is sent after all earlier ones."""
 
     def __init__(
         self, outbox: Outbox, load: Load, unread: ByteShare, metrics: KafkaMetrics, abort: Callable[[], None]
@@ -92,16 +90,16 @@ class Answers:
         self._metrics = metrics
         self._abort = abort
         self._slots: deque[Slot] = deque()
-        #: Bytes of answers that are there and must wait for those of earlier requests.
+        #: Bytes of finished responses that wait for those of earlier requests.
         self.queued_bytes = 0
 
     def expect(self, slot: Slot) -> None:
-        """A request came: its answer follows those of the ones before."""
+        """Register a received request; its response follows those of earlier requests."""
         self._slots.append(slot)
         self._load.acquire(slot.size)
 
     def give(self, slot: Slot, response: Message | None) -> None:
-        """The answer to a request, or that it wants none."""
+        """Encode and queue the response to a request; None if the request wants none."""
         if slot.done:
             return
         if response is None:
@@ -120,12 +118,12 @@ class Answers:
         self.put(slot, out)
 
     def forget(self) -> None:
-        """The connection is gone: hold nothing of its requests until somebody collects the garbage."""
+        """The connection is closed: drop its requests now, before the garbage collector runs."""
         self._slots.clear()
         self.queued_bytes = 0
 
     def put(self, slot: Slot, out: list[Buffer]) -> None:
-        """Say it once everything before it is said."""
+        """Send the response after all earlier ones."""
         slot.done, slot.out = True, out
         slots = self._slots
         if out and slots and slots[0] is not slot:
@@ -137,33 +135,33 @@ class Answers:
             self.queued_bytes -= first.queued
             if first.out:
                 self._outbox.say_all(first.out)
-                first.out = []  # the last request may be remembered for long
+                first.out = []  # other objects may reference the last slot for long
 
 
-#: While others wait for capacity, a client reads at such a rate, looked at over `patience_s`.
+#: The slowest rate at which a client may read while others wait for capacity, measured over `patience_s`.
 _SLOWEST_BYTES_PER_S = 64 * 1024
 _LOOKS = 3
 
 
 class UnreadAnswers:
-    """A share of the bytes that clients have not read. A fetch reserves before it reads; what it reserved is held
-    until the socket has taken it, so answers that wait to be sent are counted like those that are being made."""
+    """One connection's share of the unread bytes. A fetch reserves bytes before it reads, and releases them when
+    the socket has sent the response, so queued responses count like those under construction."""
 
     def __init__(self, share: ByteShare, connection: Connection, answers: Answers, services: Services) -> None:
         self._share = share
         self._connection = connection
         self._answers = answers
         self._patience_s = services.settings.receive_patience_s
-        #: Of what is held: bytes of requests that are answered.
+        #: Reserved bytes that belong to finished responses.
         self._answered = 0
         self._sent = 0
         self._looked_at = (liveness(services.clock).monotonic(), 0)
         self._looks = 0
 
     async def let_read(self, outbox: Outbox) -> None:
-        """The request at hand is answered: wait until its client has read most of it, or ConnectionLostError."""
+        """Wait until the client has read most of the current response, or raise ConnectionLostError."""
         outbox.flush()
-        check(self._answered <= self._share.used_bytes, "what was answered was reserved")
+        check(self._answered <= self._share.used_bytes, "every response was reserved")
         self._answered = self._share.used_bytes
         try:
             await outbox.drain()
@@ -171,7 +169,7 @@ class UnreadAnswers:
             self.count()
 
     def count(self) -> None:
-        """Release what the socket has taken since."""
+        """Release the bytes that the socket has sent since the last call."""
         unsent = self._connection.unsent_bytes + self._answers.queued_bytes
         left = min(self._answered, unsent)
         self._sent += self._answered - left
@@ -179,22 +177,22 @@ class UnreadAnswers:
         self._answered = left
         pressure = self._share.budget.on_pressure
         if left:
-            pressure[self] = self.count  # it may have been sent by the time that others wait for it
+            pressure[self] = self.count  # the socket may have sent it when others start to wait
         else:
             pressure.pop(self, None)
 
     def late(self, now: float) -> bool:
-        """Whether others wait for capacity while this client hardly reads what it was sent."""
+        """Whether others wait for capacity while this client reads slower than the minimum rate."""
         self.count()
         since, sent = self._looked_at
         if not self._answered or self._sent - sent >= _SLOWEST_BYTES_PER_S * self._patience_s:
             self._looked_at, self._looks = (now, self._sent), 0
             return False
-        self._looks += 1  # a broker that was busy itself looks again before it blames others
+        self._looks += 1  # the broker itself may have been busy: check several times before blaming the client
         return now - since > self._patience_s and self._looks > _LOOKS and self._share.budget.waiting > 0
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Release the share when the connection closes."""
         self._answered = 0
         self._share.budget.on_pressure.pop(self, None)
         self._share.close()

@@ -1,11 +1,9 @@
-"""One Kafka client's connection: requests in, answers out in the same order.
+"""One Kafka client's connection: receives requests and sends the responses in the same order.
 
-Kafka's clients send requests without waiting for answers. A request waits until the one before it is answered,
-except for those whose handler is `pipelined` (produce): they are decided in their turn, and answered once they
-are stored. Over its limits the session reads no further, so a client that floods, or that does not read its
-answers, is held back by its own TCP window and costs nobody else.
-
-Where a session stands, and what moves it, as a table.
+Kafka's clients send requests without waiting for responses. A request waits until the session has answered the one
+before it, except requests with a `pipelined` handler (produce): the session decides them in their turn and answers
+when the batches are stored. Above its limits the session stops reading, so TCP back-pressure slows a client that
+floods or does not read its responses, at no cost to others. A table defines the session's states and transitions.
 """
 
 import asyncio
@@ -50,19 +48,19 @@ from weir.wire.kafka.frames import decode_request_header, splitter
 
 
 class State(Enum):
-    NAMELESS = "serves only what tells who the client is"
-    SERVING = "serves requests; whether a token has ended since, the credentials know"
-    FINISHING = "takes nothing more, and stores what it took"
-    CLOSED = "is over"
+    NAMELESS = "serves only authentication requests"
+    SERVING = "serves requests; the credentials check whether a token has expired"
+    FINISHING = "accepts no more requests, and stores the accepted ones"
+    CLOSED = "is closed"
 
 
 class Event(Enum):
-    KNOWN = "the client has said who it is, perhaps anew, or need not"
-    ENDING = "bad input, the client hung up, or the server wants to stop"
-    GONE = "nothing is left to finish, or there is no time for it"
+    KNOWN = "the client has authenticated, perhaps again, or the broker accepts it as anonymous"
+    ENDING = "invalid input, the client disconnected, or the server shuts down"
+    GONE = "all accepted requests are finished, or the grace time is over"
 
 
-#: Every legal move; a missing one is a bug. A proof that was under way may succeed when the session is ending.
+#: Every legal transition; a missing one is a bug. A pending authentication may succeed in FINISHING.
 NEXT: dict[State, dict[Event, State]] = {
     State.NAMELESS: {Event.KNOWN: State.SERVING, Event.ENDING: State.FINISHING, Event.GONE: State.CLOSED},
     State.SERVING: {Event.KNOWN: State.SERVING, Event.ENDING: State.FINISHING, Event.GONE: State.CLOSED},
@@ -74,7 +72,7 @@ READING = (State.NAMELESS, State.SERVING)
 
 log = logging.getLogger(__name__)
 
-#: What a request costs beside its bytes, in units of work.
+#: The cost of a request in addition to its bytes, in units of work.
 _REQUEST_UNITS = 4
 _NO_TOKEN = b"\0\0\0\0"
 
@@ -98,11 +96,11 @@ class Session:
         self.services = services
         self.clock: Clock = services.clock
         self.limits = services.settings.limits
-        #: How clients of this listener reach this broker.
+        #: This broker's address for clients of this listener.
         self.advertised_host, self.advertised_port = advertised
-        #: And how they reach the others.
+        #: The addresses of all brokers for clients of this listener.
         self.nodes = nodes
-        #: As the request at hand names it; "" if it does not.
+        #: The client id of the current request; "" without one.
         self.client_id = ""
         self.credentials = Credentials(services.broker, services.clock, connection.certificate)
         self.outbox = Outbox(connection, services.clock)
@@ -112,7 +110,7 @@ class Session:
         self.publishing = Publishing(self)
         self.topics = Topics(services.broker, self.limits.max_fetch_partitions)
         self.fetch_sessions = fetch_sessions
-        #: What was read for this client and has not left this process.
+        #: Bytes read for this client that the socket has not sent yet.
         self.unread = unread_budget.share()
         self.tasks = TaskScope(f"kafka {connection.peer}", on_failure=lambda _: self.abort())
         self._metrics = metrics
@@ -132,7 +130,7 @@ class Session:
         self._farewell: WeirError | None = None
         self._ended = asyncio.Event()
 
-    # --- its life ----------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------
 
     @property
     def peer(self) -> str:
@@ -143,7 +141,7 @@ class Session:
         return self.credentials.role
 
     async def run(self) -> None:
-        """Serve until the connection ends; never raises for anything that the client did."""
+        """Serve until the connection ends; never raises because of the client's input."""
         log_about(connection=self.peer)
         self._metrics.connections += 1
         try:
@@ -169,9 +167,9 @@ class Session:
             self._connection.close()
 
     async def _finish_up(self, working: "asyncio.Task[None]") -> None:
-        """Store what was taken: a client that wants no answers hangs up when it has sent what it had to send."""
+        """Store the accepted batches: a client with acks=0 disconnects right after its last send."""
         if self._current is None or not stores(self._current):
-            working.cancel()  # nobody waits for it any more
+            working.cancel()  # no client waits for its response
             await asyncio.wait([working])
             working = self.tasks.spawn(self._work(), "finish")
         began = self.clock.monotonic()
@@ -187,18 +185,18 @@ class Session:
                 slot.opening.close()
 
     def end(self, why: WeirError) -> None:
-        """Take nothing more, store what was taken, and end. Kafka has no way to say why."""
+        """Accept no more requests, store the accepted ones, and close. Kafka has no message to send the reason."""
         if self.state in READING:
             level = logging.WARNING if isinstance(why, WireError) else logging.INFO
             log.log(level, "connection of %s is closed: %s", self.peer, why)
             self._move(Event.ENDING)
 
     def end_after_answer(self, why: WeirError) -> None:
-        """The answer to the request at hand is the last."""
+        """Close after the response to the current request."""
         self._farewell = why
 
     def abort(self) -> None:
-        """End at once."""
+        """Close immediately."""
         self._connection.abort()
         self._move(Event.GONE)
 
@@ -208,30 +206,30 @@ class Session:
             self._ended.set()
 
     def known(self) -> None:
-        """Whoever it is may send requests of full size, once it is known who it is."""
+        """Permit requests of full size after authentication."""
         if self.credentials.valid:
             self._move(Event.KNOWN)
             self.topics.role = self.role
             self._splitter.limit = self.limits.max_request_bytes
 
     def overdue(self, now: float) -> str | None:
-        """Why the server should end this session by force, if it should."""
+        """The reason to abort this session, or None."""
         limits, silent_s = self.limits, now - self.heard_at
         self.publishing.expire(now)
         stalled_at = self.outbox.stalled_at
         if stalled_at is not None and now - stalled_at > limits.stall_timeout_s:
-            return "it does not read what it is sent"
+            return "the client does not read its responses"
         if self._unread_answers.late(now):
-            return "others wait, and it does not read what it is sent"
+            return "other clients wait for memory, and this client does not read its responses"
         nameless_s = silent_s if self.role else now - self._came_at
         if not self.credentials.valid and nameless_s > limits.auth_timeout_s:
-            return "it never said who it is"
+            return "the client did not authenticate in time"
         if self._held_back or stalled_at is not None:
             return None
         torn = not self._splitter.at_boundary
         if (torn and silent_s > limits.stall_timeout_s) or self._request_share.late(now, self.heard_at):
-            return "it does not send the rest of its request"
-        return "it is silent" if silent_s > limits.idle_timeout_s and not self.load.requests else None
+            return "the client does not send the rest of its request"
+        return "the connection is idle" if silent_s > limits.idle_timeout_s and not self.load.requests else None
 
     # --- receiving ---------------------------------------------------------------------------------------
 
@@ -253,7 +251,7 @@ class Session:
         self._move(Event.ENDING)
 
     def _greet(self, data: Buffer) -> None:
-        """The first bytes of the connection; those of another protocol end it with a word in the log."""
+        """Check the first bytes; if they are of another protocol, answer in it, log that, and close."""
         wrong = self.services.settings.served.refusal(data)
         if wrong is not None:
             self._metrics.refused += 1
@@ -263,7 +261,7 @@ class Session:
             self.end(wrong)
 
     async def _take(self, data: Buffer) -> None:
-        """Take the requests in a receive buffer, as fast as the limits allow."""
+        """Process the requests in a receive buffer, as fast as the limits allow."""
         self._metrics.bytes_in += len(data)
         turns = self.turns
         turns.begin()
@@ -289,7 +287,7 @@ class Session:
         await self.clock.sleep(0)  # the next buffer may be here already
 
     async def _room_for_the_rest(self) -> None:
-        """Of a request that has not come whole: it is read on when there is room for all of it."""
+        """Wait for capacity for the whole of a partly received request before reading on."""
         self._held_back = True
         try:
             await self._request_share.wait_capacity(self._splitter.announced)
@@ -307,7 +305,7 @@ class Session:
         self.heard_at = self._living.monotonic()
 
     def _on_frame(self, frame: memoryview) -> None:
-        """Give a request its place, and begin it if nothing is before it; raises for what ends the connection."""
+        """Queue a request, and start it if none is before it; raises for errors that close the connection."""
         if self.credentials.bare:
             slot = Slot(BARE, 0, 0, "", frame, len(frame))
         else:
@@ -328,7 +326,8 @@ class Session:
     # --- serving -----------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """Serve what waits, one after the other; once nobody reads the answers, only what stores something."""
+        """Serve queued requests one after the other. When the client no longer reads, serve only those that store
+        messages."""
         while True:
             self._working = True
             while self._waiting:
@@ -352,12 +351,12 @@ class Session:
             await self._work_to_do.wait()
 
     async def _let_read(self) -> None:
-        """Go on when the client has read most of what it was told, and others had their turn."""
+        """Wait until the client has read most of its responses, and yield to other connections."""
         try:
             if self.state in READING:
                 await self._unread_answers.let_read(self.outbox)
         except NetworkError:
-            self._unheard = True  # there is an end to the connection, which is found where it is read
+            self._unheard = True  # the receive loop notices the lost connection
         if self._waiting:
             await self.turns.next()
 
@@ -370,14 +369,14 @@ class Session:
             return
         handler = HANDLERS.get(slot.api_key)
         if handler is None:
-            raise UnknownVersionError(f"nothing here has the API key {slot.api_key}")
+            raise UnknownVersionError(f"API key {slot.api_key} is not supported")
         if handler.pipelined:
             opening = self._begin(slot, handler)
             if opening is not None:
                 await self._finish(slot, opening)
             return
         if slot.api_key == ApiKey.API_VERSIONS and slot.version > handler.last:
-            slot.version = 0  # the one request whose client cannot know better; everybody reads this answer
+            slot.version = 0  # a client sends this before it knows the versions; all clients decode version 0
             self._answers.give(slot, api_versions(Code.UNSUPPORTED_VERSION))
             return
         request = self._decode(slot, handler)
@@ -389,7 +388,7 @@ class Session:
             self._answers.give(slot, answer)
 
     def _begin(self, slot: Slot, handler: Handler) -> Coroutine[Any, Any, None] | None:
-        """Decide a pipelined request; a coroutine if something must be waited for first."""
+        """Decide a pipelined request; returns a coroutine if it must await something first."""
         request = self._decode(slot, handler)
         try:
             opening: Coroutine[Any, Any, None] | None = handler.run(
@@ -411,20 +410,20 @@ class Session:
             self._opening = False
 
     def _decode(self, slot: Slot, handler: Handler) -> Message:
-        """The request itself; raises for what ends the connection."""
+        """Decode a request; raises for errors that close the connection."""
         key, version, frame = slot.api_key, slot.version, slot.frame
         requests = self._metrics.requests
         requests[key] = requests.get(key, 0) + 1
         if not self.credentials.valid and not handler.before_auth:
-            raise NotAuthenticatedError("a request came from a client that has not said who it is")
+            raise NotAuthenticatedError("the client sent a request before it authenticated")
         self.client_id = slot.client_id
         if not handler.first <= version <= handler.last:
-            raise UnknownVersionError(f"{API[ApiKey(key)].name} is not served in version {version}")
+            raise UnknownVersionError(f"version {version} of {API[ApiKey(key)].name} is not supported")
         slot.frame = None
         return decode_request(key, version, frame if frame is not None else b"")
 
     async def _prove(self, slot: Slot) -> None:
-        """A bare SASL token, after the oldest handshake; refused by closing."""
+        """Authenticate with a bare SASL token, after version 0 of the handshake; failures close the connection."""
         self.credentials.bare = False
         await self.credentials.prove(slot.frame if slot.frame is not None else b"")
         self.known()
@@ -433,7 +432,7 @@ class Session:
     # --- answering ---------------------------------------------------------------------------------------
 
     def _refuse(self, slot: Slot, failure: Exception) -> None:
-        """Answer a request that failed as a whole, if its response has a place for that; else end."""
+        """Answer a request that failed as a whole, if its response has an error field; otherwise close."""
         name = API[ApiKey(slot.api_key)].name
         if not isinstance(failure, WeirError):
             log.error("a %s of %s failed", name, self.peer, exc_info=failure)

@@ -1,4 +1,4 @@
-"""Pulsar's binary protocol, served: `PulsarServer` over any `weir.broker.api.Broker`
+"""Gateway for Pulsar's binary protocol: `PulsarServer` over any `weir.broker.api.Broker`
 (docs/reference/pulsar.md)."""
 
 from weir.gateway.pulsar.gateway import PulsarServer

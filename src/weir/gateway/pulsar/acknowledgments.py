@@ -1,10 +1,8 @@
-"""Acknowledgements of one consumer: message ids in, offsets to the broker, answers where they are asked for.
-
-What was delivered to a consumer and awaits its answer: which offsets a message id stands for.
+"""Acknowledgments of one consumer: translates message ids to offsets and answers requests with receipts.
 
 A client acknowledges a whole batch by the id of its entry, or a part of it by an ack set (a bit per message, set
-where it is not acknowledged). Offsets are what the broker wants, so the size of each batch is kept, and which of
-its messages were meant for this consumer. Plain values; no I/O.
+if it is not acknowledged). The broker needs offsets, so `Unacked` stores the size of each delivered batch and
+which of its messages this consumer was to get.
 """
 
 import asyncio
@@ -31,10 +29,10 @@ Range = tuple[int, int]
 
 
 class Delivered(NamedTuple):
-    """A batch: its first offset and size, and a bit for each message that awaits its answer (None: all).
+    """A delivered batch: its first offset and size, and a bit for each unacknowledged message (None: all).
 
-    `parts`: what each delivery of it had, where there were several, as when keys of one batch come from a consumer
-    that has left. `whole`: how many of them were acknowledged as a whole."""
+    `parts`: the messages of each delivery if it took several, for example when a consumer has left and its keys
+    moved here. `whole`: the number of deliveries that were acknowledged as a whole."""
 
     base: int
     size: int
@@ -50,20 +48,20 @@ class Delivered(NamedTuple):
         return [(self.base, self.base + self.size)] if self.mask is None else ranges_of(self.base, self.mask)
 
 
-#: More are not remembered: a consumer in order has no limit on what it leaves unacknowledged, and must not fill
-#: the broker's memory with it. The oldest are forgotten; if they are acknowledged after all, they are looked up.
+#: Batches to remember: an ordered consumer has no limit of unacknowledged messages, and must not fill the broker's
+#: memory with them. The link drops the oldest, and looks them up in the log if they are acknowledged later.
 MOST_BATCHES = 200_000
 #: Half the cost of calling the class; it is made once per delivered entry.
 _new = tuple.__new__
 
 
 def ranges_of(base: int, bits: int) -> list[Range]:
-    """The offsets `base + i` of the bits that are set."""
+    """The offsets `base + i` of the set bits."""
     return runs_of(bits, base)
 
 
 def joined(ranges: list[Range]) -> list[Range]:
-    """The same with neighbours as one."""
+    """The ranges with adjacent ones merged."""
     found = ranges[:1]
     for first, end in ranges[1:]:
         if found[-1][1] == first:
@@ -74,7 +72,7 @@ def joined(ranges: list[Range]) -> list[Range]:
 
 
 class Unacked:
-    """Delivered batches by their place, in the order of delivery."""
+    """Delivered batches by ledger position, in the order of delivery."""
 
     def __init__(self) -> None:
         self._batches: OrderedDict[EntryPosition, Delivered] = OrderedDict()
@@ -93,15 +91,15 @@ class Unacked:
 
     @property
     def messages(self) -> int:
-        """How many await their answer."""
+        """The number of unacknowledged messages."""
         return sum(batch.waiting for batch in self._batches.values())
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def ack(self, place: EntryPosition, unacked: int = 0) -> list[Range] | None:
-        """A batch is acknowledged, all of it but the bits `unacked`. Answers the offsets that are so now and were
-        not before; None for a batch that is not here."""
+        """Acknowledge a batch, except the bits `unacked`. Returns the newly acknowledged offsets; None for an
+        unknown batch."""
         batch = self._batches.get(place)
         if batch is None:
             return None
@@ -119,9 +117,9 @@ class Unacked:
         return ranges_of(batch.base, before & ~unacked)
 
     def _ack_part(self, place: EntryPosition, batch: Delivered, unacked: int) -> list[Range]:
-        """Of a batch that came in several deliveries, a client's answer to one of them. Which one it means only a
-        set that is not empty tells; whole ones count once all are answered, so that nothing is taken for processed
-        that may not be."""
+        """Acknowledge one of several deliveries of a batch. Only a non-empty ack set identifies the delivery.
+        Whole acknowledgments take effect when all deliveries have one, so that no unprocessed message counts as
+        acknowledged."""
         waiting = batch.mask or 0
         whole = batch.whole
         if unacked:
@@ -137,8 +135,8 @@ class Unacked:
         return ranges_of(batch.base, acked)
 
     def ack_before(self, offset: int) -> None:
-        """Everything before the offset is acknowledged. Batches that were delivered out of order may stay; they
-        are few, and acknowledging them again does no harm."""
+        """Acknowledge everything before the offset. A few batches that were delivered out of order may remain;
+        acknowledging them again does no harm."""
         batches = self._batches
         while batches:
             place = next(iter(batches))
@@ -147,7 +145,7 @@ class Unacked:
             del batches[place]
 
     def give_back(self, place: EntryPosition) -> list[Range]:
-        """A batch is to be delivered anew: its offsets that await their answer; none if it is not here."""
+        """Remove a batch for redelivery; returns its unacknowledged offsets (none for an unknown batch)."""
         batch = self._batches.pop(place, None)
         return [] if batch is None else batch.ranges()
 
@@ -160,23 +158,23 @@ def _mask(batch: Delivered) -> int:
 
 
 def _with_part(known: Delivered, more: int) -> Delivered:
-    """The batch with one more delivery, of other messages than before: the same ones are a delivery anew."""
+    """Add a delivery with other messages of the batch; the same messages would be a redelivery."""
     before = _mask(known)
     return known._replace(mask=before | more, parts=(*(known.parts or (before,)), more))
 
 
 log = logging.getLogger(__name__)
 
-#: What is acknowledged that this connection never delivered must be looked up; so many at a time.
+#: Concurrent log lookups for acknowledged batches that this connection did not deliver.
 _MAX_LOOK_UPS = 1000
-#: So many ids without ack sets are acknowledged at once, more in turns.
+#: Ids without ack sets that are acknowledged without yielding.
 _FEW = 16
-#: Ids, words of ack sets, or ranges of offsets between two looks at whether the turn is over.
+#: Ids, words of ack sets, or ranges of offsets between two checks whether to yield.
 _AT_A_TIME = 512
 
 
 class Acking:
-    """Translates what a client acknowledges, and answers it once it is safe."""
+    """Applies the client's acknowledgments, and answers them when they are durable."""
 
     def __init__(
         self,
@@ -188,8 +186,8 @@ class Acking:
         *,
         in_order: bool,
     ) -> None:
-        """`in_order`: whether it is alone, so that neighbours are acknowledged as one range; shared subscriptions
-        count batch by batch."""
+        """`in_order`: whether the subscription is ordered, so that adjacent ranges merge; shared subscriptions
+        count each batch."""
         self._session = session
         self._consumer_id = consumer_id
         self._topic = topic
@@ -199,16 +197,16 @@ class Acking:
         self._to_answer: list[int] = []
         self._answering: asyncio.Task[None] | None = None
         self._looking: dict[asyncio.Task[None], None] = {}
-        #: Why an acknowledgement since the last answer did not get through, if one did not.
+        #: The error of an acknowledgment that failed since the last response.
         self._lost: WeirError | None = None
 
     def take(self, command: api.CommandAck) -> Work | None:
-        """Acknowledge; raises what can be told at once. What names much is work to be done in turns."""
+        """Acknowledge; raises errors that are known immediately. Returns work that yields for large commands."""
         if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
             raise NotAllowedError(NO_TRANSACTIONS)
         ids = command.message_id
         if command.ack_type == api.CommandAck.Cumulative and len(ids) != 1:
-            raise NotAllowedError("a cumulative acknowledgement names one message")
+            raise NotAllowedError("a cumulative acknowledgment must name exactly one message")
         work = self._work(command)
         if len(ids) > _FEW or any(at.ack_set for at in ids):
             return work
@@ -261,7 +259,7 @@ class Acking:
             else:
                 self._up_to(batch.base + batch.size - 1)
             return
-        # Half-way through a batch, clients acknowledge the entry before it: the offset before its first.
+        # In the middle of a batch, clients acknowledge the entry before it: the offset before its first.
         following = self._unacked.get((ledger, entry + 1))
         if following is not None:
             self._up_to(following.base - 1)
@@ -272,16 +270,16 @@ class Acking:
         self._consumer.ack_up_to(offset)
         self._unacked.ack_before(offset + 1)
 
-    # --- what this connection did not deliver ------------------------------------------------------------
+    # --- batches of earlier connections ------------------------------------------------------------------
 
     def _look_up(self, place: EntryPosition, unacked: int, *, cumulative: bool) -> None:
-        """Delivered before the client connected anew, say: which messages the id stands for is in the log."""
+        """Acknowledge a batch from before a reconnect: the log has the messages of its id."""
         offset = self._topic.offset_of(*place)
         if self._topic.position_of(offset) != place or offset >= self._topic.end_offset:
-            return  # trimmed away, or nothing that was ever sent
+            return  # trimmed away, or never sent
         if len(self._looking) >= _MAX_LOOK_UPS:
-            # It is delivered again, which is what its client must expect after a break.
-            self._lost = TooManyError(f"{_MAX_LOOK_UPS} acknowledgements of earlier deliveries are under way")
+            # The subscription redelivers it, which clients must expect after a lost connection.
+            self._lost = TooManyError(f"{_MAX_LOOK_UPS} acknowledgments of earlier deliveries are in progress")
             return
         looking = self._session.tasks.spawn(self._ack_unknown(offset, unacked, cumulative), "ack")
         self._looking[looking] = None
@@ -295,16 +293,16 @@ class Acking:
         except OffsetTrimmedError:
             pass
         except WeirError as failed:
-            log.info("an acknowledgement at offset %d of %s is lost: %s", offset, self._topic.name, failed)
+            log.info("acknowledgment at offset %d of %s failed: %s", offset, self._topic.name, failed)
             self._lost = failed
 
     def _apply(self, batch: Batch, offset: int, unacked: int, cumulative: bool) -> Work:
-        is_first = batch.base_offset == offset  # else the client means the entry before the next batch
+        is_first = batch.base_offset == offset  # otherwise the client means the entry before the next batch
         unacked &= unacknowledged(batch.count)
         if cumulative and not is_first:
             self._up_to(offset)
         elif batch.count > 1 and self._consumer.gets_parts:
-            # Which part of it the client had then nobody knows: it is delivered again.
+            # The part that the client got is unknown, so the subscription redelivers the batch.
             if cumulative:
                 self._up_to(offset - 1)
         elif cumulative and not unacked:
@@ -314,11 +312,11 @@ class Acking:
                 self._up_to(offset - 1)
             yield from self._ack(ranges_of(offset, unacknowledged(batch.count) & ~unacked))
 
-    # --- answers -----------------------------------------------------------------------------------------
+    # --- responses ---------------------------------------------------------------------------------------
 
     def _answer(self, request_id: int) -> None:
-        """Answer once it is safe; one wait serves all that came while the last one ran."""
-        self._session.load.request()  # else a client could pile them up faster than they are stored
+        """Answer when the acknowledgment is durable; one wait serves all requests received during the last one."""
+        self._session.load.request()  # otherwise a client could send them faster than they are stored
         self._to_answer.append(request_id)
         if self._answering is None:
             self._answering = self._session.tasks.spawn(self._answer_all(), "ack-response")
@@ -347,7 +345,7 @@ class Acking:
         self._answering = None
 
     async def _applied(self) -> None:
-        """Wait until everything that had to be looked up is acknowledged; raises if something could not be."""
+        """Wait until all lookups are done and acknowledged; raises the error of a failed one."""
         if self._looking:
             await asyncio.wait(list(self._looking))
         lost, self._lost = self._lost, None

@@ -1,11 +1,4 @@
-"""Who a session's client is, and for how long: asked anew before its credentials end.
-
-CONNECT: who the client is and what it understands; and AUTH_RESPONSE, when it proves itself anew.
-
-Transactions: refused, as a Pulsar broker does that has them disabled.
-
-PING and PONG.
-"""
+"""Authentication of a session; requests new credentials before the current ones expire."""
 
 import logging
 from typing import TYPE_CHECKING
@@ -22,14 +15,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SERVER_VERSION = "Weir"
-#: What clients understand as "give me what you would send in a new connect".
+#: The challenge that makes clients send the credentials of a new CONNECT.
 _REFRESH = b"PulsarAuthRefresh"
-#: A name and a password with a colon between them, as Pulsar's clients say it.
+#: Pulsar's method for a name and a password, separated by a colon.
 _BASIC = "basic"
 
 
 class Credentials:
-    """The identity of one session. Nobody until the first `prove`."""
+    """The identity of one session; empty until the first `prove`."""
 
     def __init__(self, session: "Session") -> None:
         self._session = session
@@ -41,21 +34,21 @@ class Credentials:
         return "" if self._identity is None else self._identity.role
 
     async def prove(self, method: str, data: bytes) -> None:
-        """Take credentials, the first ones or newer ones of the same role; NotAuthenticatedError."""
+        """Authenticate, or renew the credentials of the same role; NotAuthenticatedError."""
         session = self._session
         known_as, credentials = method, data
         if method == _BASIC:
             known_as, credentials = "password", data.replace(b":", b"\0", 1)
         identity = await session.broker.authenticate(known_as, credentials, certificate=session.certificate)
         if self._identity is not None and identity.role != self._identity.role:
-            raise NotAuthenticatedError("a connection's role does not change; make a new one")
+            raise NotAuthenticatedError("a connection cannot change its role; open a new connection")
         self._identity = identity
         self.forget()
         if identity.expires_ms is not None:
             self._watch(method, identity.expires_ms)
 
     def forget(self) -> None:
-        """Ask no more."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -69,7 +62,7 @@ class Credentials:
         self._timer = self._session.clock.call_later(ask_in_s, lambda: self.ask(method, left_s - ask_in_s))
 
     def ask(self, method: str, left_s: float) -> None:
-        """Let the client prove itself anew, within so much time."""
+        """Request new credentials; the session ends without them after `left_s`."""
         self.forget()
         self._session.answer(
             api.CommandAuthChallenge(
@@ -81,5 +74,5 @@ class Credentials:
         self._timer = self._session.clock.call_later(left_s, self._expire)
 
     def _expire(self) -> None:
-        log.info("connection of %s ends with its credentials", self._session.peer)
+        log.info("connection of %s is closed: its credentials have expired", self._session.peer)
         self._session.end(NotAuthenticatedError("the credentials have expired"))

@@ -1,17 +1,15 @@
-"""Which function handles which command, how, and in which states: declared where the function stands.
+"""The table of command handlers, and the table of session states and transitions.
 
-A module under `handlers` decorates its functions; importing the folder is all that is needed to have them.
+Modules under `handlers` register their functions with a decorator; `load_handlers` imports them all.
 
     @at_once(api.CommandFlow)          a plain function, called between two awaits of the receive loop
     @later(api.CommandLookupTopic)     a coroutine in the background; other commands overtake it
     @in_turn(api.CommandConnect)       a coroutine that the receive loop waits for
 
-A handler answers with a command, with a ready frame, or with None if it said what it had to say itself. One that
-is called at once and has much to do answers with that work (`runtime.turns`), which is done in turns before the
-next command of the connection is looked at. A handler raises errors of `weir.model.errors`, which the session
-answers in the form that the command's sender waits for.
-
-Where a session stands, and what moves it, as a table.
+A handler returns a command, an encoded frame, or None if it needs no response or has sent it itself. An `at_once`
+handler with much to do returns a `Work` generator (`runtime.tasks`), which the session completes, with yields,
+before the next command of the connection. A handler raises errors of `weir.model.errors`; the session answers in
+the form that the client expects for the command.
 """
 
 import importlib
@@ -26,19 +24,19 @@ from weir.wire.pulsar.proto import Message
 
 
 class State(Enum):
-    CONNECTING = "expects a connect"
-    SERVING = "takes commands"
-    CLOSING = "takes nothing more, finishes what it took, and says why it ends"
-    CLOSED = "is over"
+    CONNECTING = "expects CONNECT"
+    SERVING = "serves commands"
+    CLOSING = "accepts no more commands, finishes the accepted ones, and sends the reason"
+    CLOSED = "is closed"
 
 
 class Event(Enum):
-    CONNECTED = "the client has said who it is"
-    ENDING = "bad input, credentials that ended, or the server wants to stop"
-    GONE = "the client hung up, or the last word was said"
+    CONNECTED = "the client has authenticated"
+    ENDING = "invalid input, expired credentials, or the server shuts down"
+    GONE = "the client disconnected, or the last frame was sent"
 
 
-#: Every legal move; a missing one is a bug.
+#: Every legal transition; a missing one is a bug.
 NEXT: dict[State, dict[Event, State]] = {
     State.CONNECTING: {
         Event.CONNECTED: State.SERVING,
@@ -64,7 +62,7 @@ class Way(Enum):
 class Handler(NamedTuple):
     run: Callable[..., Any]  # (session, command), and the message if the command carries one
     way: Way
-    state: State  # the one in which the command may come
+    state: State  # the state in which the command is allowed
 
 
 HANDLERS: dict[int, Handler] = {}
@@ -87,7 +85,7 @@ def _declare(kinds: tuple[type[Message], ...], way: Way, state: State) -> Callab
         for kind in kinds:
             number = command_of(kind()).number
             check(number not in HANDLERS, f"{kind.__name__} has one handler")
-            check(number != Type.SEND or way is Way.AT_ONCE, "a message's bytes are the receive buffer's")
+            check(number != Type.SEND or way is Way.AT_ONCE, "a message is a slice of the receive buffer")
             HANDLERS[number] = Handler(run, way, state)
         return run
 
@@ -95,7 +93,7 @@ def _declare(kinds: tuple[type[Message], ...], way: Way, state: State) -> Callab
 
 
 def load_handlers() -> None:
-    """Import every module of the folder, so that each declares what it handles."""
+    """Import every module under `handlers`, so that each registers its functions."""
     package = importlib.import_module("weir.gateway.pulsar.handlers")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")

@@ -1,8 +1,6 @@
-"""A consumer of one connection: credit in, messages out, and what the client answers.
+"""One consumer of a connection: delivers messages within the client's permits, and tracks unacknowledged batches.
 
-SUBSCRIBE, UNSUBSCRIBE and CLOSE_CONSUMER.
-
-A stored batch as the bytes of a Pulsar message: as it came, or translated, lazily, for whoever reads it.
+It sends Pulsar batches as stored, and translates batches of other protocols on delivery.
 """
 
 import asyncio
@@ -39,22 +37,22 @@ _new = tuple.__new__
 
 
 def translate(batch: Batch) -> PulsarEntry:
-    """The message from its magic on, as it follows a CommandMessage, and how many a client counts in it."""
+    """The bytes that follow a CommandMessage, from the magic on, and the number of messages for the client."""
     if batch.format is BatchFormat.PULSAR:
         return _new(PulsarEntry, (batch.payload, batch.count))
     return pulsar_entry(batch)
 
 
 def cut(entry: PulsarEntry, batch: Batch, wanted: int, *, separate: bool) -> list[Part] | None:
-    """Those of its messages that are wanted, neighbors as one entry, or each as its own if `separate`; None if it
-    cannot be cut."""
-    if entry.messages != batch.count:  # one message that stands for a batch which cannot be opened
+    """Split a batch into entries of its wanted messages: runs of neighbors, or single messages if `separate`.
+    None if it cannot be split."""
+    if entry.messages != batch.count:  # one message that replaces a batch that cannot be decoded
         return None
     return cut_entry(entry.payload, batch.count, wanted, separate=separate)
 
 
 def is_long(batch: Batch) -> bool:
-    """Whether others should have their turn while the batch is translated."""
+    """Whether the translation of the batch must yield to other connections."""
     return batch.format is not BatchFormat.PULSAR and batch.count > STEP_MESSAGES
 
 
@@ -63,15 +61,15 @@ translate_in_steps = pulsar_entry_in_steps
 log = logging.getLogger(__name__)
 
 _MAX_CREDIT = 2**31 - 1
-#: How much is translated in one go, in bytes; a message takes as long as so many of them.
+#: Work of translation between two yields, in bytes, and the cost of one message in the same unit.
 _TURN_WORK_BYTES = 1024 * 1024
 _MESSAGE_WORK_BYTES = 1024
-#: Deliveries that cost as much as a unit of work.
+#: Deliveries per unit of work.
 _DELIVERIES_PER_UNIT = 2
 
 
 class ConsumerLink:
-    """One `api.Consumer` under the id that the client gave it. `start` once the client knows that it is there."""
+    """One `api.Consumer` with the consumer id from the client. Call `start` after the response to SUBSCRIBE."""
 
     def __init__(
         self,
@@ -87,15 +85,15 @@ class ConsumerLink:
         self.topic = topic
         self.consumer = consumer
         self.kind = kind
-        #: Counts the client's demands to begin anew; it drops what was sent for an older one.
+        #: The client's consumer epoch; the client drops messages of older epochs.
         self.epoch = epoch
-        #: Set while its client ends it, and so need not be told that it has ended.
+        #: Set while the client unsubscribes, so that the broker sends no CLOSE_CONSUMER.
         self.ending = False
-        #: Set once the broker has closed it.
+        #: Set when the broker has closed it.
         self.over = False
         self.credit = 0
         self.unacked = Unacked()
-        #: Whether it gets everything, in the order of the log.
+        #: Whether it gets all messages, in the order of the log.
         self.alone = kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
         self.acking = Acking(session, consumer_id, topic, consumer, self.unacked, in_order=self.alone)
         self.connected_ms = session.clock.wall_ms()
@@ -119,13 +117,13 @@ class ConsumerLink:
     # --- messages out ------------------------------------------------------------------------------------
 
     def flow(self, permits: int) -> None:
-        """The client takes so many messages more."""
+        """Add permits from the client."""
         self.credit = min(self.credit + permits, _MAX_CREDIT)
         if self._flowing is not None and self.credit > 0 and not self._flowing.done():
             self._flowing.set_result(None)
 
     async def _push(self) -> None:
-        """Push is a loop over pull: what `next` gives is written, as fast as the client reads it."""
+        """Pull messages with `next` and write them as fast as the client reads."""
         outbox, consumer, turns = self._session.outbox, self.consumer, self._session.turns
         try:
             while True:
@@ -134,7 +132,7 @@ class ConsumerLink:
                     await self._flowing
                 try:
                     deliveries = await consumer.next(self.credit)
-                except ReadStuckError as stuck:  # its client logs it, and waits on
+                except ReadStuckError as stuck:  # the client logs the error and keeps waiting
                     self._session.answer(
                         api.CommandError(request_id=NO_REQUEST, error=code_of(stuck), message=text_of(stuck))
                     )
@@ -151,23 +149,23 @@ class ConsumerLink:
                         if done == len(deliveries):
                             break
                         del deliveries[:done]
-                        await outbox.drain()  # what was packed well is much when it is opened
-                        await turns.next()  # others have their turn between translations
-                    del deliveries  # not while it waits for a client that does not read
+                        await outbox.drain()  # decompressed batches may be large
+                        await turns.next()  # yield between translations
+                    del deliveries  # do not hold them while waiting for a slow client
                     await outbox.drain()
                 finally:
                     self._session.delivery_share.release(size)
-                if turns.spend(units):  # the next may be in memory, and a client that reads never lets it wait
+                if turns.spend(units):  # with cached messages and a fast client, the loop would never wait
                     await turns.next()
         except (ConsumerClosedError, ConnectionLostError):
-            pass  # whoever follows the consumer, or receives, tells
+            pass  # `_follow` or the receive loop handles it
         except WeirError as failed:
             log.warning("consumer %s of %s is closed: %s", self.consumer.name, self.topic.name, failed)
             await self.shut()
 
     def _say(self, deliveries: list[Delivery], first: PulsarEntry | None) -> int:
-        """Say the first of the deliveries, as far as they may be translated in one go; how many those are.
-        `first`: the first one, if it is translated already."""
+        """Send deliveries up to the work limit of one turn, and return their number. `first`: the translation of
+        the first one, if it is done already."""
         buffers: list[Buffer] = []
         places = self._places(deliveries)
         said = work = 0
@@ -178,7 +176,7 @@ class ConsumerLink:
             said += 1
             base = batch.base_offset
             place = places(base)
-            if place[0] < 0:  # trimmed away on its way here
+            if place[0] < 0:  # trimmed away meanwhile
                 self.consumer.ack([(base, batch.end_offset)])
                 continue
             payload, messages = said_entry = translate(batch) if first is None else first
@@ -186,18 +184,18 @@ class ConsumerLink:
             wanted = delivery.wanted
             parts = self._parts(said_entry, delivery) if self.consumer.gets_parts else None
             if parts is None:
-                # One message that stands for a batch which cannot be opened is no batch for its client.
+                # One message that replaces an undecodable batch is not a batch for the client.
                 hidden = (wanted or 0) if messages == batch.count else 0
                 buffers += (self._head(delivery, place, len(payload), base + batch.count - 1, hidden), payload)
                 self.unacked.delivered(place, base, batch.count, wanted)
             else:
                 messages = 0
-                for part in parts:  # each is a batch for its client, and has the id of its first message
+                for part in parts:  # for the client each part is a batch with the id of its first message
                     place, end = places(base + part.first), base + part.first + part.messages
                     buffers += (self._head(delivery, place, len(part.payload), end - 1), part.payload)
                     self.unacked.delivered(place, base + part.first, part.messages, None)
                     messages += part.messages
-            # Clients count every message of a batch, also those that an ack set hides from them.
+            # Clients count every message of a batch, including those hidden by an ack set.
             self.credit -= messages
             self.messages_out += batch.count
             self.bytes_out += len(payload)
@@ -209,10 +207,10 @@ class ConsumerLink:
         return said
 
     def _parts(self, entry: PulsarEntry, delivery: Delivery) -> list[Part] | None:
-        """The entries that a batch is sent as; None for the batch as it is.
+        """The entries into which a batch is split; None to send the batch unchanged.
 
-        A negative acknowledgement of one message names its whole entry, so all of its messages count as failed.
-        When they are delivered again, each is an entry of its own: only those that fail again count again.
+        A negative acknowledgment of one message names its whole entry, so all of its messages count as failed. In
+        a redelivery each message is a separate entry: only the messages that fail again count again.
         """
         batch, wanted = delivery.batch, delivery.wanted
         separate = delivery.redelivered > 0 and batch.count > 1 and not self.alone
@@ -220,12 +218,12 @@ class ConsumerLink:
             if not separate:
                 return None
             wanted = unacknowledged(batch.count)
-        # Whoever acknowledged a batch in part knows ack sets, and what he saw stays where it was.
+        # A client that acknowledged part of a batch supports ack sets, and its remaining messages keep their ids.
         return cut(entry, batch, wanted, separate=separate)
 
     def _head(self, delivery: Delivery, place: EntryPosition, size: int, last: int, wanted: int = 0) -> bytes:
-        """What stands before a message of `size` bytes, whose last one has the offset `last`; `wanted`: bits of an
-        ack set, of a batch that is not wanted whole."""
+        """The frame head of a message of `size` bytes; `last`: the offset of its last message; `wanted`: the bits
+        of an ack set if only part of the batch is wanted."""
         broker_entry = b""
         if self._with_broker_entry:
             broker_entry = self._broker_entries.head(delivery.batch.append_ms, last)
@@ -244,7 +242,7 @@ class ConsumerLink:
         )
 
     def _places(self, deliveries: list[Delivery]) -> Callable[[int], EntryPosition]:
-        """Offsets to places. Where the first and the last lie in one ledger, the rest is arithmetic."""
+        """Maps offsets to ledger positions, by arithmetic if the first and the last are in the same ledger."""
         place_of = self.topic.position_of
         if len(deliveries) < 3:
             return place_of
@@ -256,7 +254,7 @@ class ConsumerLink:
         return lambda offset: (ledger, entry + offset - low)
 
     async def _follow_activity(self) -> None:
-        """A failover consumer learns whether it is the one that gets messages."""
+        """Notify a failover consumer when it becomes active or inactive."""
         active = self.consumer.active
         try:
             while True:
@@ -268,7 +266,7 @@ class ConsumerLink:
             pass
 
     def tell_the_end(self) -> None:
-        """Tell the client, once, that a topic which takes no more messages has none left for it."""
+        """Notify the client, once, that it has received all messages of a terminated topic."""
         if not self._told_the_end and self.topic.terminated and not self.consumer.backlog:
             self._told_the_end = True
             self._session.answer(api.CommandReachedEndOfTopic(consumer_id=self.consumer_id))
@@ -276,14 +274,14 @@ class ConsumerLink:
     # --- the end -----------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Tell the client when the broker closes the consumer."""
+        """Notify the client when the broker closes the consumer."""
         reason = await self.consumer.closed()
         self.over = True
         log.info("consumer %s of %s is closed: %s", self.consumer.name, self.topic.name, reason)
         await self.shut()
 
     async def shut(self) -> None:
-        """Close it from this side; its client connects it anew."""
+        """Close the consumer from the broker; its client reconnects it."""
         if not self.ending and self._session.consumers.end(self.consumer_id, self):
             self._session.consumers.retire(self.consumer_id, self.consumer.denied)
             said = api.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=NO_REQUEST)
@@ -291,13 +289,13 @@ class ConsumerLink:
             await self.close()
 
     async def close(self, *, lost: bool = False) -> None:
-        """Stop, and let the subscription go. What was delivered and not acknowledged goes to others. `lost`: the
-        client said nothing, its connection is gone."""
+        """Stop and leave the subscription, which redelivers unacknowledged messages to other consumers. `lost`:
+        the connection broke without CLOSE_CONSUMER."""
         self.stop()
         await self.consumer.close(failed=lost)
 
     def stop(self) -> None:
-        """Push no more."""
+        """Stop delivering."""
         this = asyncio.current_task()
         for task in self._tasks:
             if task is not this:

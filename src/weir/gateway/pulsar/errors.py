@@ -1,7 +1,5 @@
-"""The one table from Weir's errors to Pulsar's codes. The nearest class in the error's ancestry decides.
-
-Small translations between protobuf and values.
-"""
+"""The table that maps Weir's errors to Pulsar's codes (the nearest class in the MRO decides), and conversions
+between protobuf messages and values."""
 
 from collections.abc import Iterable
 
@@ -13,7 +11,7 @@ from weir.wire.pulsar.ids import signed
 
 _E = api.ServerError
 
-#: What every attempt to use a transaction is answered with, as a broker of Pulsar's does that has them disabled.
+#: The error for every transaction command, as from a Pulsar broker with transactions disabled.
 NO_TRANSACTIONS = "Transactions are not supported"
 
 CODES: dict[type[BaseException], Code] = {
@@ -73,7 +71,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.StorageFullError: _E.ProducerBlockedQuotaExceededException,
     errors.MetaFullError: _E.MetadataError,
     errors.ProducersHeldError: _E.ProducerBlockedQuotaExceededError,
-    # What only Kafka's clients ask for; a client of Pulsar meets none of these.
+    # Errors of Kafka's APIs; Pulsar clients never get these.
     errors.OutOfOrderSequenceError: _E.NotAllowedError,
     errors.StaleEpochError: _E.ProducerFenced,
     errors.UnknownProducerError: _E.NotAllowedError,
@@ -98,7 +96,7 @@ CODES: dict[type[BaseException], Code] = {
     errors.GroupSubscribedError: _E.ConsumerBusy,
     errors.GroupFullError: _E.TooManyRequests,
     errors.CommitTooLargeError: _E.NotAllowedError,
-    # What only AMQP's clients ask for.
+    # Errors of AMQP's methods.
     errors.ExchangeNotFoundError: _E.TopicNotFound,
     errors.ExchangeRefusedError: _E.NotAllowedError,
     errors.InequivalentQueueError: _E.NotAllowedError,
@@ -113,8 +111,8 @@ CODES: dict[type[BaseException], Code] = {
     errors.UnknownExchangeTypeError: _E.NotAllowedError,
 }
 
-#: A send that fails with one of these is refused for good: its producer learns of it. With any other, sending it
-#: again on a new producer may help, so the producer is closed and its client connects it anew by itself.
+#: Errors that refuse a send permanently: the producer gets SEND_ERROR. After any other error a retry on a new
+#: producer may succeed, so the broker closes the producer and the client reconnects it automatically.
 FINAL = (
     errors.WireError,
     errors.NotAuthorisedError,
@@ -134,13 +132,13 @@ def code_of(failure: BaseException) -> Code:
 
 
 def text_of(failure: BaseException) -> str:
-    """What the client is told; the inside of a bug, and paths of this machine, stay in the log."""
+    """The error message for the client; details of a bug and local paths stay in the log."""
     if isinstance(failure, errors.DiskError):
         return "the broker's disk failed; see its log"
     return str(failure) if isinstance(failure, errors.WeirError) else "an internal error; see the broker's log"
 
 
-#: Pulsar's words for the types whose name in the protocol is not the same in capitals.
+#: Pulsar's names of schema types that differ from the upper-case protocol name.
 _WORDS = {
     "KeyValue": "KEY_VALUE",
     "LocalDate": "LOCAL_DATE",
@@ -153,7 +151,7 @@ _WORDS = {
 }
 _TYPES = {name: _WORDS.get(name, name.upper()) for name, _ in api.Schema.Type.items()}
 _NAMES = {word: name for name, word in _TYPES.items()}
-#: Types that say nothing about a message.
+#: Types that do not describe messages.
 _NO_SCHEMA = ("None", "AutoConsume")
 
 
@@ -171,11 +169,11 @@ def pairs(metadata: Iterable[api.KeyValue]) -> dict[str, str]:
 
 
 def schema_from_wire(schema: api.Schema) -> SchemaData | None:
-    """None for bytes without a schema, and for a consumer that takes whatever there is."""
+    """Convert a schema; None for bytes without a schema, and for a consumer with AUTO_CONSUME."""
     name = api.Schema.Type.Name(schema.type)
     if name in _NO_SCHEMA:
         return None
-    # The Python client writes the definition of a type that needs none as JSON's null.
+    # The Python client sends JSON null as the definition of a type without one.
     data = b"" if schema.schema_data == b"null" else schema.schema_data
     return SchemaData(_TYPES[name], data, schema.name, pairs(schema.properties))
 

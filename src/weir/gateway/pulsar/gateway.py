@@ -1,7 +1,4 @@
-"""The Pulsar gateway on the network.
-
-Stand-ins for what a broker may lack: schemas, and lists of topics to watch.
-"""
+"""The server of one Pulsar listener, and substitutes for optional services: schemas and topic lists."""
 
 import logging
 from ssl import SSLContext
@@ -19,17 +16,17 @@ from weir.runtime.server import Server, ServingSettings
 
 
 class NoSchemas:
-    """For a broker without a schema registry."""
+    """Substitute for a broker without a schema registry."""
 
     async def get(self, topic: TopicName, version: bytes | None, *, role: str) -> tuple[SchemaData, bytes] | None:
         return None
 
     async def add(self, topic: TopicName, schema: SchemaData | None, *, role: str) -> bytes:
-        raise NotAllowedError("this broker keeps no schemas")
+        raise NotAllowedError("this broker has no schema registry")
 
 
 class NoTopicLists:
-    """For a broker whose lists cannot be watched."""
+    """Substitute for a broker without topic list watches."""
 
     async def watch_topics(
         self,
@@ -40,14 +37,14 @@ class NoTopicLists:
         domain: Domain | None = None,
         known_hash: str = "",
     ) -> TopicListWatch:
-        raise NotAllowedError("lists of topics cannot be watched here")
+        raise NotAllowedError("this broker does not support topic list watchers")
 
 
 log = logging.getLogger(__name__)
 
 
 class PulsarServer:
-    """Serves one broker on one address. `start`, then `close`; the broker belongs to whoever made it."""
+    """Serves one broker on one address. Call `start`, then `close`; the caller owns the broker."""
 
     def __init__(
         self,
@@ -61,11 +58,11 @@ class PulsarServer:
         request_budget: RequestBudget | None = None,
         metrics: PulsarMetrics | None = None,
     ) -> None:
-        """`request_budget`: what all listeners together may receive; None: as the settings say, for this one."""
+        """`request_budget`: bytes of requests, shared by all listeners; None: a budget from the settings."""
         load_handlers()
         self._clock = runtime.clock
         most = settings.max_delivery_bytes_in_all
-        # Half is free before anyone is told, so that they are not told again and again.
+        # Waiters resume only when half of the budget is free, to avoid frequent wakeups.
         deliveries = ByteBudget(most, resume_bytes=most // 2, equal_parts=False)
         request_budget = (
             request_budget if request_budget is not None else RequestBudget(settings.max_received_bytes)
@@ -100,7 +97,7 @@ class PulsarServer:
 
     @property
     def service_url(self) -> str:
-        """How clients reach it."""
+        """The URL that clients use."""
         scheme = "pulsar" if self._tls is None else "pulsar+ssl"
         return self._settings.advertise or f"{scheme}://{self.host}:{self.port}"
 
@@ -118,7 +115,7 @@ class PulsarServer:
         log.info("Pulsar clients are served on %s", self.service_url)
 
     async def close(self) -> None:
-        """Accept nothing more, store what was accepted within the grace time, and end every connection."""
+        """Stop accepting, store accepted sends within the grace time, and close every connection."""
         await self._server.close(TopicClosedError("the broker shuts down"))
 
     def _session(self, connection: Connection) -> Session:

@@ -1,11 +1,11 @@
-"""What a session has accepted and not finished: it stops reading while that is too much."""
+"""Counts the commands in flight on one connection: the session stops reading while they exceed its limits."""
 
 from weir.gateway.pulsar.settings import SessionLimits
 from weir.runtime.waiters import Waiters
 
 
 class Load:
-    """Requests and sends under way on one connection."""
+    """Requests and sends in flight on one connection."""
 
     def __init__(self, limits: SessionLimits) -> None:
         self._limits = limits
@@ -24,12 +24,12 @@ class Load:
         )
 
     async def wait_capacity(self) -> None:
-        """Wait until one more may be accepted; its one caller is the session's receive loop."""
+        """Wait until the limits permit one more; only the session's receive loop calls this."""
         while self.full:
             await self._change.wait()
 
     async def settled(self) -> None:
-        """Wait until nothing is under way; only once the receive loop accepts no more."""
+        """Wait until nothing is in flight; call it only after the receive loop has stopped."""
         while self.publishes or self.requests:
             await self._change.wait()
 
@@ -46,7 +46,7 @@ class Load:
 
     @property
     def publishes_left(self) -> tuple[int, int]:
-        """How many sends, and bytes of them, may be taken before it is full."""
+        """The sends, and their bytes, that the limits still permit."""
         limits = self._limits
         return limits.max_publishes - self.publishes, limits.max_publish_bytes - self.publish_bytes
 

@@ -1,4 +1,4 @@
-"""The producers, or consumers, of one connection under the ids that its client gave them."""
+"""The producers, consumers or topic watchers of one connection, by the ids from its client."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -6,14 +6,14 @@ from typing import Generic, TypeVar
 
 from weir.model.errors import NotAllowedError, TooManyError, WeirError
 
-#: How many ids of links that the broker closed are remembered: commands for them may still be under way.
+#: Ids of closed links to remember: the client may still send commands for them.
 _REMEMBERED = 1024
 
 L = TypeVar("L")
 
 
 class Opening:
-    """A link that is being made. A client may give up waiting and close it before it is there."""
+    """A link in creation. The client may give up and close it before it is ready."""
 
     __slots__ = ("abandoned",)
 
@@ -22,10 +22,10 @@ class Opening:
 
 
 class Links(Generic[L]):
-    """id -> being made, or there; none once closed."""
+    """Maps ids to links that are open or in creation."""
 
     def __init__(self, what: str, limit: int, on_full: Callable[[str], None]) -> None:
-        """`on_full`: called with `what` when one over the limit is refused."""
+        """`on_full`: called with `what` when a link is refused because of the limit."""
         self._what = what
         self._on_full = on_full
         self._limit = limit
@@ -33,7 +33,7 @@ class Links(Generic[L]):
         self._closed: OrderedDict[int, WeirError | None] = OrderedDict()
 
     def begin(self, link_id: int) -> Opening:
-        """Take an id that is free."""
+        """Reserve a free id; TooManyError, NotAllowedError."""
         if len(self._links) >= self._limit:
             self._on_full(self._what)
             raise TooManyError(
@@ -41,20 +41,20 @@ class Links(Generic[L]):
                 hint="use more connections, or raise limits.connection_consumers",
             )
         if link_id in self._links:
-            raise NotAllowedError(f"{self._what} {link_id} is there already")
+            raise NotAllowedError(f"{self._what} {link_id} already exists on this connection")
         self._closed.pop(link_id, None)
         opening = self._links[link_id] = Opening()
         return opening
 
     def end(self, link_id: int, was: "Opening | L") -> bool:
-        """Free an id, if it still stands for this; whether it did."""
+        """Free an id if it still belongs to `was`; returns whether it did."""
         if self._links.get(link_id) is not was:
             return False
         del self._links[link_id]
         return True
 
     def put(self, link_id: int, opening: Opening, link: L) -> bool:
-        """The link is there, unless it was closed while it was being made; whether it is."""
+        """Register a created link, unless it was closed during creation; returns whether it is registered."""
         if self._links.get(link_id) is not opening or opening.abandoned:
             return False
         self._links[link_id] = link
@@ -64,17 +64,18 @@ class Links(Generic[L]):
         return self._links.get(link_id)
 
     def live(self, link_id: int) -> L:
-        """The link that is there; an error of the client if there is none."""
+        """The open link of an id; NotAllowedError, or the reason why the broker closed it."""
         link = self._links.get(link_id)
         if link is None or isinstance(link, Opening):
             why = self._closed.get(link_id)
             if why is not None:
-                raise why.with_traceback(None)  # which would grow with every time that it is raised
-            raise NotAllowedError(f"there is no {self._what} {link_id} on this connection")
+                raise why.with_traceback(None)  # the traceback would grow with every raise
+            raise NotAllowedError(f"this connection has no {self._what} {link_id}")
         return link
 
     def retire(self, link_id: int, why: WeirError | None = None) -> None:
-        """Remember that the broker closed it, so that what is under way for it is not an error; or is this one."""
+        """Remember a link that the broker closed: later commands for it are no protocol error. `why`: the error
+        that they get."""
         self._closed[link_id] = why
         if len(self._closed) > _REMEMBERED:
             self._closed.popitem(last=False)
@@ -83,18 +84,18 @@ class Links(Generic[L]):
         return link_id in self._closed
 
     def clear(self) -> list[L]:
-        """Forget all; answers those that were there."""
+        """Remove all links, and return the open ones."""
         there = list(self)
         self._links.clear()
         return there
 
     def __iter__(self) -> Iterator[L]:
-        """Those that are there."""
+        """The open links."""
         return (link for link in list(self._links.values()) if not isinstance(link, Opening))
 
     @property
     def are_open(self) -> bool:
-        """Whether there are any, and none that is being made."""
+        """Whether links exist, and none is in creation."""
         return bool(self._links) and not any(isinstance(link, Opening) for link in self._links.values())
 
     def __len__(self) -> int:

@@ -1,13 +1,4 @@
-"""GET_TOPICS_OF_NAMESPACE, WATCH_TOPIC_LIST and WATCH_TOPIC_LIST_CLOSE.
-
-A client's watch of a namespace's topics: the list at first, then what changes.
-
-PARTITIONED_METADATA and LOOKUP: how many partitions a topic has, and which broker serves it.
-
-GET_SCHEMA and GET_OR_CREATE_SCHEMA.
-
-Where a client that came by one listener finds another broker.
-"""
+"""Finds the service URLs of a topic's owner for a client's listener, and pushes topic list changes to watchers."""
 
 import asyncio
 import logging
@@ -26,25 +17,24 @@ _PLAIN = "pulsar:"
 
 
 class BrokerUrls(NamedTuple):
-    """A broker's listeners for this protocol, empty where it has none. A client takes the one for TLS if it
-    came so."""
+    """A broker's URLs for this protocol, empty without such a listener. A client on TLS uses the TLS URL."""
 
     plain: str = ""
     tls: str = ""
 
 
 def urls_of(owner: Owner, service_url: str, listener: str = "") -> BrokerUrls:
-    """Of the broker that has a topic, for a client that came to `service_url`, or that asks for a listener by its
-    name."""
+    """The URLs of a topic's owner, for a client connected to `service_url`, or for the listener that it names.
+    NotOwnerError, NotAllowedError."""
     if listener:
         return _named(owner, listener)
-    if owner.here:  # who came to this listener reaches it again
+    if owner.here:  # the client has reached this listener already
         return _one(service_url)
     urls = BrokerUrls(owner.url("pulsar"), owner.url("pulsar_tls"))
     over_tls = service_url.startswith(_TLS)
     if not (urls.tls if over_tls else urls.plain):
         kind = "for TLS" if over_tls else "without TLS"
-        raise NotOwnerError(f"broker {owner.broker_id} has the topic, and no listener {kind} that is known")
+        raise NotOwnerError(f"broker {owner.broker_id} owns the topic, but has no known listener {kind}")
     return urls
 
 
@@ -53,8 +43,8 @@ def _named(owner: Owner, listener: str) -> BrokerUrls:
     if not url.startswith((_TLS, _PLAIN)):
         known = sorted(name for name, url in owner.listeners.items() if url.startswith((_TLS, _PLAIN)))
         raise NotAllowedError(
-            f"there is no listener named {listener[:80]!r}",
-            hint=f"leave the name out, or use one of these: {', '.join(known) or 'none is known'}",
+            f"the broker has no listener named {listener[:80]!r}",
+            hint=f"omit the name, or use one of these: {', '.join(known) or 'none is known'}",
         )
     return _one(url)
 
@@ -67,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 class Watch:
-    """Tells its client what comes and goes, once it knows the list."""
+    """Pushes topic list changes to the client, after the initial list."""
 
     def __init__(self, session: "Session", watcher_id: int, topics: TopicListWatch) -> None:
         self._session = session
@@ -83,8 +73,8 @@ class Watch:
             self._task.cancel()
 
     async def _follow(self) -> None:
-        """Until the client closes the watch, its connection is gone, or the list cannot be followed: then the
-        client finds new topics by its own periodic look."""
+        """Push changes until the client closes the watch, the connection ends, or the watch fails; then the client
+        finds new topics by polling."""
         try:
             while True:
                 change = await self._topics.next()

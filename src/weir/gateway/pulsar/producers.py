@@ -1,7 +1,4 @@
-"""A producer of one connection: sends in, receipts out, in order.
-
-PRODUCER, SEND and CLOSE_PRODUCER.
-"""
+"""One producer of a connection: publishes its sends and returns their receipts in order."""
 
 import asyncio
 import logging
@@ -28,40 +25,40 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-#: After so many sends one by one, a producer's plain sends are looked for.
+#: After this many single sends, the session uses the fast path for the producer's plain sends.
 _PLAIN_AFTER = 16
-#: The lowest and highest sequence id as the client wrote them, and the batch.
+#: The lowest and highest sequence id from the client, and the batch.
 _Send = tuple[int, int, Outgoing]
 
 
 class ProducerLink:
-    """One `api.Producer` under the id that the client gave it."""
+    """One `api.Producer` with the producer id from the client."""
 
     def __init__(self, session: "Session", producer_id: int, name: TopicName, producer: Producer) -> None:
         self.producer_id = producer_id
         self.topic_name = name
         self.producer = producer
-        #: Whether it may send: a waiting one may not yet.
+        #: Whether it may send; false while it waits for exclusive access.
         self.ready = False
         self._session = session
         self._receipts = Receipts(producer_id, -1 if name.partition is None else name.partition)
-        #: What the receive buffer at hand brought so far: its sequence ids, and the batch.
+        #: Sends of the current receive buffer that are not published yet.
         self._sends: list[_Send] = []
-        self._alone = 0  # sends that were taken one by one
+        self._alone = 0  # single sends so far
         self._plain: PlainSends | None = None
         self._in_flight = 0
         self._last: asyncio.Future[Receipt] | None = None
         self._idle = Waiters()
-        # After a failure nothing more is acknowledged: a receipt past a gap would be taken for the gap's.
+        # After a failure the link sends no more receipts: the client would match them to the failed send.
         self._broken = False
 
     def send(self, command: api.CommandSend, message: memoryview) -> None:
-        """Take what a send carries, to be published with the others of its receive buffer; raises what can be told
-        at once."""
+        """Queue a send, to be published with the others of its receive buffer; raises errors that are known
+        immediately."""
         if self._broken:
             return
         if not self.ready:
-            raise NotAllowedError("the producer waits for its topic and may not send yet")
+            raise NotAllowedError("the producer waits for exclusive access and may not send yet")
         try:
             outgoing = _outgoing(
                 command, message, self._session.limits.max_batch_messages, clients_behind_ms(self._session.clock)
@@ -79,8 +76,8 @@ class ProducerLink:
         self._sends.append((command.sequence_id, command.highest_sequence_id, outgoing))
 
     def take_plain(self, view: memoryview, at: int, *, count: int, limit: int) -> tuple[int, int]:
-        """Take what plain sends carry that lie in the receive buffer from `at` on, as many as the session's load
-        allows and at most `count`; answers how many, and where they end."""
+        """Queue plain sends from position `at` of the receive buffer, as many as the session's load permits and at
+        most `count`. Returns their number and the position after them."""
         if self._plain is None or self._broken or not self.ready:
             return 0, at
         load = self._session.load
@@ -98,7 +95,7 @@ class ProducerLink:
         return taken, end
 
     def publish(self) -> None:
-        """Publish what was taken."""
+        """Publish the queued sends."""
         sends = self._sends
         if not sends:
             return
@@ -117,7 +114,7 @@ class ProducerLink:
             self._last.add_done_callback(partial(self._stored, sequence, highest, len(outgoing.payload)))
 
     def _refuse_in_turn(self, sequence: int, bad: WeirError) -> None:
-        """Refuse a send, after the receipts of those before it: clients look at the oldest they wait for."""
+        """Refuse a send, after the receipts of earlier sends: clients match replies to their oldest send."""
         frame = encode_command(self._send_error(sequence, bad))
         if self._in_flight and self._last is not None:
             self._last.add_done_callback(lambda _: self._session.outbox.say(frame))
@@ -139,7 +136,7 @@ class ProducerLink:
             self._idle.wake()
 
     def _outcome(self, sequence: int, done: "asyncio.Future[Receipt]") -> Receipt | None:
-        """Where it is stored; None if its client is told otherwise, or nothing."""
+        """The receipt of a stored send; None if it failed."""
         failure = asyncio.CancelledError() if done.cancelled() else done.exception()
         if self._broken:
             return None
@@ -166,41 +163,41 @@ class ProducerLink:
         receipt = self._outcome(sequence, done)
         if receipt is None:
             return
-        # A duplicate lies nowhere new; clients know it by this.
+        # A duplicate has no new position; clients recognize it by -1:-1.
         ledger, entry = (-1, -1) if receipt.duplicate else receipt.position
         self._session.outbox.say(self._receipts.frame(sequence, highest, ledger, entry))
 
     def _failed(self, sequence: int, failure: BaseException) -> None:
         self._broken = True
         log.info("producer %s on %s: a send failed: %s", self.producer.name, self.topic_name, failure)
-        # A terminated topic closes its producers, and clients learn the reason when they connect anew. A client
-        # for Go forgets a producer that gets a SEND_ERROR for it, and its sends then never end.
+        # A terminated topic closes its producers, and clients get the reason when they reconnect. The Go client
+        # drops a producer after a SEND_ERROR with this code, and its pending sends then never complete.
         if isinstance(failure, FINAL) and not isinstance(failure, StreamTerminatedError):
             self._session.answer(self._send_error(sequence, failure))
-            # The client may go on with what it sends next; what is under way already is behind the gap.
+            # The client may continue with new sends; those in flight come after the gap and fail.
             self._session.tasks.spawn(self._mend(), "mend")
         else:
             self._session.tasks.spawn(self.shut(), "shut")
 
     async def _mend(self) -> None:
-        """Once all that was sent behind a refused send has ended, the client's next sends are taken again."""
+        """Accept sends again when all sends in flight behind a refused one have ended."""
         await self.settled()
         self._broken = False
 
     async def wait_capacity(self) -> None:
-        """Wait while quota, rate or memory say that it shall send no more for now."""
+        """Wait while a backlog quota, a publish rate or memory throttles the producer."""
         if not self._broken:
-            with suppress(WeirError):  # whoever follows the producer tells its client that it is no more
+            with suppress(WeirError):  # `follow` reports a closed producer to the client
                 await self.producer.wait_capacity()
 
     async def follow(self) -> None:
-        """Tell the client when the broker closes the producer."""
+        """Notify the client when the broker closes the producer."""
         reason = await self.producer.closed()
         log.info("producer %s on %s is closed: %s", self.producer.name, self.topic_name, reason)
         await self.shut()
 
     async def shut(self) -> None:
-        """Close it from this side; its client connects it anew and sends again what has no receipt."""
+        """Close the producer from the broker; its client reconnects it and resends what has no receipt."""
         self._broken = True
         if self._session.producers.end(self.producer_id, self):
             self._session.producers.retire(self.producer_id)
@@ -212,21 +209,21 @@ class ProducerLink:
         await self.producer.close()
 
     async def settled(self) -> None:
-        """Wait until everything that was sent has its receipt, or was refused."""
+        """Wait until every send has its receipt or was refused."""
         await self._idle.wait_until(lambda: not self._in_flight)
 
 
 def _outgoing(command: api.CommandSend, message: memoryview, max_count: int, behind_ms: int) -> Outgoing:
-    """What the broker needs to know of a send. `behind_ms`: what the client's clock is behind the broker's, if
-    that is known. The bytes are copied out of the receive buffer, once: kept as a
-    slice, a small message would pin a large buffer for as long as it stays in the tail cache."""
+    """Convert a send for the broker. `behind_ms`: how far the client's clock is behind the broker's, if known.
+    The message is copied out of the receive buffer once: as a slice, a small message would pin a large buffer
+    while it stays in the tail cache."""
     if command.HasField("txnid_least_bits"):
         raise NotAllowedError(NO_TRANSACTIONS)
     parts = split_message(message)
     if parts.broker_entry is not None:
-        raise WireError("broker entry metadata is the broker's to add")
+        raise WireError("only brokers may add broker entry metadata")
     metadata = parse_metadata(parts)
-    # What consumers will count by (one, if the field is not there); the command's number is only a summary.
+    # Consumers count by this field (1 if it is missing); the count in the command is only informative.
     count = metadata.num_messages_in_batch
     if not 0 < count <= max_count:
         raise WireError(f"a batch claims {count} messages, the limit is {max_count}")

@@ -1,7 +1,7 @@
-"""One client's connection: what may come when, who handles it, and how it ends.
+"""One client's connection: receives commands, dispatches them to handlers, and sends the responses.
 
-Over its limits the session reads no further, so a client that floods, or that does not read its answers, is held
-back by its own TCP window and costs nobody else.
+Above its limits the session stops reading, so TCP back-pressure slows a client that floods or does not read its
+responses, at no cost to others.
 """
 
 import asyncio
@@ -57,29 +57,29 @@ from weir.wire.pulsar.proto import Message
 
 log = logging.getLogger(__name__)
 
-#: What a command costs that is served by a task of its own, beside one that is done at once.
+#: The additional cost of a command that runs in its own task, in units of work.
 _TASK_UNITS = 8
 _SEND = Type.SEND
-#: The first version of the protocol in which a broker closes a producer or consumer by a command.
+#: The first protocol version with CLOSE_PRODUCER and CLOSE_CONSUMER from the broker.
 _CLOSES_SINCE = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What stands behind every session."""
+    """The services that all sessions share."""
 
     broker: Broker
     schemas: Schemas
     lists: TopicLists
-    #: Of messages that were delivered and that clients have not read, by all sessions.
+    #: Bytes of delivered messages that clients have not read, over all sessions.
     delivery_budget: ByteBudget
-    #: Of frames that are being received, by all sessions.
+    #: Bytes of partly received frames, over all sessions.
     request_budget: RequestBudget
     metrics: PulsarMetrics
 
 
 class Session:
-    """Serves one connection until it ends. `service_url` is how clients reach this listener."""
+    """Serves one connection until it ends. `service_url`: the URL of this listener for clients."""
 
     def __init__(
         self,
@@ -104,17 +104,17 @@ class Session:
         self._request_share = RequestShare(services.request_budget, clock)
         self.delivery_share = services.delivery_budget.share(limits.max_delivery_bytes)
         self.credentials = Credentials(self)
-        #: What the client says that it understands; set by its connect.
+        #: The features that the client supports; CONNECT sets them.
         self.features = api.FeatureFlags()
         self.client_version = ""
         self.protocol_version = 0
         self.producers: Links[ProducerLink] = Links("producer", limits.max_links, self._over_limit)
         self.consumers: Links[ConsumerLink] = Links("consumer", limits.max_links, self._over_limit)
         self.watches: Links[Watch] = Links("watcher", -(-limits.max_links // 10), self._over_limit)
-        #: Held while topics are listed, which reads all names of a namespace: one list at a time.
+        #: Serializes topic lists, since each reads all names of a namespace.
         self.listing = asyncio.Lock()
         self.tasks = TaskScope(f"pulsar {connection.peer}", on_failure=lambda _: self.abort())
-        #: Producers that sent something in the receive buffer at hand.
+        #: Producers with sends in the current receive buffer.
         self.senders: dict[ProducerLink, None] = {}
         #: The producer that sent last.
         self.sender: ProducerLink | None = None
@@ -124,11 +124,11 @@ class Session:
         self._heard_at = self._living.monotonic()
         self._pinged = False
         self._told_limit = False
-        self._held_back = False  # by its load, or by a producer that must rest
+        self._held_back = False  # not reading, because of the load or a throttled producer
         self._farewell: WeirError | None = None
         self._ended = asyncio.Event()
 
-    # --- its life ----------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------------
 
     @property
     def peer(self) -> str:
@@ -143,7 +143,7 @@ class Session:
         return self.credentials.role
 
     async def run(self) -> None:
-        """Serve until the connection ends; never raises for anything that the client did."""
+        """Serve until the connection ends; never raises because of the client's input."""
         log_about(connection=self.peer)
         self.services.metrics.connections += 1
         receiving = self.tasks.spawn(self._receive(), "receive")
@@ -163,22 +163,22 @@ class Session:
             self._connection.close()
 
     def end(self, why: WeirError) -> None:
-        """Take nothing more, finish what was taken, tell the client why, and end."""
+        """Accept no more commands, finish the accepted ones, send the reason to the client, and close."""
         self._farewell = self._farewell or why
         self._move(Event.ENDING)
 
     def abort(self) -> None:
-        """End at once."""
+        """Close immediately."""
         self._connection.abort()
         self._move(Event.GONE)
 
     def connected(self) -> None:
-        """The client has said who it is."""
+        """Start serving after authentication."""
         self._move(Event.CONNECTED)
         self._splitter.limit = self.limits.max_message_bytes + FRAME_PADDING_BYTES
 
     def overdue(self, now: float) -> str | None:
-        """Why the server should end this session by force, if it should; pings a client that is silent."""
+        """The reason to abort this session, or None; pings an idle client."""
         reason = self._overdue(now)
         if reason is None:
             self._tell_ended_topics()
@@ -188,21 +188,21 @@ class Session:
         limits, silent_s = self.limits, now - self._heard_at
         stalled_at = self.outbox.stalled_at
         if stalled_at is not None and now - stalled_at > limits.stall_timeout_s:
-            return "it does not read what it is sent"
+            return "the client does not read its messages"
         if self.state is State.CONNECTING:
-            return "it never connected" if silent_s > limits.connect_timeout_s else None
+            return "the client did not send CONNECT in time" if silent_s > limits.connect_timeout_s else None
         if self._held_back or stalled_at is not None:
             return None
         if self._request_share.late(now, self._heard_at):
-            return "others wait, and it does not send the rest of its command"
+            return "other clients wait for memory, and this client does not send the rest of its command"
         if silent_s > limits.idle_timeout_s / 2 and not self._pinged:
             self._pinged = True
             self.outbox.say(PING)
-        return "it is silent" if silent_s > limits.idle_timeout_s else None
+        return "the client does not answer pings" if silent_s > limits.idle_timeout_s else None
 
     def _tell_ended_topics(self) -> None:
-        """What nobody waits for, but is looked at from time to time. Only the Java client knows of a topic's end;
-        the one in C++, and those made of it, take the command for a broken connection."""
+        """Notify consumers of terminated topics periodically, since no client waits for it. Only the Java client
+        supports the command; the C++ client and those built on it treat it as a broken connection."""
         if self.state is State.SERVING and self.client_version.startswith("Pulsar-Java"):
             for consumer in self.consumers:
                 consumer.tell_the_end()
@@ -225,9 +225,9 @@ class Session:
         await asyncio.wait([receiving], timeout=limits.linger_s)
 
     async def _let_go(self) -> None:
-        """Close everything that the client had opened."""
+        """Close all producers and consumers of the client."""
         producers, consumers = self.producers.clear(), self.consumers.clear()
-        lost = self._farewell is None  # else it is the broker that ends it
+        lost = self._farewell is None  # otherwise the broker closes the connection
         failures = await self.turns.run_all((link.close() for link in producers), OPEN_UNITS)
         failures += await self.turns.run_all((link.close(lost=lost) for link in consumers), OPEN_UNITS)
         for failed in failures:
@@ -236,19 +236,19 @@ class Session:
     # --- other brokers -----------------------------------------------------------------------------------
 
     def urls_of(self, owner: Owner, listener: str = "") -> BrokerUrls:
-        """Where this client finds a broker; NotOwnerError if it cannot, NotAllowedError if there is no listener of
-        that name."""
+        """The URLs of a broker for this client; NotOwnerError if it has none, NotAllowedError if it has no
+        listener of that name."""
         return urls_of(owner, self.service_url, listener)
 
     def tell_closed(self, said: "api.CommandCloseProducer | api.CommandCloseConsumer", topic: TopicName) -> None:
-        """Tell the client that the broker closed a producer or consumer, and where its topic is if it is served
-        elsewhere: there the client connects it anew without asking first."""
-        if self.protocol_version < _CLOSES_SINCE:  # a client that only understands the end of the connection
+        """Notify the client that the broker closed a producer or consumer, with the URL of the topic's new owner:
+        the client reconnects there without a lookup."""
+        if self.protocol_version < _CLOSES_SINCE:  # the client only notices the end of the connection
             self.abort()
             return
         owner, urls = self.broker.owner_now(topic), BrokerUrls()
         if not owner.here:
-            with suppress(NotOwnerError):  # it asks anybody
+            with suppress(NotOwnerError):  # the client looks up the topic at any broker
                 urls = self.urls_of(owner)
         if urls.plain:
             said.assignedBrokerServiceUrl = urls.plain
@@ -288,7 +288,7 @@ class Session:
             self.end(why)
 
     async def _take(self, data: Buffer) -> None:
-        """Take the commands in a receive buffer, as fast as the limits allow."""
+        """Process the commands in a receive buffer, as fast as the limits allow."""
         self.services.metrics.bytes_in += len(data)
         self.turns.begin()
         try:
@@ -327,7 +327,7 @@ class Session:
             await self.turns.next()
 
     async def _take_plain(self, data: Buffer) -> Buffer:
-        """Take the plain sends that the buffer begins with, of the producer that sent last; what is left of it."""
+        """Process plain sends of the last producer at the start of the buffer; returns the rest of the buffer."""
         sender, turns = self.sender, self.turns
         view, at = memoryview(data), 0
         if sender is None or not self._splitter.at_boundary:
@@ -346,12 +346,12 @@ class Session:
         return view[at:] if self.state in READING else b""
 
     def _publish(self) -> None:
-        """Send on what producers sent in the receive buffer at hand, as far as it was looked at."""
+        """Publish the queued sends of the current receive buffer."""
         for sender in self.senders:
             sender.publish()
 
     async def _room_for_the_rest(self) -> None:
-        """Of a frame that has not come whole: it is read on when there is room for all of it."""
+        """Wait for capacity for the whole of a partly received frame before reading on."""
         self._held_back = True
         try:
             await self._request_share.wait_capacity(self._splitter.announced)
@@ -369,7 +369,7 @@ class Session:
         self._heard_at = self._living.monotonic()
 
     async def _let_rest(self) -> None:
-        """Wait for each producer that quota, rate or memory say should send no more for now."""
+        """Wait for the producers that a backlog quota, a publish rate or memory throttles."""
         senders, self.senders = self.senders, {}
         self._held_back = True
         for sender in senders:
@@ -380,18 +380,18 @@ class Session:
     def _on_frame(self, body: memoryview) -> Coroutine[Any, Any, None] | None:
         try:
             frame = decode_frame(body)
-        except UnknownVersionError as unknown:  # of a later protocol; frames are still where they should be
+        except UnknownVersionError as unknown:  # a command of a later protocol version; the framing is intact
             self.answer(error_frame(unknown))
             return None
         self._count(frame.type, 1)
         if frame.message is None and self.senders:
-            self._publish()  # what was sent before the command is done before it
+            self._publish()  # keep the order: earlier sends come before this command
         handler = HANDLERS.get(frame.type)
         if handler is None or handler.state is not self.state:
             name = COMMANDS[frame.type].name
-            self._refuse(frame, NotAllowedError(f"{name} is not for a session that {self.state.value}"))
+            self._refuse(frame, NotAllowedError(f"{name} is not allowed while the session {self.state.value}"))
             if handler is None or self.state is State.CONNECTING:
-                raise WireError(f"{name} came out of place")
+                raise WireError(f"unexpected command {name}")
             return None
         if handler.way is not Way.AT_ONCE:
             work = self._work(frame, handler.run(self, frame.command))
@@ -433,7 +433,7 @@ class Session:
     # --- answering ---------------------------------------------------------------------------------------
 
     def answer(self, what: Message | bytes) -> None:
-        """Say a command, or a ready frame."""
+        """Send a command, or an encoded frame."""
         self.outbox.say(what if isinstance(what, bytes) else encode_command(what))
 
     def _refuse(self, frame: Frame, failure: Exception) -> None:
@@ -446,7 +446,7 @@ class Session:
             self.outbox.say(no)
 
     def _over_limit(self, what: str) -> None:
-        """A producer, consumer or watcher was refused: the connection has as many as it may have."""
+        """Count and log a producer, consumer or watcher that was refused because of the connection's limit."""
         self.services.metrics.over_limit += 1
         if not self._told_limit:
             self._told_limit = True
@@ -454,5 +454,5 @@ class Session:
 
 
 def error_frame(why: WeirError) -> bytes:
-    """An error that answers no request, but the connection."""
+    """An error for the whole connection instead of a request."""
     return encode_command(api.CommandError(request_id=NO_REQUEST, error=code_of(why), message=text_of(why)))

@@ -1,1 +1,1 @@
-"""Reads at offsets with a wait, and look-up by time."""
+"""Fetch: long-polling reads, fetch sessions, and lookup of offsets by time."""

@@ -1,8 +1,6 @@
-"""One fetch: reads what there is, within the limits that the client set, and waits if that is too little.
+"""Executes one fetch: reads batches within the client's limits, and waits while they are below its minimum.
 
-Fetch: record batches of any number of partitions, with a wait if there are none.
-
-Weir's transaction markers as Kafka's control batches.
+It converts batches of other protocols to Kafka's format, and Weir's transaction markers to control batches.
 """
 
 import asyncio
@@ -26,14 +24,14 @@ from weir.wire.kafka import messages as m
 from weir.wire.kafka.record_batch import patched, with_leader_epoch
 from weir.wire.kafka.records import control_batch
 
-#: What a marker takes in an answer: they are all alike.
+#: Size of a control batch in a response; all have the same size.
 MARKER_BYTES = len(control_batch(0, 0, True, 0))
 
 
 def marker_records(batch: Batch, leader_epoch: int) -> list[Buffer]:
     """The control batch that ends the transaction for a reader of its partition."""
     if batch.stamp is None:
-        raise WireError(f"the marker at {batch.base_offset} is nobody's")
+        raise WireError(f"the transaction marker at offset {batch.base_offset} has no producer id")
     commit = not batch.flags & BatchFlags.ABORT
     made = control_batch(batch.stamp.producer_id, batch.stamp.epoch, commit, decode_marker(batch.payload))
     return patched(made, batch.base_offset, leader_epoch)
@@ -41,15 +39,15 @@ def marker_records(batch: Batch, leader_epoch: int) -> list[Buffer]:
 
 _PartData = m.FetchResponse.PartitionData
 _READ_COMMITTED = 1
-#: What is reserved for a first batch when there is capacity for little; a larger one waits for what it needs.
+#: Bytes reserved for the first batch when capacity is low; a larger batch waits for its full size.
 _FIRST_BYTES = 64 * 1024
-#: Topics that one fetch loads at a time.
+#: Topics that one fetch loads concurrently.
 _LOADED_AT_ONCE = 64
-#: What a client believes that reads from the wrong broker, or from the right one of before.
+#: Errors of a client with outdated metadata; the response names the current leader.
 _LED_OTHERWISE = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
 #: Nearly every batch: an identity is cheaper than arithmetic on flags.
 _PLAIN = BatchFlags.NONE
-#: Formats whose batches need not be opened.
+#: Formats of batches that the gateway need not decode.
 _AS_IT_CAME = (BatchFormat.KAFKA, BatchFormat.MARKER)
 
 
@@ -64,26 +62,26 @@ class Fetching:
         self._max_bytes = min(request.max_bytes, session.limits.max_fetch_bytes)
         self._max_wait_s = request.max_wait_ms / 1000
         self._deadline = liveness(session.clock).monotonic() + self._max_wait_s
-        #: Whether clients left so much unread that nothing could be read for this one in its time.
+        #: Whether the wait time ended without capacity, because clients left too many bytes unread.
         self._starved = False
         self._size = 0
-        #: Whether a batch had no room: there may be some for smaller ones, but reading to find out costs more.
+        #: Whether a batch did not fit. Smaller batches might still fit, but reading them to find out costs more.
         self._full = False
         self._failed = False
-        #: Topics that are not known here, for which the metadata were asked.
+        #: Topics for which this fetch has read the metadata store.
         self._asked: set[TopicName] = set()
-        #: What was looked at, in order.
+        #: The partitions that were checked, in order.
         self.seen: dict[FetchPart, None] = {}
 
     async def run(self) -> None:
-        """Read until there is enough to answer, and open what must be."""
+        """Read until the response has enough bytes, and decode the batches that need conversion."""
         await self._gather()
         for part in self.seen:
             if part.batches and (part.opens or (part.log is not None and not part.log.whole)):
                 await self._open(part)
 
     async def _gather(self) -> None:
-        """Look at every partition that may have news, and at those that grow, until there is enough to answer."""
+        """Read every partition that may have new messages, and those that grow, until the response has enough."""
         wanted = self._parts.begin(self._committed)
         await self._load(wanted)
         for part in wanted:
@@ -103,7 +101,7 @@ class Fetching:
                 timer.cancel()
                 pressure.pop(self, None)
             if self._size and self._session.unread.budget.waiting:
-                return  # others wait for what this one holds: what there is must do
+                return  # others wait for the bytes that this fetch holds: answer with the batches so far
             for part in grown:
                 await self._look(part)
                 await self._session.turns.pause()
@@ -129,13 +127,13 @@ class Fetching:
             self._failed = True
 
     def _refuse(self, part: FetchPart, code: int) -> None:
-        """Nothing can be read of it, and of another leader its client is told."""
+        """Set a partition's error, and the current leader if the client's metadata are outdated."""
         part.error, part.batches = code, []
         if code in _LED_OTHERWISE and part.name is not None:
             part.leader = self._session.nodes.leader(part.name, code == Code.FENCED_LEADER_EPOCH)
 
     async def _load(self, parts: list[FetchPart]) -> None:
-        """Load topics that are not, several at a time; what fails is told when they are looked at."""
+        """Load missing topics concurrently; failures surface when their partitions are read."""
         catalog, topics = self._session.services.catalog, self._session.topics
         missing: list[TopicName] = []
         for part in parts:
@@ -149,7 +147,7 @@ class Fetching:
             await asyncio.gather(*map(topics.load, some), return_exceptions=True)
 
     async def _find(self, part: FetchPart) -> None:
-        """Its topic, which may have been unloaded or deleted since it was last read."""
+        """Find the partition's topic, which may have been unloaded or deleted since the last read."""
         session, services = self._session, self._session.services
         if part.name is None:
             part.name = await services.catalog.look_known(session.role, *part.key, self._asked)
@@ -162,12 +160,12 @@ class Fetching:
                 topic = await session.topics.load(part.name)
             except WeirError as failure:
                 self._refuse(part, code_of(failure))
-                part.name = None  # another topic may have the name by the next fetch
+                part.name = None  # look it up again: another topic may have the name by the next fetch
                 return
         self._parts.found(part, topic)
 
     async def _read(self, part: FetchPart) -> None:
-        """Add to what was read of it, from where that ended."""
+        """Read more of a partition, from the end of the previous read."""
         topic, log = part.topic, part.log
         if topic is None or log is None:
             return
@@ -184,8 +182,9 @@ class Fetching:
             await self._read_on(part, log, limit)
 
     async def _read_on(self, part: FetchPart, log: LogReader, limit: int) -> None:
-        """Batches, one read after the other, until there is no room for more. What is read is reserved before: the
-        first batch of an answer waits for capacity, more follow while less than half of it is used."""
+        """Read batches one read after the other, until the response is full. Each read reserves its bytes first:
+        the first batch of a response waits for capacity, more follow while less than half of the budget is in
+        use."""
         unread, needed = self._session.unread, 0
         while part.next < limit and not self._starved:
             spare = unread.left_bytes - unread.budget.limit_bytes // 2
@@ -203,7 +202,7 @@ class Fetching:
             fits = self._take(part, found, left, limit)
             needed = part.size - size
             if needed > room and not self._size_fits(needed - room):
-                # The first batch is larger than what was reserved: it waits for capacity like any other.
+                # The first batch is larger than its reservation: it waits for capacity like any other.
                 part.batches, part.next, part.size, self._size = [], before, size, 0
                 unread.release(room)
                 continue
@@ -213,7 +212,7 @@ class Fetching:
                 return
 
     async def _reserve(self, size: int) -> bool:
-        """Whether there is capacity for so much, within the time that the client waits."""
+        """Reserve bytes within the client's wait time; False if that ends without capacity."""
         budget, left_s = self._session.unread.budget, self._deadline - liveness(self._session.clock).monotonic()
         if budget.has_capacity(size):
             self._session.unread.acquire(size)
@@ -230,16 +229,16 @@ class Fetching:
         return unread.budget.used_bytes == unread.used_bytes or unread.budget.has_capacity(more)
 
     def _settle(self, reserved: int, taken: int) -> None:
-        """What was reserved becomes what was taken."""
+        """Adjust the reservation to the bytes that were read."""
         if taken > reserved:
             self._session.unread.acquire(taken - reserved)
         else:
             self._session.unread.release(reserved - taken)
 
     def _take(self, part: FetchPart, found: list[Batch], left: int, limit: int) -> bool:
-        """What fits into the answer, of which so many bytes are left, and into the partition's share; False if it
-        was the answer that had no room. The first batch of all goes whatever its size, or small limits would stop
-        a client."""
+        """Add batches that fit into the response (`left` bytes) and into the partition's limit; False if the
+        response is full. The first batch of a response fits at any size, so that small limits cannot stop a
+        client."""
         taken, had_room = 0, True
         share = part.max_bytes - part.size
         for batch in found:
@@ -260,13 +259,13 @@ class Fetching:
         return had_room
 
     def done(self) -> None:
-        """Everything is answered: what was read is held by the answer alone."""
+        """Release the batches after the response is built; only the response references them then."""
         for part in self.seen:
             part.batches, part.pieces = [], None
 
     async def _open(self, part: FetchPart) -> None:
-        """Batches of other protocols, and those of which compaction left a part. Others get a turn after each,
-        since whoever packed it may have meant harm."""
+        """Decode batches of other protocols and partly compacted ones. Yields after each batch, because a
+        malicious producer may have made it expensive to decode."""
         log, pieces = part.log, []
         for batch in part.batches:
             wanted = None if log is None else log.visible(batch)
@@ -281,9 +280,9 @@ class Fetching:
     # --- the answer -------------------------------------------------------------------------------------
 
     def answer(self, part: FetchPart) -> _PartData:
-        """What the client is told of a partition."""
+        """The response for one partition."""
         index = part.key[1]
-        if part.error:  # and nothing else, as Kafka does it
+        if part.error:  # without any other data, as in Kafka
             return _PartData(
                 partition_index=index,
                 error_code=part.error,
@@ -319,7 +318,7 @@ def _leader(leader: tuple[Node, int]) -> m.FetchResponse.LeaderIdAndEpoch:
 
 
 def _records(part: FetchPart) -> list[Buffer]:
-    """The batches as they came, at their offsets; in pieces, so that nothing is copied."""
+    """The stored batches at their offsets, as a list of buffers to avoid a copy."""
     if part.pieces is not None:
         return part.pieces
     out: list[Buffer] = []
@@ -331,12 +330,12 @@ def _records(part: FetchPart) -> list[Buffer]:
 
 
 def _epoch_of(part: FetchPart, batch: Batch) -> int:
-    """In which a batch was written: what its reader says of it when it asks whether that is still so."""
+    """The leader epoch in which a batch was written; consumers send it back in OffsetForLeaderEpoch."""
     return 0 if part.topic is None else part.topic.epoch_at(batch.base_offset)
 
 
 def _as_it_came(batch: Batch, leader_epoch: int) -> list[Buffer]:
-    """What need not be opened: Kafka's own batches, and markers."""
+    """A batch that needs no decoding: a Kafka batch or a marker."""
     if batch.flags is not _PLAIN:
         if batch.format is BatchFormat.MARKER:
             return marker_records(batch, leader_epoch)
@@ -346,7 +345,7 @@ def _as_it_came(batch: Batch, leader_epoch: int) -> list[Buffer]:
 
 
 def _size_of(batch: Batch) -> int:
-    """Of what its reader will get: a batch of another protocol is opened for it, and may have been packed well."""
+    """The size in the response. A batch of another protocol is decompressed for its consumer, so it may grow."""
     if batch.format is BatchFormat.KAFKA:
         return len(batch.payload)
     return MARKER_BYTES if batch.format is BatchFormat.MARKER else opened_size(batch)

@@ -1,14 +1,13 @@
-"""The partitions that one fetch, or one fetch session, reads: where each stands, and which of them may have news.
+"""Partitions of fetches, and incremental fetch sessions.
 
-A partition that was looked at and had nothing new is left alone until its topic says that it has grown, so a fetch
-of a thousand idle partitions costs as little as a fetch of one.
+A fetch skips a partition without new messages until its topic reports growth, so a fetch of a thousand idle
+partitions costs as little as a fetch of one.
 
-Incremental fetch sessions: a client names what it reads once, and then only what changes.
+In an incremental session a client names its partitions once, and then only changes. Limits apply to the sessions
+of all connections and to their partitions. A session ends with its connection. Above the limits the response has
+session id 0, and the client names all partitions in each fetch.
 
-Bounded over all connections, in sessions and in partitions. A session ends with its connection; where there is no
-room, the client is told so by the session id 0 and names everything each time, as ever.
-
-The topics that one connection reads, as they are loaded: to ask the broker for each fetch would cost more.
+`Topics` caches the loaded topics of one connection, which is cheaper than a lookup in the broker for each fetch.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ from weir.wire.kafka import messages as m
 
 #: A partition as requests name it: the topic's name, or since version 13 its id, and its number.
 PartKey = tuple[str | bytes, int]
-#: End, stable offset and start, as a client was told them.
+#: End, stable offset and start of a log, as in a response.
 Marks = tuple[int, int, int]
 
 
@@ -58,45 +57,45 @@ class FetchPart:
 
     def __init__(self, key: PartKey) -> None:
         self.key = key
-        #: Where the client wants to read from, and how much at the most.
+        #: The client's fetch offset, and its limit for this partition.
         self.offset = 0
         self.max_bytes = 0
         self.leader_epoch = -1
-        #: The topic that it is, once it was found.
+        #: The Weir topic of the partition, when found.
         self.name: TopicName | None = None
         self.topic: Topic | None = None
         self.log: LogReader | None = None
         self.stop_watching: Callable[[], None] | None = None
-        #: As of which revision of grants the role may consume.
+        #: The revision of grants at which the role was allowed to consume.
         self.access_revision = -1
-        #: What the client was told last.
+        #: The offsets in the last response.
         self.told: Marks | None = None
-        #: Counts the requests that name everything: which of them named it last.
+        #: The number of the last full request that named this partition.
         self.round = 0
         self.begin()
 
     def begin(self) -> None:
-        """A new fetch begins."""
+        """Reset the state for a new fetch."""
         self.batches: list[Batch] = []
-        #: Whether some of them are of another protocol; and what those become that must be opened.
+        #: Whether some batches are of another protocol; and the buffers of the response after decoding.
         self.opens = False
         self.pieces: list[Buffer] | None = None
         self.size = 0
         self.next = self.offset
         self.error = 0
-        #: Who leads it, and in which epoch, where the client believes otherwise.
+        #: The current leader and epoch, if the client's metadata are outdated.
         self.leader: tuple[Node, int] | None = None
         self.marks: Marks | None = None
 
     def found(self, topic: Topic) -> None:
-        """The topic as it is loaded now."""
+        """Set the loaded topic."""
         if topic is not self.topic:
             self.unwatch()
             self.topic = topic
         self.log = topic.reader()  # its policies may have changed
 
     def limit(self, committed: bool) -> int:
-        """The offset before which a reader may see everything."""
+        """The offset before which a consumer may read all messages."""
         if self.topic is None:
             return 0
         return self.topic.stable_offset if committed else self.topic.end_offset
@@ -108,16 +107,16 @@ class FetchPart:
 
 
 class FetchParts:
-    """The partitions of a fetch, in the order in which they shall be served. They are watched, from one fetch to
-    the next; whoever does not keep them closes them."""
+    """The partitions of a fetch, in the order of service. It watches their topics from one fetch to the next,
+    until `close`."""
 
     def __init__(self) -> None:
         self._round = 0
         self._committed = False
         self._parts: dict[PartKey, FetchPart] = {}
-        #: Those that the next fetch must look at.
+        #: Partitions that the next fetch must read.
         self._news: dict[FetchPart, None] = {}
-        #: Those that have grown since the fetch under way looked at them.
+        #: Partitions that have grown since the current fetch read them.
         self._grown: dict[FetchPart, None] = {}
         self._waiter: asyncio.Future[None] | None = None
 
@@ -128,8 +127,8 @@ class FetchParts:
         return iter(self._parts.values())
 
     def put(self, key: PartKey, wanted: m.FetchRequest.FetchPartition) -> FetchPart:
-        """Read this partition, from now on as the request says. One that is asked for again where it had nothing
-        new is left alone."""
+        """Add or update a partition as in the request. A partition without new messages stays idle if the request
+        has the same offset as before."""
         part = self._parts.get(key)
         if part is None:
             part = self._parts[key] = FetchPart(key)
@@ -146,11 +145,11 @@ class FetchParts:
         return part
 
     def next_round(self) -> None:
-        """A request follows that names everything anew."""
+        """Begin a full request, which names all its partitions."""
         self._round += 1
 
     def keep_named(self) -> None:
-        """Forget what the request did not name."""
+        """Remove the partitions that the current request did not name."""
         for key in [part.key for part in self._parts.values() if part.round != self._round]:
             self.forget(key)
 
@@ -161,31 +160,31 @@ class FetchParts:
             self._news.pop(part, None)
 
     def move_back(self, part: FetchPart) -> None:
-        """It was served: the next time the others come first."""
+        """Move a served partition behind the others in the order of service."""
         self._parts[part.key] = self._parts.pop(part.key)
         self._news.pop(part, None)
         self._news[part] = None
 
     def begin(self, committed: bool) -> list[FetchPart]:
-        """A new fetch begins, of decided messages only or of all: the partitions to look at."""
-        if committed != self._committed:  # what is new to one of them may be old to the other
+        """Begin a fetch (`committed`: only below the stable offset); returns the partitions to read."""
+        if committed != self._committed:  # the isolation levels have different ends of the log
             self._committed = committed
             self._news.update(dict.fromkeys(self._parts.values()))
         self._grown = {}
         return list(self._news)
 
     def found(self, part: FetchPart, topic: Topic) -> None:
-        """A partition's topic as it is loaded now."""
+        """Set a partition's loaded topic, and watch it."""
         part.found(topic)
         if part.stop_watching is None:
             part.stop_watching = topic.on_growth(partial(self._grew, part))
 
     def quiet(self, part: FetchPart) -> None:
-        """It has nothing for a reader at its offset: left alone until it grows."""
+        """Skip a partition without messages at its offset until it grows."""
         self._news.pop(part, None)
 
     async def grown(self, until: "asyncio.Future[None]") -> list[FetchPart]:
-        """Wait until partitions may have more than what was read of them, or until told to wait no longer."""
+        """Wait until partitions may have new messages, or until `until` is done."""
         if not self._grown:
             self._waiter = until
             try:
@@ -208,7 +207,7 @@ class FetchParts:
 
 
 class Topics:
-    """Of one connection. One that has died is not known any more."""
+    """The loaded topics of one connection; it drops unloaded ones."""
 
     def __init__(self, broker: Broker, limit: int) -> None:
         self._broker = broker
@@ -224,7 +223,7 @@ class Topics:
         return None
 
     async def load(self, name: TopicName) -> Topic:
-        """The topic, loaded now if need be; TopicNotFoundError, NotOwnerError, NotAuthorisedError."""
+        """Load a topic if necessary; TopicNotFoundError, NotOwnerError, NotAuthorisedError."""
         topic = await self._broker.topic(name, role=self.role, create=False)
         if topic.stored is not None:
             if len(self._topics) >= self._limit:
@@ -233,16 +232,16 @@ class Topics:
         return topic
 
 
-#: Epochs that are no numbers of a session's requests.
+#: Special epochs: a fetch without a session, and one that opens a session.
 SESSIONLESS = -1
 FIRST = 0
 _LAST_EPOCH = 2**31 - 1
-#: A session that was not used for so long gives way to another.
+#: A new session may evict one that was idle for this long.
 _IDLE_S = 120.0
 
 
 class FetchSession:
-    """Of one connection; `epoch` is what its next request must bear."""
+    """An incremental fetch session of one connection; `epoch`: the epoch of its next request."""
 
     __slots__ = ("by_id", "counted", "epoch", "number", "owner", "parts", "used_at")
 
@@ -250,16 +249,16 @@ class FetchSession:
         self.number = number
         self.owner = owner
         self.parts = parts
-        #: Whether its topics are named by their ids.
+        #: Whether its requests name topics by id.
         self.by_id = by_id
         self.epoch = 1
         self.used_at = now
-        #: With how many partitions it counts.
+        #: Its partitions in the sum over all sessions.
         self.counted = 0
 
 
 class FetchSessions:
-    """All sessions of a gateway, the one that was used longest ago first."""
+    """All sessions of a gateway, least recently used first."""
 
     def __init__(self, runtime: Runtime, *, max_sessions: int, max_partitions: int) -> None:
         self._clock = runtime.clock
@@ -269,14 +268,14 @@ class FetchSessions:
         self._sessions: dict[int, FetchSession] = {}
         self._of_owner: dict[object, dict[int, FetchSession]] = {}
         self._partitions = 0
-        #: Those of connections whose clients know nothing of sessions.
+        #: Internal sessions of connections whose clients do not use fetch sessions.
         self._unsaid: dict[object, FetchSession] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def open(self, owner: object, parts: FetchParts, *, by_id: bool) -> FetchSession | None:
-        """A new session, if there is room."""
+        """Open a session, or return None if the limits are reached."""
         now = self._clock.monotonic()
         while self._full(len(parts)):
             oldest = next(iter(self._sessions.values()), None)
@@ -292,7 +291,7 @@ class FetchSessions:
         return session
 
     def unsaid(self, owner: object, *, by_id: bool) -> FetchParts | None:
-        """What a connection fetched last, whose client names everything each time: most of it will be the same."""
+        """The partitions of the last fetch of a client without sessions: its next fetch names mostly the same."""
         session = self._unsaid.get(owner)
         if session is None or session.by_id != by_id:
             return None
@@ -300,7 +299,7 @@ class FetchSessions:
         return session.parts
 
     def keep_unsaid(self, owner: object, parts: FetchParts, *, by_id: bool) -> bool:
-        """Keep it for the next fetch, if there is room."""
+        """Keep the partitions for the next fetch; False if the limits are reached."""
         former = self._unsaid.get(owner)
         if former is not None:
             self._end(former)
@@ -313,12 +312,12 @@ class FetchSessions:
         return len(self._sessions) >= self._max_sessions or self._partitions + more > self._max_partitions
 
     def _count(self, session: FetchSession) -> None:
-        """It has as many partitions as it has now."""
+        """Update the sum of partitions with the session's current number."""
         self._partitions += len(session.parts) - session.counted
         session.counted = len(session.parts)
 
     def resume(self, owner: object, number: int, epoch: int, *, by_id: bool) -> FetchSession:
-        """The session that a request goes on with."""
+        """The session that an incremental request continues; RefusedError."""
         session = self._sessions.get(number)
         if session is None or session.owner is not owner:
             raise RefusedError(Code.FETCH_SESSION_ID_NOT_FOUND, "no such fetch session")
@@ -336,13 +335,13 @@ class FetchSessions:
         self._sessions[session.number] = self._sessions.pop(session.number)
 
     def close(self, owner: object, number: int) -> None:
-        """End a session, if it is this connection's."""
+        """End a session if this connection owns it."""
         session = self._sessions.get(number)
         if session is not None and session.owner is owner:
             self._end(session)
 
     def close_of(self, owner: object) -> None:
-        """The connection is gone."""
+        """End all sessions of a closed connection."""
         for session in list(self._of_owner.get(owner, {}).values()):
             self._end(session)
 

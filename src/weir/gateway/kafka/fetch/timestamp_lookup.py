@@ -1,8 +1,8 @@
-"""Where in a topic a moment lies, by the records' own times.
+"""Lookup of offsets by timestamp, by the records' own times.
 
-Producers may send any time they like, in any order, so the times of a topic say nothing about each other. What is
-kept is, for each stretch of the log, the latest time in it: sparse, in memory, made when somebody first asks and
-carried on from there. A look-up reads one stretch.
+Producers may send any timestamps in any order, so the times of a topic need not increase. A sparse index in memory
+has the latest time in each stretch of the log. The first lookup builds it, and later ones extend it. A lookup
+reads one stretch.
 """
 
 import asyncio
@@ -22,25 +22,25 @@ from weir.wire.kafka.record_batch import parse_header
 from weir.wire.kafka.records import iter_records
 
 _READ_BYTES = 1024 * 1024
-#: Stretches per topic; when there are more, each two become one.
+#: Stretches per topic; above this, each two merge into one.
 _MAX_STRETCHES = 2048
 _FIRST_STRETCH_BYTES = 1024 * 1024
-#: How often the latest may turn out to be gone before nobody looks for another.
+#: Attempts to find the latest record, if compaction or trimming removed the candidates.
 _MOST_LOOKS = 100
-#: Topics whose times are remembered.
+#: Topics with an index in memory.
 _MAX_TOPICS = 1000
 
 
 @value
 class Moment:
-    """A record's place and time."""
+    """A record's offset and timestamp."""
 
     offset: int
     time_ms: int
 
 
 class Moments:
-    """The times of all topics that were asked for, the least recently asked for first."""
+    """The time indexes of topics, least recently used first."""
 
     def __init__(self) -> None:
         self._topics: OrderedDict[TopicName, TopicMoments] = OrderedDict()
@@ -56,7 +56,7 @@ class Moments:
 
 
 class TopicMoments:
-    """The times of one topic, as it is loaded."""
+    """The time index of one loaded topic."""
 
     def __init__(self, topic: Topic, clock: Clock) -> None:
         self.topic = topic
@@ -70,7 +70,7 @@ class TopicMoments:
         self._scan: asyncio.Task[None] | None = None
 
     async def first_at(self, moment_ms: int) -> Moment | None:
-        """The first record whose time is the moment or later."""
+        """The first record with this timestamp or a later one."""
         await self._catch_up()
         self._forget_trimmed()
         latest, so_far = [], -1
@@ -87,7 +87,7 @@ class TopicMoments:
         return None
 
     async def latest(self) -> Moment | None:
-        """The record with the latest time; the first of several."""
+        """The record with the latest timestamp; the first of several."""
         await self._catch_up()
         self._forget_trimmed()
         for _ in range(_MOST_LOOKS):
@@ -119,7 +119,7 @@ class TopicMoments:
                 if batch.end_offset > offset:
                     self._note(batch)
                     offset = batch.end_offset
-            await self._clock.sleep(0)  # what lies in memory is read without a wait
+            await self._clock.sleep(0)  # yield: reads of cached batches never wait
         self._end = max(self._end, end)
 
     def _note(self, batch: Batch) -> None:
@@ -146,7 +146,7 @@ class TopicMoments:
             del self._starts[:gone], self._latest[:gone]
 
     async def _look_again(self, most: int) -> None:
-        """No record is as late as that any more: what made some stretches so was compacted or trimmed away."""
+        """Correct stretches whose latest record was compacted or trimmed away."""
         for start, end, was in list(zip(self._starts, [*self._starts[1:], self._end], self._latest, strict=True)):
             if was < most:
                 continue
@@ -155,7 +155,7 @@ class TopicMoments:
                 times = [time_ms for offset, time_ms in _times(batch, wanted) if offset >= first]
                 latest = max([latest, *times])
             at = bisect_left(self._starts, start)
-            if self._starts[at : at + 1] == [start] and self._ends(at) == end:  # else it has grown, or is another
+            if self._starts[at : at + 1] == [start] and self._ends(at) == end:  # the stretch has not changed
                 self._latest[at] = min(latest, most - 1)
 
     def _ends(self, at: int) -> int:
@@ -171,7 +171,7 @@ class TopicMoments:
         return None
 
     async def _batches(self, start: int, end: int) -> AsyncIterator[tuple[Batch, int | None]]:
-        """The batches of a stretch, and which of their messages are still there."""
+        """The batches of a stretch, each with the mask of messages that compaction retained."""
         log = self.topic.reader()
         offset = max(start, log.start_offset)
         while offset < end:
@@ -185,7 +185,7 @@ class TopicMoments:
 
 
 def _latest_of(batch: Batch) -> int:
-    """The latest time in a batch; -1 for one that has no record for anybody, as a marker."""
+    """The latest timestamp in a batch; -1 for a batch without visible records, such as a marker."""
     if batch.flags & BatchFlags.UNSEEN:
         return -1
     if batch.format is BatchFormat.KAFKA:
@@ -204,7 +204,7 @@ def _first_record(batch: Batch, wanted: int | None, moment_ms: int, start: int) 
 
 
 def _times(batch: Batch, wanted: int | None = None) -> list[tuple[int, int]]:
-    """Offset and time of each message, or of those that are wanted, a bit for each."""
+    """Offset and time of each message, or of those in `wanted`, a bit mask."""
     base = batch.base_offset
     if batch.flags & BatchFlags.UNSEEN:
         return []
@@ -212,14 +212,14 @@ def _times(batch: Batch, wanted: int | None = None) -> list[tuple[int, int]]:
         try:
             found = [(base + record.offset_delta, record.timestamp) for record in iter_records(batch.payload)]
         except WireError:
-            return [(base, batch.append_ms)]  # nobody can tell its records apart
+            return [(base, batch.append_ms)]  # its records cannot be decoded
     else:
         found = [
             (base + index, message.publish_ms if message.event_ms is None else message.event_ms)
             for index, message in enumerate(messages_of(batch))
         ]
         if len(found) != batch.count:
-            wanted = None  # it stands for all of them
+            wanted = None  # the one message stands for all of them
     if wanted is None:
         return found
     return [(offset, time_ms) for offset, time_ms in found if wanted >> (offset - base) & 1]

@@ -1,1 +1,1 @@
-"""One module per API: what it answers, and in which versions."""
+"""Request handlers, grouped by concept; each declares its API and versions."""

@@ -1,19 +1,9 @@
-"""Metadata: the brokers, and the topics with their partitions and who leads each.
+"""Handlers that describe the cluster and its partitions: Metadata, DescribeCluster, FindCoordinator, ListOffsets,
+OffsetForLeaderEpoch, ApiVersions and DescribeAcls.
 
-ListOffsets: where a partition begins and ends, and where a moment lies in it.
-
-FindCoordinator: the broker to ask for a group, or for a transactional id.
-
-OffsetForLeaderEpoch: where an epoch of a partition ended.
-
-Weir's logs never diverge, so no reader finds that what it read is gone: every epoch that it was told of ends where
-it is, or later.
-
-DescribeCluster: which brokers there are.
-
-ApiVersions: which APIs are served, and in which versions.
-
-DescribeAcls: there are none. Weir's rights are roles' permissions, which its own commands change.
+Weir's logs never diverge, so OffsetForLeaderEpoch never makes a consumer truncate: every epoch that a consumer has
+seen ends at its position or later. DescribeAcls reports that ACLs are disabled: Weir grants permissions to roles
+instead.
 """
 
 import re
@@ -40,7 +30,7 @@ _MAY_FORBID_CREATION_SINCE = 4
 _BY_ID_SINCE = 12
 _NO_ID = bytes(16)
 _NO_LISTENER_SINCE = 6
-#: Partitions that are described before it is asked whose turn it is.
+#: Partitions that the handler describes before it yields to other connections.
 _AT_ONCE = 64
 _Wanted = m.MetadataRequest.MetadataRequestTopic
 _Topic = m.MetadataResponse.MetadataResponseTopic
@@ -92,18 +82,18 @@ async def _all(session: Session, nodes: _Nodes) -> list[_Topic]:
 async def _all_named(
     session: Session, nodes: _Nodes, wanted: list[_Wanted], create: bool, *, by_id: bool
 ) -> list[_Topic]:
-    """Each once, however often it is named: a small request is not answered with gigabytes."""
+    """Describe each topic once, even if the request repeats it: a small request must not cause a huge response."""
     named = {(each.name, bytes(each.topic_id)): each for each in wanted}
     return [await _named(session, nodes, each, create, by_id=by_id) for each in named.values()]
 
 
 async def _named(session: Session, nodes: _Nodes, wanted: _Wanted, create: bool, *, by_id: bool) -> _Topic:
-    """One topic, as its client named it: by its id if that is there, else by its name."""
+    """Describe one topic by its id if the request has one, else by its name."""
     catalog = session.services.catalog
     try:
         if wanted.name is None or bytes(wanted.topic_id) != _NO_ID:
             if not by_id:
-                raise RefusedError(Code.INVALID_REQUEST, "this version of metadata knows topics by name only")
+                raise RefusedError(Code.INVALID_REQUEST, "this version of Metadata finds topics by name only")
             return await _described(session, nodes, await catalog.known_by_id(session.role, wanted.topic_id))
         return await _described(session, nodes, await _found(session, wanted.name, create), wanted.name)
     except WeirError as failure:
@@ -120,7 +110,7 @@ async def _found(session: Session, name: str, create: bool) -> TopicRecord:
 
 
 async def _described(session: Session, nodes: _Nodes, record: TopicRecord, name: str | None = None) -> _Topic:
-    """A topic that there is; under the name that was asked for, since clients look for that."""
+    """Describe an existing topic under the name of the request, because clients match the response by name."""
     catalog = session.services.catalog
     count = catalog.partitions_of(record)
     partitions: list[_Partition] = []
@@ -145,8 +135,8 @@ def _owners(session: Session, record: TopicRecord, indexes: range) -> Sequence[O
 
 
 def _partition(session: Session, nodes: _Nodes, owner: Owner, index: int) -> _Partition:
-    """Whoever leads it has it: there are no followers here. Of a leader that this client cannot reach it is told
-    that there is one."""
+    """Describe a partition: its leader is the only replica, since Weir has no followers. The leader may have no
+    address on this listener; the response then has LISTENER_NOT_FOUND and still names it as a replica."""
     node = session.nodes.number_of(owner)
     reachable = node in nodes
     return _Partition(
@@ -160,7 +150,7 @@ def _partition(session: Session, nodes: _Nodes, owner: Owner, index: int) -> _Pa
 
 
 def _say_no_leader(topics: list[_Topic]) -> None:
-    """Older clients have another word for a leader that they cannot reach."""
+    """Replace LISTENER_NOT_FOUND by LEADER_NOT_AVAILABLE for clients of older versions."""
     for topic in topics:
         for partition in topic.partitions:
             if partition.error_code == Code.LISTENER_NOT_FOUND:
@@ -188,7 +178,7 @@ async def describe_cluster(
         known = request.endpoint_type == _CONTROLLERS
         return m.DescribeClusterResponse(
             error_code=Code.MISMATCHED_ENDPOINT_TYPE if known else Code.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message="this is a broker; ask it for brokers",
+            error_message="this is a broker; request endpoint type 1 (brokers)",
             endpoint_type=_BROKERS,
             cluster_authorized_operations=NOT_ASKED,
         )
@@ -238,9 +228,9 @@ async def find_coordinator(
 
 async def _find_coordinator_find(session: Session, key_type: int, key: str) -> _Found:
     if key_type not in (_GROUP, _TRANSACTION):
-        return _refused(key, Code.INVALID_REQUEST, "only groups and transactions have coordinators here")
+        return _refused(key, Code.INVALID_REQUEST, "only groups and transactions have coordinators")
     try:
-        has_transactions = session.services.transactions is not None  # both are in one place
+        has_transactions = session.services.transactions is not None  # one broker coordinates both
         transactional = key_type == _TRANSACTION and has_transactions
         coordinator = transactions_of(session) if transactional else groups_of(session)
         node = session.nodes.of(await coordinator.owner(key))
@@ -248,7 +238,7 @@ async def _find_coordinator_find(session: Session, key_type: int, key: str) -> _
         code = group_code(failure) if key_type == _GROUP else transaction_code(failure)
         return _refused(key, code, text_of(failure))
     if node is None:
-        return _refused(key, Code.COORDINATOR_NOT_AVAILABLE, "its broker has no listener like this one")
+        return _refused(key, Code.COORDINATOR_NOT_AVAILABLE, "the coordinator has no listener of this name")
     return _Found(key=key, node_id=node.node_id, host=node.host, port=node.port)
 
 
@@ -258,10 +248,10 @@ def _refused(key: str, code: int, text: str) -> _Found:
 
 @handler(ApiKey.DESCRIBE_ACLS, versions=(1, 3))
 async def describe_acls(session: Session, request: m.DescribeAclsRequest, version: int) -> m.DescribeAclsResponse:
-    """As a Kafka without an authorizer says it: tools that copy ACLs (MirrorMaker 2) then leave them alone."""
+    """Answer like a Kafka broker without an authorizer, so that tools that copy ACLs (MirrorMaker 2) skip them."""
     return m.DescribeAclsResponse(
         error_code=Code.SECURITY_DISABLED,
-        error_message="there are no ACLs here; permissions of roles are shown by weir namespaces and weir topics",
+        error_message="Weir has no ACLs; show the permissions of roles with: weir namespaces, weir topics",
     )
 
 
@@ -280,10 +270,10 @@ async def api_versions(session: Session, request: m.ApiVersionsRequest, version:
 
 _READ_COMMITTED = 1
 _NOTHING = -1
-#: What is no moment but a wish, and the version in which it came to be.
+#: Special timestamps, with the version that introduced each.
 _SINCE = {-1: 0, -2: 0, -3: 7, -4: 8, -5: 9, -6: 11}
 _NEVER = 1 << 15
-#: Looked up before others get a turn.
+#: Partitions looked up before the handler yields.
 _LIST_OFFSETS_AT_ONCE = 100
 _Asked = m.ListOffsetsRequest.ListOffsetsPartition
 _Told = m.ListOffsetsResponse.ListOffsetsPartitionResponse
@@ -310,7 +300,7 @@ async def _answer(
     try:
         if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, _NEVER):
             raise RefusedError(
-                Code.UNSUPPORTED_VERSION, f"{asked.timestamp} is no moment in version {version} of list offsets"
+                Code.UNSUPPORTED_VERSION, f"version {version} of ListOffsets has no timestamp {asked.timestamp}"
             )
         offset, time_ms, epoch = await _find(session, name, asked, committed, sought)
     except WeirError as failure:
@@ -323,7 +313,7 @@ async def _answer(
 async def _find(
     session: Session, name: str, asked: _Asked, committed: bool, sought: set[TopicName]
 ) -> tuple[int, int, int]:
-    """The offset, its record's time where that was asked for, and the epoch in which it was written."""
+    """The offset, the record's time if the request searches by time, and the leader epoch of the offset."""
     services = session.services
     part = await services.catalog.look_known(session.role, name, asked.partition_index, sought)
     services.guard.check(session.role, part, Action.CONSUME)
@@ -333,12 +323,12 @@ async def _find(
     match asked.timestamp:
         case -1:  # latest
             return end, _NOTHING, topic.leader_epoch
-        case -2 | -4:  # earliest, and earliest that is not in a tier
+        case -2 | -4:  # earliest, and earliest local (not in tiered storage)
             start = topic.reader().start_offset
             return start, _NOTHING, topic.epoch_at(start)
-        case -3:  # that of the latest time
+        case -3:  # the record with the latest time
             found = await services.moments.of(topic, session.clock).latest()
-        case -5 | -6:  # in a tier, or on its way there
+        case -5 | -6:  # in tiered storage, or pending upload
             return _NOTHING, _NOTHING, UNSAID
         case moment_ms:
             found = await services.moments.of(topic, session.clock).first_at(moment_ms)
@@ -350,7 +340,7 @@ async def _find(
 _OffsetForLeaderEpochPartition = m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition
 _Result = m.OffsetForLeaderEpochResponse.EpochEndOffset
 
-#: A consumer asks for all that it reads.
+#: A consumer names all partitions that it reads.
 _MOST_PARTITIONS = 100_000
 
 
@@ -375,7 +365,7 @@ async def _end_of(
     session: Session, name: str, part: _OffsetForLeaderEpochPartition, sought: set[TopicName]
 ) -> _Result:
     services = session.services
-    await session.turns.next()  # there may be many, and all of them at hand
+    await session.turns.next()  # a request may name many partitions, and cached ones never wait
     try:
         services.guard.check(session.role, services.catalog.base(name), None)
         where = await services.catalog.look_part(name, part.partition, sought)

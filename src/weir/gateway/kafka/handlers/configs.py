@@ -1,9 +1,4 @@
-"""DescribeConfigs: what holds for topics, and for this broker.
-
-IncrementalAlterConfigs: single configs are set, put back, appended to or subtracted from.
-
-AlterConfigs: all that a topic's configs shall be; what is not named goes back to its default.
-"""
+"""Handlers of DescribeConfigs, AlterConfigs (replaces all configs of a topic) and IncrementalAlterConfigs."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -38,7 +33,7 @@ _Result = m.DescribeConfigsResponse.DescribeConfigsResult
 _Config = m.DescribeConfigsResponse.DescribeConfigsResourceResult
 _Synonym = m.DescribeConfigsResponse.DescribeConfigsSynonym
 
-#: Described before others get a turn.
+#: Resources described before the handler yields.
 _AT_ONCE = 20
 
 
@@ -64,7 +59,7 @@ async def _described(session: Session, request: m.DescribeConfigsRequest, resour
             case ResourceType.BROKER:
                 found = _of_broker(session, resource, synonyms=request.include_synonyms)
             case other:
-                raise RefusedError(Code.INVALID_REQUEST, f"there are no configs of resources of type {other}")
+                raise RefusedError(Code.INVALID_REQUEST, f"resources of type {other} have no configs")
     except WeirError as failure:
         result.error_code, result.error_message = code_of(failure), text_of(failure)
         return result
@@ -95,7 +90,7 @@ async def _of_topic(session: Session, name: str, *, synonyms: bool) -> list[_Con
 
 
 def _synonyms(one: Shown) -> list[_Synonym]:
-    """Where the value comes from, and what would hold without it."""
+    """The config that sets the value, and the default that would apply without it."""
     found = []
     if one.source is not Source.DEFAULT:
         found.append(_Synonym(name=one.config.name, value=one.value, source=one.source))
@@ -107,11 +102,11 @@ def _synonyms(one: Shown) -> list[_Synonym]:
 
 def _of_broker(session: Session, resource: _Resource, *, synonyms: bool) -> list[_Config]:
     name, services = resource.resource_name, session.services
-    if resource.configuration_keys != [HTTP_URL]:  # where to find the admin API is no secret
+    if resource.configuration_keys != [HTTP_URL]:  # every client may read the admin API's URL
         check_cluster(session)
     check_here(services.settings, name)
     if not name:
-        return []  # no broker has what all of them could be told together
+        return []  # no config applies to all brokers together
     configs = broker_configs(
         services.settings,
         services.registry,
@@ -219,7 +214,7 @@ async def incremental_alter_configs(
 
 
 def _value(config: _IncrementalAlterConfigsConfig, now: TopicRecord, holds: Policies) -> str | None:
-    """What the config shall be; None: its default."""
+    """The new value of the config; None: its default."""
     operation = config.config_operation
     if operation not in _OPERATIONS:
         raise RefusedError(Code.INVALID_REQUEST, f"operation {operation} on {config.name} is not known")

@@ -1,9 +1,4 @@
-"""One fetch: reads what there is, within the limits that the client set, and waits if that is too little.
-
-Fetch: record batches of any number of partitions, with a wait if there are none.
-
-Weir's transaction markers as Kafka's control batches.
-"""
+"""Handler of Fetch: without a session, opening a session, or incremental within one."""
 
 from weir.gateway.kafka.api_table import handler
 from weir.gateway.kafka.errors import RefusedError
@@ -30,7 +25,8 @@ async def fetch(session: Session, request: m.FetchRequest, version: int) -> m.Fe
 
 
 async def _everything(session: Session, request: m.FetchRequest, by_id: bool) -> m.FetchResponse:
-    """A fetch without a session. Its client names everything each time, and most of that is as it was."""
+    """A fetch without a session. The client names all partitions each time, and most are unchanged, so the gateway
+    reuses its state of the last fetch."""
     sessions = session.fetch_sessions
     if request.session_id:
         sessions.close(session, request.session_id)
@@ -55,7 +51,7 @@ async def _everything(session: Session, request: m.FetchRequest, by_id: bool) ->
 
 
 async def _first(session: Session, request: m.FetchRequest, by_id: bool) -> m.FetchResponse:
-    """A fetch that names everything, and begins a session if there is room for one."""
+    """A full fetch, which opens a session if the limits permit one."""
     sessions = session.fetch_sessions
     sessions.close(session, request.session_id)
     parts = FetchParts()
@@ -73,7 +69,7 @@ async def _first(session: Session, request: m.FetchRequest, by_id: bool) -> m.Fe
 
 
 async def _changes(session: Session, request: m.FetchRequest, by_id: bool) -> m.FetchResponse:
-    """A session's next fetch: asked and answered with what has changed."""
+    """The next fetch of a session: request and response carry only changed partitions."""
     try:
         found = session.fetch_sessions.resume(session, request.session_id, request.session_epoch, by_id=by_id)
     except RefusedError as refused:
@@ -94,9 +90,9 @@ async def _changes(session: Session, request: m.FetchRequest, by_id: bool) -> m.
 
 
 def _put(session: Session, parts: FetchParts, request: m.FetchRequest, by_id: bool) -> list[FetchPart]:
-    """What the request names, in its order."""
+    """The partitions that the request names, in its order."""
     if sum(len(topic.partitions) for topic in request.topics) > session.limits.max_fetch_partitions:
-        raise TooManyError(f"one fetch reads {session.limits.max_fetch_partitions} partitions at the most")
+        raise TooManyError(f"a fetch may read at most {session.limits.max_fetch_partitions} partitions")
     named: dict[FetchPart, None] = {}
     for topic in request.topics:
         name = topic.topic_id if by_id else topic.topic
@@ -106,7 +102,7 @@ def _put(session: Session, parts: FetchParts, request: m.FetchRequest, by_id: bo
 
 
 def _add(response: m.FetchResponse, fetching: Fetching, parts: list[FetchPart]) -> None:
-    """What the client is told, partitions of one topic together."""
+    """Fill in the response, grouped by topic."""
     topics: dict[str | bytes, m.FetchResponse.FetchableTopicResponse] = {}
     nodes: dict[int, Node] = {}
     for part in parts:

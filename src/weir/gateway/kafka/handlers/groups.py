@@ -1,18 +1,7 @@
-"""What the handlers of consumer groups have in common: who may, what is said when not, what consumers say.
+"""Handlers of consumer groups: Join, Sync, Heartbeat, Leave, List, Describe and Delete.
 
-DescribeGroups: who is in them, and what each member was given.
-
-JoinGroup: a member comes, or comes again; answered once everyone has.
-
-SyncGroup: the leader brings everyone's share, everyone gets their own.
-
-LeaveGroup: members go, by themselves or sent by an administrator.
-
-DeleteGroups: groups without members go, with all of their positions.
-
-ListGroups: every group that the client may know of.
-
-Heartbeat: a member lives; it is told when to join again.
+The first part has what all of them share: error codes, authorization, and decoding of subscriptions and
+assignments.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,10 +22,10 @@ from weir.wire.kafka import messages as m
 from weir.wire.kafka.api_table import ApiKey
 from weir.wire.kafka.codec import decode_assignment, decode_subscription
 
-#: The protocol type of groups whose members say and are given what `weir.wire.kafka.codec` reads.
+#: The protocol type of groups with subscriptions and assignments that `weir.wire.kafka.codec` decodes.
 CONSUMER = "consumer"
 
-#: In Kafka's words.
+#: Kafka's names of the group states.
 STATES: Mapping[GroupState, str] = {
     GroupState.EMPTY: "Empty",
     GroupState.JOINING: "PreparingRebalance",
@@ -45,8 +34,8 @@ STATES: Mapping[GroupState, str] = {
     GroupState.DEAD: "Dead",
 }
 
-#: What clients meet by looking for the coordinator again. What another broker has, or what could not be stored,
-#: has other codes where messages are produced and fetched.
+#: Failures after which a client should look up the coordinator again. In produce and fetch the same failures have
+#: other codes.
 _LOOK_AGAIN = (
     errors.NotOwnerError,
     errors.TopicClosedError,
@@ -59,15 +48,15 @@ _LOOK_AGAIN = (
 
 
 def groups_of(session: Session) -> Groups:
-    """Groups as the client's role may use them: there is no other way to them from here."""
+    """The groups service, restricted to the client's role: the handlers use it in no other way."""
     groups = session.services.groups
     if groups is None:
-        raise RefusedError(Code.COORDINATOR_NOT_AVAILABLE, "consumer groups are not served here")
+        raise RefusedError(Code.COORDINATOR_NOT_AVAILABLE, "this broker does not serve consumer groups")
     return groups.of(session.role)
 
 
 def group_code(failure: BaseException) -> int:
-    """Kafka's code for what went wrong with a group."""
+    """Kafka's code for a failed group request."""
     if isinstance(failure, _LOOK_AGAIN):
         return Code.NOT_COORDINATOR
     if isinstance(failure, errors.NotAuthorisedError):
@@ -76,11 +65,11 @@ def group_code(failure: BaseException) -> int:
 
 
 def position_code(failure: BaseException) -> int:
-    """Of what went wrong with a position on one partition."""
+    """Kafka's code for a failure of one partition's committed offset."""
     return Code.NOT_COORDINATOR if isinstance(failure, _LOOK_AGAIN) else code_of(failure)
 
 
-# --- who may ------------------------------------------------------------------------------------------------
+# --- authorization ------------------------------------------------------------------------------------------
 
 
 async def may_use(session: Session, group: str, parts: Iterable[TopicName]) -> bool:
@@ -94,24 +83,24 @@ async def may_use(session: Session, group: str, parts: Iterable[TopicName]) -> b
 async def check_topics(session: Session, group: str, parts: Iterable[TopicName]) -> None:
     services = session.services
     for base in dict.fromkeys(part.base for part in parts):
-        if await services.registry.topics.look(base) is not None:  # of those deleted since, no grants are left
+        if await services.registry.topics.look(base) is not None:  # a deleted topic has no grants
             services.guard.check(session.role, base, Action.CONSUME, subscription=group)
 
 
 async def part_of(session: Session, group: str, name: str, index: int) -> TopicName:
-    """A partition, if the client may consume it."""
+    """A partition that the client may consume; NotAuthorisedError."""
     catalog = session.services.catalog
     session.services.guard.check(session.role, catalog.base(name), Action.CONSUME, subscription=group)
     return await catalog.look_part(name, index)
 
 
-# --- what consumers say -------------------------------------------------------------------------------------
+# --- subscriptions and assignments --------------------------------------------------------------------------
 
 
 async def assigned_parts(
     session: Session, protocol_type: str | None, shares: Mapping[str, bytes]
 ) -> dict[str, list[TopicName]]:
-    """Which partitions a leader gave to whom, as far as that can be read: only stats depend on it."""
+    """The partitions that the leader assigned to each member, if they can be decoded; only stats use them."""
     if protocol_type not in (None, CONSUMER):
         return {}
     return {member: await _parts_in(session, share) for member, share in shares.items()}
@@ -130,7 +119,7 @@ async def _parts_in(session: Session, share: Buffer) -> list[TopicName]:
 
 
 def topics_said(session: Session, protocol_type: str, protocols: Iterable[Buffer]) -> list[TopicName]:
-    """Which topics a member says that it reads, as far as that can be read."""
+    """The topics in a member's subscription, as far as it can be decoded."""
     if protocol_type != CONSUMER:
         return []
     found: dict[TopicName, None] = {}
@@ -144,7 +133,7 @@ def topics_said(session: Session, protocol_type: str, protocols: Iterable[Buffer
 
 
 def subscribed_topics(info: GroupInfo) -> Sequence[str] | None:
-    """The topics that members of a group read; None if that cannot be told."""
+    """The topics that the members of a group subscribe to; None if their metadata cannot be decoded."""
     if info.state is GroupState.EMPTY:
         return ()
     if info.protocol_type != CONSUMER:
@@ -156,7 +145,7 @@ def subscribed_topics(info: GroupInfo) -> Sequence[str] | None:
 
 
 def topics_read(catalog: Catalog, info: GroupInfo) -> Collection[TopicName] | None:
-    """The same, as they are called here."""
+    """The same topics by their Weir names."""
     try:
         names = subscribed_topics(info)
         return None if names is None else {catalog.base(name) for name in dict.fromkeys(names)}
@@ -238,7 +227,7 @@ async def sync_group(session: Session, request: m.SyncGroupRequest, version: int
     )
     try:
         if version >= _NAMES_PROTOCOL_SINCE and None in (request.protocol_type, request.protocol_name):
-            raise InconsistentGroupProtocolError("a member says which protocol it goes by")
+            raise InconsistentGroupProtocolError("SyncGroup needs a protocol type and a protocol name")
         synced = await groups_of(session).sync(request.group_id, asked)
     except WeirError as failure:
         return m.SyncGroupResponse(error_code=group_code(failure), assignment=b"")
@@ -285,7 +274,7 @@ async def leave_group(session: Session, request: m.LeaveGroupRequest, version: i
     )
 
 
-#: The only kind there is here.
+#: The only group type that Weir supports.
 _TYPE = "classic"
 _ListGroupsGroup = m.ListGroupsResponse.ListedGroup
 
@@ -335,7 +324,7 @@ async def _describe(session: Session, name: str, version: int) -> _Group:
     try:
         return _told(await groups_of(session).describe(name))
     except UnknownGroupError as unknown:
-        # Before there was a code for it here, a group that does not exist was a dead one.
+        # Older versions have no error code for an unknown group: they report it as dead.
         known_code = version >= _UNKNOWN_IS_ERROR_SINCE
         code, text = (Code.GROUP_ID_NOT_FOUND, text_of(unknown)) if known_code else (Code.NONE, None)
         return _refused(name, code, text, "Dead")
@@ -344,7 +333,7 @@ async def _describe(session: Session, name: str, version: int) -> _Group:
 
 
 def _told(info: GroupInfo) -> _Group:
-    stable = info.state is GroupState.STABLE  # else what they go by, and what of, is about to change
+    stable = info.state is GroupState.STABLE  # during a rebalance, protocol and subscriptions are about to change
     return _Group(
         group_id=info.name,
         group_state=STATES[info.state],

@@ -1,9 +1,4 @@
-"""OffsetFetch: how far groups have come, on some partitions or on all.
-
-OffsetCommit: how far a group has come; answered once that is durable.
-
-OffsetDelete: a group forgets how far it has come on partitions that nobody reads for it any more.
-"""
+"""Handlers of committed offsets: OffsetCommit (answers when they are durable), OffsetFetch and OffsetDelete."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -80,7 +75,8 @@ async def offset_commit(session: Session, request: m.OffsetCommitRequest, versio
 
 
 class _Answer:
-    """In the order of the request; some are known at once, the others when all is committed."""
+    """Builds the response in the order of the request. Refused partitions have their code at once, the others get
+    theirs after the commit."""
 
     def __init__(self) -> None:
         self._topics: list[_ToldTopic] = []
@@ -139,7 +135,7 @@ async def offset_fetch(session: Session, request: m.OffsetFetchRequest, version:
     stable = request.require_stable
     if version >= _SEVERAL_SINCE:
         groups = []
-        named = {group.group_id: group for group in request.groups}  # each once, however often it is named
+        named = {group.group_id: group for group in request.groups}  # each once, even if the request repeats it
         for group in named.values():
             wanted = (
                 None
@@ -166,7 +162,7 @@ async def _of_group(
 
 
 async def _everything(session: Session, group: str, version: int, stable: bool) -> _Group:
-    """All positions on topics that have a name in Kafka and that the client may consume."""
+    """All offsets on topics that have a Kafka name and that the client may consume."""
     catalog = session.services.catalog
     found = await groups_of(session).fetch(group, stable=stable)
     topics: dict[TopicName, _Topic] = {}
@@ -219,7 +215,7 @@ async def _part(session: Session, group: str, asked: _Wanted, index: int, versio
 
 
 def _refused(index: int, why: WeirError, version: int) -> _Partition:
-    """A topic that there is not has no position; only by its id is it asked for in vain."""
+    """An unknown topic has no committed offset; it is an error only in a request by topic id."""
     if not isinstance(why, TopicNotFoundError):
         return _told(index, why)
     told = _told(index, _NOWHERE)
@@ -243,7 +239,7 @@ def _told(index: int, position: CommittedOffset | WeirError) -> _Partition:
 
 
 def _as_one(group: _Group, wanted: Sequence[_Wanted] | None) -> m.OffsetFetchResponse:
-    """For versions that ask for one group. The oldest have no place for its error but with each partition."""
+    """The response for versions with one group per request. The oldest have an error field only per partition."""
     topics = group.topics
     if group.error_code:
         nowhere = [(asked.name, asked.indexes) for asked in wanted or ()]

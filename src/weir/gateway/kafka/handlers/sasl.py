@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate: PLAIN, with a user's password or a token in its place."""
+"""Handlers of SaslHandshake and SaslAuthenticate: PLAIN with a password or a token."""
 
 from weir.gateway.kafka.api_table import handler
 from weir.gateway.kafka.authentication import MECHANISMS
@@ -27,7 +27,7 @@ async def sasl_authenticate(
     credentials = session.credentials
     if not credentials.shaken:
         return m.SaslAuthenticateResponse(
-            error_code=Code.ILLEGAL_SASL_STATE, error_message="the handshake comes first", auth_bytes=b""
+            error_code=Code.ILLEGAL_SASL_STATE, error_message="send SaslHandshake first", auth_bytes=b""
         )
     credentials.shaken = False
     try:

@@ -1,12 +1,9 @@
-"""CreateTopics: partitioned topics, with configs.
+"""Handlers that administer topics.
 
-DeleteTopics: with their messages, subscriptions and groups' positions; by name, or by id.
-
-DescribeLogDirs: how much partitions hold. Weir keeps all of them in one place.
-
-DeleteRecords: everything before an offset goes, whoever has not read it.
-
-CreatePartitions: a partitioned topic gets more of them; it never gets fewer.
+- CreateTopics creates partitioned topics with configs; CreatePartitions adds partitions and never removes any.
+- DeleteTopics deletes topics, by name or id, with their messages, subscriptions and groups' offsets.
+- DeleteRecords deletes all records before an offset, also those that consumers have not read.
+- DescribeLogDirs reports the sizes of partitions, all in one log directory.
 """
 
 from collections.abc import Mapping
@@ -42,7 +39,7 @@ _Result = m.CreateTopicsResponse.CreatableTopicResult
 _Config = m.CreateTopicsResponse.CreatableTopicConfigs
 
 _UNSAID = -1
-#: Kafka takes no more replicas than this for a number.
+#: Kafka's largest replication factor (int16).
 _MOST_REPLICAS = 32_767
 
 
@@ -60,13 +57,13 @@ async def create_topics(session: Session, request: m.CreateTopicsRequest, versio
 async def _create(session: Session, topic: _Topic, *, validate_only: bool) -> _Result:
     services = session.services
     base = administered(session, topic.name)
-    services.catalog.name_of(base)  # one that could not be listed shall not be made
+    services.catalog.name_of(base)  # refuse a topic that Kafka clients could not list
     try:
         policies, properties = new_topic(_configs(topic), services.registry.policies(base.namespace))
         partitions = _partitions(session, topic, base)
         check_count(services.registry, partitions)
     except WeirError:
-        await _check_absent(session, topic.name, base)  # what is wrong besides matters less
+        await _check_absent(session, topic.name, base)  # TopicExistsError takes precedence over other errors
         raise
     if validate_only:
         await _check_absent(session, topic.name, base)
@@ -98,7 +95,7 @@ async def _register(
             if found is not None and not found.deleting:
                 name = session.services.catalog.name_of(base)
                 raise TopicExistsError(f"Topic '{name}' already exists.") from exists
-            with suppress(TopicNotFoundError):  # a deletion that was cut short: end it, and try again
+            with suppress(TopicNotFoundError):  # complete an interrupted deletion, then retry
                 await broker.delete(base, force=True)
 
 
@@ -106,7 +103,7 @@ def _partitions(session: Session, topic: _Topic, base: TopicName) -> int:
     if topic.assignments:
         if topic.num_partitions != _UNSAID or topic.replication_factor != _UNSAID:
             raise RefusedError(
-                Code.INVALID_REQUEST, "both an assignment and a number of partitions or replicas were given"
+                Code.INVALID_REQUEST, "set either assignments, or numbers of partitions and replicas, not both"
             )
         return _assigned(session, topic)
     if topic.replication_factor != _UNSAID and not 0 < topic.replication_factor <= _MOST_REPLICAS:
@@ -121,9 +118,9 @@ def _partitions(session: Session, topic: _Topic, base: TopicName) -> int:
 
 
 def _assigned(session: Session, topic: _Topic) -> int:
-    """Bundles decide who leads a partition, so an assignment is only checked: it names brokers that there are."""
+    """The number of assigned partitions. Bundles decide the leaders, so the assignment is only validated."""
     if sorted(one.partition_index for one in topic.assignments) != list(range(len(topic.assignments))):
-        raise RefusedError(Code.INVALID_REPLICA_ASSIGNMENT, "partitions are numbered from 0 on, without a gap")
+        raise RefusedError(Code.INVALID_REPLICA_ASSIGNMENT, "partition numbers must start at 0, without gaps")
     check_assignments(session, [one.broker_ids for one in topic.assignments])
     return len(topic.assignments)
 
@@ -187,7 +184,7 @@ async def delete_topics(session: Session, request: m.DeleteTopicsRequest, versio
 
 
 async def _key(session: Session, topic: _DeleteTopicsTopic) -> str | bytes:
-    """What tells it from others: its id, however it is named."""
+    """The key of a topic in the request: its id, even if the request names it."""
     if topic.name is None:
         return bytes(topic.topic_id)
     catalog = session.services.catalog
@@ -202,14 +199,12 @@ async def _meant(session: Session, topic: _DeleteTopicsTopic) -> TopicRecord:
     catalog = session.services.catalog
     named, known = topic.name is not None, bytes(topic.topic_id) != _NO_ID
     if named == known:
-        what = (
-            "both a topic's name and its id were given" if named else "neither a topic's name nor its id was given"
-        )
+        what = "set a topic's name or its id, not both" if named else "neither a topic's name nor its id is set"
         raise RefusedError(Code.INVALID_REQUEST, what)
     if topic.name is not None:
         try:
             administered(session, topic.name)
-        except InvalidNameError as bad:  # there can be none
+        except InvalidNameError as bad:  # such a topic cannot exist
             raise TopicNotFoundError(bad.what, hint=bad.hint) from bad
         return await catalog.look(topic.name)
     record = await catalog.known_by_id(session.role, topic.topic_id)
@@ -238,7 +233,7 @@ async def create_partitions(
         if not request.validate_only:
             try:
                 await session.services.registry.topics.grow(record.name, topic.count)
-            except NotAllowedError as refused:  # somebody else let it grow meanwhile
+            except NotAllowedError as refused:  # another client added partitions meanwhile
                 raise RefusedError(Code.INVALID_PARTITIONS, refused.what, hint=refused.hint) from refused
         return _CreatePartitionsResult(name=topic.name)
 
@@ -259,14 +254,14 @@ def _check(session: Session, topic: _CreatePartitionsTopic, record: TopicRecord)
         raise RefusedError(
             Code.INVALID_PARTITIONS,
             f"{record.name} is not a partitioned topic",
-            hint="it was made by another protocol's client; make a partitioned one",
+            hint="a client of another protocol created it; create a partitioned topic instead",
         )
     if topic.assignments is None:
         return
     if len(topic.assignments) != topic.count - now:
         raise RefusedError(
             Code.INVALID_REPLICA_ASSIGNMENT,
-            f"{topic.count - now} partitions are added, and {len(topic.assignments)} were assigned",
+            f"{topic.count - now} new partitions need as many assignments, not {len(topic.assignments)}",
         )
     check_assignments(session, [one.broker_ids for one in topic.assignments])
 
@@ -278,11 +273,11 @@ def _create_partitions_failed(topic: _CreatePartitionsTopic, code: int, text: st
 _Part = m.DeleteRecordsRequest.DeleteRecordsPartition
 _DeleteRecordsResult = m.DeleteRecordsResponse.DeleteRecordsPartitionResult
 
-#: An offset that means: everything that there is.
+#: The offset that stands for the end of the partition: delete all records.
 _ALL = -1
 _NO_OFFSET = -1
-#: In Kafka the leader deletes at once, and the time-out is for what followers need: there are none here, so also a
-#: client that grants no time is told how it went.
+#: In Kafka the leader deletes at once, and the timeout covers only followers. Weir has no followers, so a client
+#: with a shorter timeout gets the result, too.
 _LEAST_TIMEOUT_MS = 10_000
 
 
@@ -316,7 +311,7 @@ async def _delete(session: Session, name: str, part: _Part) -> int:
     if cleanup is Cleanup.COMPACT:
         raise RefusedError(
             Code.POLICY_VIOLATION,
-            f"{name} is compacted, and its records go by their keys only",
+            f"{name} is compacted: only compaction deletes its records",
             hint="set cleanup.policy=compact,delete",
         )
     topic = await services.broker.topic(where, role=session.role, create=False)
@@ -337,7 +332,7 @@ def _delete_records_failed(one: tuple[str, _Part], code: int, text: str) -> _Del
 _Partition = m.DescribeLogDirsResponse.DescribeLogDirsPartition
 _DescribeLogDirsTopic = m.DescribeLogDirsResponse.DescribeLogDirsTopic
 
-#: Clients want a path; where the bookies keep it is not theirs to know.
+#: Clients expect a path; the bookies' real paths are not for clients.
 LOG_DIR = "/weir"
 
 
@@ -361,7 +356,7 @@ async def describe_log_dirs(
 
 
 def _served(session: Session) -> list[tuple[str, int, int]]:
-    """Every partition that is in use; to load all the others, just to weigh them, would cost too much."""
+    """Every loaded partition; loading all others only for their sizes would cost too much."""
     catalog = session.services.catalog
     found = []
     for topic in session.services.broker.loaded:
@@ -369,7 +364,7 @@ def _served(session: Session) -> list[tuple[str, int, int]]:
             name = catalog.name_of(topic.name)
             catalog.topic(name)
         except WeirError:
-            continue  # not a topic for Kafka's clients
+            continue  # Kafka clients cannot see this topic
         found.append((name, catalog.index_of(topic.name), _size(topic)))
     return sorted(found)
 
@@ -384,7 +379,7 @@ async def _named(session: Session, request: m.DescribeLogDirsRequest) -> list[tu
                 part: TopicName = await catalog.look_part(wanted.topic, index)
                 topic = await broker.topic(part, role=session.role, create=False)
             except WeirError:
-                continue  # Kafka leaves out what it does not have
+                continue  # like Kafka, omit unknown partitions
             finally:
                 await session.turns.next()
             found.append((wanted.topic, index, _size(topic)))

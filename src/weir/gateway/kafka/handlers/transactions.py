@@ -1,23 +1,13 @@
-"""What the handlers of transactions have in common: who is meant, who may, what is said when not.
+"""Handlers of transactions and of idempotent producers.
 
-AddPartitionsToTxn: partitions that a transaction is going to write to. All of a request's, or none.
-
-Clients name one transaction. The form with several, since version 4, is what Kafka's brokers send to each other;
-it is understood all the same.
-
-TxnOffsetCommit: where a group will be if the transaction commits. Since version 5 it joins it by that.
-
-DescribeProducers: idempotent and transactional producers that wrote to partitions not long ago.
-
-DescribeTransactions: what is open under transactional ids, since when, and where.
-
-ListTransactions: the transactional ids that this broker coordinates, as far as the client may use them.
-
-InitProducerId: who an idempotent or transactional producer is from now on.
-
-EndTxn: commit a transaction, or abort it. Since version 5 with a new epoch or producer id for the next one.
-
-AddOffsetsToTxn: a group whose positions a transaction is going to move.
+- InitProducerId assigns a producer id and epoch.
+- AddPartitionsToTxn adds all partitions of a request to a transaction, or none. Clients name one transaction;
+  Kafka's brokers use the form with several (since version 4), which Weir supports, too.
+- AddOffsetsToTxn adds a group; TxnOffsetCommit stores its offsets, which apply if the transaction commits. Since
+  version 5, TxnOffsetCommit adds the group itself.
+- EndTxn commits or aborts; since version 5 it returns a new epoch or producer id for the next transaction.
+- DescribeProducers lists recent producers of partitions. DescribeTransactions describes open transactions.
+- ListTransactions lists the transactional ids that this broker coordinates and that the client may use.
 """
 
 from collections.abc import Sequence
@@ -99,7 +89,7 @@ _INIT_PRODUCER_ID_FENCED_SINCE = 4
 async def init_producer_id(
     session: Session, request: m.InitProducerIdRequest, version: int
 ) -> m.InitProducerIdResponse:
-    # As a broker of Kafka 4.1 answers on which two-phase commit is not allowed to anybody.
+    # The same codes as from a Kafka 4.1 broker that permits two-phase commit to no client.
     if request.enable2_pc:
         return _refused(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if request.keep_prepared_txn:
@@ -178,7 +168,7 @@ async def _add(session: Session, asked: _Transaction, version: int) -> list[_Top
 
 
 def _answer(asked: Sequence[_Asked], code: int, others: dict[tuple[str, int], int] | None = None) -> list[_Topic]:
-    """The same for all partitions, but for those that have a code of their own."""
+    """The same code for all partitions, except those that have a code in `others`."""
     others = others or {}
     return [
         _Topic(
@@ -251,7 +241,7 @@ async def txn_offset_commit(
 
 
 def _flaw(partition: m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition) -> int:
-    """What can be told now must not come up when the transaction is decided."""
+    """Validate the offset now, so that it cannot fail when the transaction commits."""
     if len((partition.committed_metadata or "").encode()) > _MAX_METADATA_BYTES:
         return Code.OFFSET_METADATA_TOO_LARGE
     return Code.NONE
@@ -337,7 +327,7 @@ async def _describe_transactions_describe(session: Session, name: str) -> _Told:
 
 
 def _topics(session: Session, parts: tuple[TopicName, ...]) -> list[_DescribeTransactionsTopic]:
-    """Those that the client may know of, under the names that it knows."""
+    """The topics that the client may see, under their Kafka names."""
     catalog, guard = session.services.catalog, session.services.guard
     found: dict[TopicName, _DescribeTransactionsTopic] = {}
     for part in parts:

@@ -1,1 +1,1 @@
-"""Record batches in, offsets out."""
+"""Produce: validates and publishes record batches."""

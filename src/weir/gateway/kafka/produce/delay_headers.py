@@ -1,11 +1,11 @@
-"""Delayed delivery for Kafka's producers, asked for by record headers.
+"""Delayed delivery for Kafka producers, requested by record headers.
 
-`weir-deliver-at` (milliseconds since 1970) or `weir-deliver-after` (milliseconds from now), as decimal text, hold
-a record back; `weir-delay-id` names it; a record with `weir-cancel` cancels what waits under that name, and is
-itself not stored. A batch of which all records wait for the same moment is held as it is. Any other is stored in
-parts: runs of records that are treated alike. They are the same runs if the batch is sent again, whenever that is,
-so each of them is known by its sequence numbers. What a transaction delays is hidden until the commit, and held
-from then on; nothing can be cancelled in one.
+`weir-deliver-at` (milliseconds since 1970) or `weir-deliver-after` (milliseconds from now), as decimal text, delay
+a record; `weir-delay-id` names it; a record with `weir-cancel` cancels the delayed message of that name, and is
+itself not stored. If all records of a batch have the same delivery time, the broker delays the batch as a whole.
+It splits any other batch into parts: runs of records with the same delay. A resent batch splits into the same runs
+at any time, so their sequence numbers identify them. Delayed records of a transaction stay hidden until the
+commit, and their delay applies after it; a transaction cannot cancel delayed messages.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from weir.wire.kafka.record_batch import (
 )
 from weir.wire.kafka.records import Record, Searcher, build_batch, iter_records
 
-#: A part costs memory while it is on its way; librdkafka sends no more records in a batch unless told to.
+#: A part costs memory while it is in flight; librdkafka sends no more records in a batch by default.
 MOST_PARTS = 10_000
 _MAX_ID_BYTES = 256
 _MAX_DIGITS = 18
@@ -36,7 +36,7 @@ _LAST_SEQUENCE = 0x7FFFFFFF
 
 
 class _Wish(NamedTuple):
-    """What a record's headers ask for. `place` tells records apart that must not share a batch."""
+    """The delay that a record's headers request. `place` separates records that must not share a batch."""
 
     deliver_at: int | None = None
     deliver_after: int | None = None
@@ -49,7 +49,7 @@ _NOTHING = _Wish()
 
 
 class Delaying:
-    """Looks for wishes in what the producers of one listener send."""
+    """Applies the delay headers of the records that producers of one listener send."""
 
     def __init__(self) -> None:
         self._searcher = Searcher(b"weir-", (DELIVER_AT, DELIVER_AFTER, CANCEL))
@@ -57,12 +57,12 @@ class Delaying:
     def heeded(
         self, outgoing: Outgoing, now_ms: int, header: BatchHeader | None = None, *, behind_ms: int = 0
     ) -> Outgoing:
-        """The batch as it is to be stored, if some of its records wish for a delay; else itself. RefusedError.
-        `header`: as it came, if that is known; `behind_ms`: what the client's clock is behind, likewise."""
+        """The batch with its delays applied, or the batch itself if no record requests a delay. RefusedError.
+        `header`: the batch's header, if already parsed; `behind_ms`: how far the clients' clock is behind."""
         try:
             if not self._searcher.has(outgoing.payload, header or parse_header(outgoing.payload)):
                 return outgoing
-            payload = bytes(outgoing.payload)  # it may be kept for long
+            payload = bytes(outgoing.payload)  # copied out of the receive buffer, because it may stay for long
             outgoing = replace(outgoing, payload=payload)
             runs = _runs_of(payload)
         except WireError as bad:
@@ -70,8 +70,8 @@ class Delaying:
         if all(wish == _NOTHING for wish, _ in runs):
             return outgoing
         if outgoing.transactional and any(wish.cancel is not None for wish, _ in runs):
-            raise RefusedError(Code.INVALID_RECORD, "a transaction's records cannot cancel what is delayed")
-        if len(runs) > MOST_PARTS:  # clients that can, cut it in two and try again
+            raise RefusedError(Code.INVALID_RECORD, "a transaction cannot cancel delayed messages")
+        if len(runs) > MOST_PARTS:  # some clients split the batch and retry
             raise RefusedError(Code.MESSAGE_TOO_LARGE, f"a batch would be stored in more than {MOST_PARTS} parts")
         if len(runs) == 1 and runs[0][0].place < 0 and not outgoing.transactional:
             whole = replace(outgoing, deliver_at_ms=_due(runs[0][0], now_ms, behind_ms))
@@ -102,7 +102,7 @@ def _wish_of(record: Record) -> _Wish:
         deliver_at=_number(DELIVER_AT, found),
         deliver_after=_number(DELIVER_AFTER, found),
         delay_id=named,
-        place=-1 if named is None else record.offset_delta,  # cancelling it must not cancel others
+        place=-1 if named is None else record.offset_delta,  # canceling it must not cancel other records
     )
 
 
@@ -112,7 +112,7 @@ def _text(name: bytes, value: object) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise WireError(f"the header {name.decode()} is no text") from None
+        raise WireError(f"the header {name.decode()} is not valid UTF-8 text") from None
 
 
 def _number(name: bytes, found: dict[bytes, str]) -> int | None:
@@ -133,20 +133,20 @@ def _due(wish: _Wish, now_ms: int, behind_ms: int) -> int | None:
 def _parts(
     outgoing: Outgoing, header: BatchHeader, runs: list[tuple[_Wish, list[Record]]], now_ms: int, behind_ms: int
 ) -> Iterator[Outgoing]:
-    """One for each run, with the sequence numbers of its records."""
+    """One part for each run, with the sequence numbers of its records."""
     for wish, records in runs:
         first = records[0].offset_delta
         stamp = outgoing.stamp
         if stamp is not None:
             stamp = replace(stamp, sequence=(stamp.sequence + first) & _LAST_SEQUENCE)
         kept = LOG_APPEND_TIME
-        # What came compressed may not be stored otherwise; but a name is looked for without opening it.
+        # A compressed batch stays compressed, except a named one: the broker reads the name from the raw batch.
         packed = header.compression if wish.delay_id is None else Compression.NONE
         inner = stamp
         if outgoing.transactional and wish == _NOTHING:
             kept |= TRANSACTIONAL
         elif outgoing.transactional:
-            inner = None  # when it is seen the transaction is over
+            inner = None  # the transaction has ended before consumers see the record
         yield replace(
             outgoing,
             payload=b"" if wish.cancel is not None else _batch(header.attributes & kept, packed, records, inner),

@@ -1,7 +1,7 @@
-"""Topics that the requests behind the one at hand write to are loaded while that one waits for its own.
+"""Prefetches topics named by queued produce requests while the current request waits for its own.
 
-librdkafka sends one request for each partition. After a broker's death those that it had come to others at once,
-and each takes a while to be recovered: one after the other that were seconds.
+librdkafka sends one request for each partition. After a broker fails, its partitions move to other brokers at the
+same time, and each needs recovery: one after the other, this would take seconds.
 """
 
 from collections import deque
@@ -16,8 +16,8 @@ from weir.wire.kafka.codec import decode_request
 if TYPE_CHECKING:
     from weir.gateway.kafka.session import Session
 
-#: Topics that are loaded ahead at the same time for one connection. A request that names more has them opened in
-#: its turn, side by side.
+#: Topics that one connection prefetches concurrently. A request that names more opens them in its own turn, also
+#: concurrently.
 _AT_ONCE = 64
 _BY_ID_SINCE = 13
 
@@ -25,7 +25,7 @@ _Key = tuple[str | bytes, int]
 
 
 class LoadsAhead:
-    """Of one connection. What cannot be loaded, or read, is told by the request itself, in its turn."""
+    """The prefetch of one connection. It ignores failures: the request itself reports them in its turn."""
 
     def __init__(self, session: "Session") -> None:
         self._session = session
@@ -33,7 +33,7 @@ class LoadsAhead:
         self._unread: deque[Slot] = deque()
 
     def look_behind(self, waiting: deque[Slot]) -> None:
-        """One of the requests is about to wait: look at those behind it that have come since the last time."""
+        """Scan the queued requests that arrived since the last scan, because the current one is about to wait."""
         new: list[Slot] = []
         for slot in reversed(waiting):
             if slot.looked_at:
@@ -43,7 +43,7 @@ class LoadsAhead:
             self.look(slot)
 
     def look(self, slot: Slot) -> None:
-        """At a request that waits behind one that opens something."""
+        """Prefetch for a request that waits behind one that opens producers."""
         slot.looked_at = True
         if slot.api_key == ApiKey.PRODUCE:
             self._unread.append(slot)
@@ -56,7 +56,7 @@ class LoadsAhead:
                 self._session.tasks.spawn(self._load(key), "load ahead")
 
     def _written_to(self, slot: Slot) -> list[_Key]:
-        """The partitions of a request that are not open yet, if its turn has not come."""
+        """The partitions of a queued request that are not open yet."""
         handler = HANDLERS[ApiKey.PRODUCE]
         known = self._session.credentials.valid and handler.first <= slot.version <= handler.last
         if slot.frame is None or not known:

@@ -1,15 +1,11 @@
-"""What one connection produces: record batches in, offsets out.
+"""Publishes the record batches of one connection and answers with their offsets.
 
-Every partition that the connection writes to has a producer of the broker's, opened when it is first named and
-opened anew after the broker closed it. All requests of a receive buffer are published before anything is awaited.
+The connection has one broker producer for each partition that it writes to. A producer opens at the first batch
+for its partition, and again after the broker closed it. The connection publishes all requests of a receive buffer
+before it awaits anything.
 
-Partitions become part of their producer's transaction by being produced to: Kafka's transactions, version 2.
-
-What is part of it already costs a look at the batch's header and at the transaction, and waits for nothing.
-
-What a producer is told of a batch that was not stored; and, if another broker leads the partition, who does.
-
-Produce: record batches for any number of partitions.
+A produce request adds its partitions to the producer's transaction (Kafka's transactions, version 2). For a
+partition that is already part of it, this costs two lookups and no wait.
 """
 
 import asyncio
@@ -56,10 +52,10 @@ from weir.wire.kafka.record_batch import transactional_producer
 if TYPE_CHECKING:
     from weir.gateway.kafka.session import Session
 
-#: Clients that send older versions add partitions by a request of its own.
+#: Clients of older versions send AddPartitionsToTxn first.
 JOINS_SINCE = 12
 
-#: Partitions with what they are sent, by who sends it.
+#: Partitions and their record batches, by producer.
 Unjoined: TypeAlias = "dict[ProducerIdentity, list[tuple[PartitionLink, Buffer]]]"
 
 
@@ -69,7 +65,7 @@ def unjoined(
     sent: "Sequence[tuple[Key, Buffer]]",
     links: "Mapping[Key, PartitionLink]",
 ) -> Unjoined:
-    """Of the partitions that are sent something in a transaction, those that are not known to be part of it."""
+    """Partitions with transactional batches that are not known to be part of the transaction yet."""
     found: Unjoined = {}
     for key, records in sent:
         producer, link = transactional_producer(records), links.get(key)
@@ -88,7 +84,7 @@ def unjoined(
 async def join(
     transactions: Transactions, name: str, wanted: "Mapping[ProducerIdentity, Sequence[PartitionLink]]"
 ) -> "dict[Key, WeirError]":
-    """Make them part of the transaction, which is begun if none is open; answers what went wrong."""
+    """Add partitions to the transaction, which begins if none is open; return the failures by partition."""
     failures: dict[Key, WeirError] = {}
     for identity, links in wanted.items():
         try:
@@ -111,7 +107,7 @@ def tell_refusal(
     version: int,
     response: m.ProduceResponse,
 ) -> None:
-    """Fill in the partition's answer, and the leader's address beside it."""
+    """Fill in the error of a partition's response, and the current leader's address if another broker leads it."""
     part.error_code, part.error_message = produce_code(failure, version), text_of(failure)
     if isinstance(failure, BadRecordsError):
         part.record_errors = failure.told
@@ -125,7 +121,7 @@ def _tell_leader(
     try:
         leader = session.nodes.leader(session.services.catalog.find(*key))
     except WeirError:
-        return  # it is gone, too
+        return  # the topic was deleted meanwhile
     if leader is None:
         return
     node, epoch = leader
@@ -143,28 +139,28 @@ Key = tuple[str | bytes, int]
 Answer = Callable[[m.ProduceResponse | None], None]
 
 _BY_ID_SINCE = 13
-#: Producers that one request opens at a time.
+#: Producers that one request opens concurrently.
 _OPENED_AT_ONCE = 64
-#: Partitions of one request that are published at once; those of a larger one in turns, before the next request.
+#: Partitions of one request that are published in one turn; a larger request yields to other connections.
 _PUBLISHED_AT_ONCE = 256
 _PartResponse = m.ProduceResponse.PartitionProduceResponse
 _TopicResponse = m.ProduceResponse.TopicProduceResponse
-#: What a topic refuses because it knows the producer: that leaves no gap that only the connection would know of.
+#: Refusals by a topic that knows the producer's state: the connection need not note a sequence gap for these.
 _TOPIC_KNOWS = (OutOfOrderSequenceError, StaleEpochError)
 
 
 def _joins(request: m.ProduceRequest, version: int) -> bool:
-    """Whether producing makes partitions part of a transaction."""
+    """Whether the request adds its partitions to a transaction."""
     return version >= JOINS_SINCE and request.transactional_id is not None
 
 
 def _check_acks(acks: int) -> None:
     if acks not in (-1, 0, 1):
-        raise RefusedError(Code.INVALID_REQUIRED_ACKS, f"acks={acks} means nothing")
+        raise RefusedError(Code.INVALID_REQUIRED_ACKS, f"acks={acks} is invalid; use 0, 1 or -1 (all)")
 
 
 class PartitionLink:
-    """One `api.Producer` of a connection."""
+    """One `api.Producer` of a connection, with its partition's cached policies."""
 
     __slots__ = (
         "access_revision",
@@ -184,20 +180,20 @@ class PartitionLink:
         self.part = part
         self.topic = topic
         self.producer = producer
-        #: What the topic asks for, as of a revision of the topics: of the records' times, a key in each record;
-        #: and whether records may ask for a delay.
+        #: Policies of the topic as of `topics_revision`: timestamp rules, whether each record needs a key, and
+        #: whether records may request a delay.
         self.times = RecordTimes()
         self.keyed = False
         self.delays = False
         self.topics_revision = -1
-        #: What is part of the transaction that it was found to be part of last.
+        #: The partitions of the transaction in which this partition was found last.
         self.joined: Mapping[TopicName, None] | None = None
-        #: As of which revision of grants the role may produce.
+        #: The revision of grants at which the role was allowed to produce.
         self.access_revision = -1
 
 
 class _Pending:
-    """A request whose partitions are not all stored."""
+    """A request with partitions that are not stored yet."""
 
     __slots__ = ("acks", "answer", "answered", "deadline", "left", "response", "transactional_id", "version")
 
@@ -208,23 +204,23 @@ class _Pending:
         self.answer = answer
         self.deadline = deadline
         self.response = m.ProduceResponse()
-        #: Partitions that are not stored, and one while more of them may come.
+        #: Partitions that are not stored, plus one while `_publish` still adds partitions.
         self.left = 1
         self.answered = False
 
 
 class Publishing:
-    """The producers of one connection, and what they have under way."""
+    """The producers of one connection and their pending requests."""
 
     def __init__(self, session: "Session") -> None:
         self._session = session
         self._links: dict[Key, PartitionLink] = {}
-        #: As of which revision of the topics no link was to one that is gone.
+        #: The topics' revision at which links to deleted topics were last dropped.
         self._as_of = -1
         self._pending: dict[_Pending, None] = {}
         self._idle = Waiters()
         self._gaps = Gaps()
-        #: Links that sent something in the receive buffer at hand.
+        #: Links that published a batch of the current receive buffer.
         self.senders: dict[PartitionLink, None] = {}
 
     def has(self, key: Key) -> bool:
@@ -234,8 +230,8 @@ class Publishing:
     # --- requests ----------------------------------------------------------------------------------------
 
     def take(self, request: m.ProduceRequest, version: int, answer: Answer) -> Coroutine[Any, Any, None] | None:
-        """Publish what a request carries; a coroutine that does so if something must be waited for first:
-        producers to be opened, partitions to become part of a transaction."""
+        """Publish the batches of a request. Returns a coroutine that does so if it must first open producers or
+        add partitions to a transaction."""
         if self._as_of != self._session.services.registry.topics.revision:
             self._forget_dead()
         by_id = version >= _BY_ID_SINCE
@@ -265,13 +261,13 @@ class Publishing:
             async with asyncio.timeout(max(1, request.timeout_ms) / 1000):
                 await self._open_all(missing, failures)
         late = [key for key in missing if key not in self._links and key not in failures]
-        failures |= dict.fromkeys(late, RefusedError(Code.REQUEST_TIMED_OUT, "its storage does not answer"))
+        failures |= dict.fromkeys(late, RefusedError(Code.REQUEST_TIMED_OUT, "the partition did not open in time"))
         if _joins(request, version):
             failures |= await self._join(request, version)
         await self._session.turns.through(self._publish(request, version, answer, failures))
 
     async def _open_all(self, missing: Sequence[Key], failures: dict[Key, WeirError]) -> None:
-        """A partition cannot be written to until it is known what a failed write left behind."""
+        """Open the missing producers; a partition accepts writes only after recovery from failed writes."""
         for first in range(0, len(missing), _OPENED_AT_ONCE):
             some = missing[first : first + _OPENED_AT_ONCE]
             opened = await asyncio.gather(*map(self._open, some), return_exceptions=True)
@@ -293,7 +289,7 @@ class Publishing:
         return unjoined(transactions_of(self._session), request.transactional_id or "", sent, self._links)
 
     async def _join(self, request: m.ProduceRequest, version: int) -> dict[Key, WeirError]:
-        """Make partitions part of the transaction, if they take what they are sent; answers what is wrong."""
+        """Add partitions with valid batches to the transaction; return the failures by partition."""
         failures: dict[Key, WeirError] = {}
         wanted: dict[ProducerIdentity, list[PartitionLink]] = {}
         for identity, sent in self._unjoined(request, version).items():
@@ -349,11 +345,11 @@ class Publishing:
             if key in failures:
                 raise failures[key]
             if link is None:
-                raise TopicClosedError("the partition was closed just now")
+                raise TopicClosedError("the partition was closed a moment ago")
             self._gaps.check(key, stamp, link.topic)
             if header.transactional and pending.transactional_id is None:
                 raise RefusedError(
-                    Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transaction has a transactional id"
+                    Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch needs a transactional id"
                 )
             self._recheck(link)
             if link.keyed:
@@ -373,12 +369,12 @@ class Publishing:
         if append_ms is not None:
             part.log_append_time_ms = append_ms
         pending.left += 1
-        part.error_code = Code.REQUEST_TIMED_OUT  # what its client is told if it is not stored in time
+        part.error_code = Code.REQUEST_TIMED_OUT  # the response if the batch is not stored in time
         self.senders[link] = None
         link.producer.publish(outgoing).add_done_callback(partial(self._stored, pending, part, link, stamp))
 
     def _recheck(self, link: PartitionLink) -> None:
-        """Grants and configs may have changed since the link was last used."""
+        """Check grants and configs again if they have changed since the link was last used."""
         services = self._session.services
         if link.access_revision != services.authoriser.revision:
             try:
@@ -392,14 +388,14 @@ class Publishing:
             record = services.registry.topics.find(link.part)
             if record is None or record.deleting:
                 self._drop(link)
-                raise TopicNotFoundError(f"there is no topic {link.part} any more")
+                raise TopicNotFoundError(f"topic {link.part} was deleted")
             link.times = times_of(record.properties)
             policies = services.registry.policies(link.part)
             compaction = policies.log_compaction
             link.delays = bool(policies.delayed_delivery)
             link.keyed = compaction is not None and compaction.cleanup.compacts
 
-    # --- what comes back ---------------------------------------------------------------------------------
+    # --- results -----------------------------------------------------------------------------------------
 
     def _stored(
         self,
@@ -415,7 +411,7 @@ class Publishing:
                 self._gaps.note(link.key, stamp)
             failure = self._gaps.explained(link.key, stamp, failure)
         if pending.answered:
-            return  # it timed out
+            return  # the request timed out
         if failure is None:
             receipt = done.result()
             part.error_code = Code.NONE
@@ -449,16 +445,16 @@ class Publishing:
             (p.error_message for t in pending.response.responses for p in t.partition_responses if p.error_code),
             None,
         )
-        if failed is not None:  # all that tells a client without answers that it should look again
+        if failed is not None:  # with acks=0, closing the connection is the only signal to refresh metadata
             self._session.end(TopicNotFoundError(f"a batch without acknowledgement was not stored: {failed}"))
 
     def expire(self, now: float) -> None:
-        """Answer what took longer than its client wants to wait."""
+        """Answer requests whose timeout has passed."""
         for pending in [each for each in self._pending if each.deadline <= now]:
             self._finish(pending)
 
     async def settled(self, timeout_s: float) -> None:
-        """Wait until everything that was sent is stored, or has failed."""
+        """Wait until every published batch is stored or has failed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait_until(lambda: not self._pending)
@@ -469,7 +465,7 @@ class Publishing:
         services, session = self._session.services, self._session
         part = await services.catalog.look_known(self._session.role, *key)
         if len(self._links) >= session.limits.max_producers:
-            raise TooManyError(f"a connection produces to {session.limits.max_producers} partitions at the most")
+            raise TooManyError(f"a connection may produce to at most {session.limits.max_producers} partitions")
         topic = await services.broker.topic(part, role=session.role, create=False)
         producer = await topic.produce(
             ProducerRequest(role=session.role, properties={"client.id": session.client_id}, address=session.peer)
@@ -477,7 +473,7 @@ class Publishing:
         self._links[key] = PartitionLink(key, part, topic, producer)
 
     async def wait_capacity(self) -> None:
-        """Wait for each producer that quota, rate or memory say should send no more for now."""
+        """Wait for the producers that a backlog quota, a publish rate or memory throttles."""
         senders, self.senders = self.senders, {}
         for link in senders:
             try:
@@ -486,14 +482,14 @@ class Publishing:
                 self._drop(link)
 
     def _forget_dead(self) -> None:
-        """Topics were deleted, perhaps, and others have their names now."""
+        """Drop links to topics that were deleted; new topics may have their names."""
         self._as_of = self._session.services.registry.topics.revision
         for link in list(self._links.values()):
             if not link.topic.alive:
                 self._drop(link)
 
     def _drop(self, link: PartitionLink) -> None:
-        """The next request opens another."""
+        """Close a producer; the next request for its partition opens another."""
         if self._links.get(link.key) is link:
             del self._links[link.key]
             self._session.tasks.spawn(link.producer.close(), "close")

@@ -1,7 +1,4 @@
-"""A record batch on its way in: judged, copied once, and told to the broker in its own words.
-
-Which times a topic's records have: its `message.timestamp.*`.
-"""
+"""Validates produced record batches, applies `message.timestamp.*`, and converts them for the broker."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -27,30 +24,30 @@ from weir.wire.kafka.record_batch import (
 )
 from weir.wire.kafka.records import Record, check_sizes, iter_records
 
-#: Older clients could not have read it, so older requests may not carry it.
+#: Consumers of older versions cannot read zstd, so older produce requests may not carry it.
 _ZSTD_SINCE = 7
 _COPIED_BELOW_BYTES = 16 * 1024
-#: What a message that is as large as any may be can say about itself in headers more, when it is copied.
+#: Extra bytes for the headers that describe the origin of a copied message of maximum size.
 _ABOUT_COPIES_BYTES = 16 * 1024
 
 
 _Bad = m.ProduceResponse.BatchIndexAndErrorMessage
 _ADDRESSEE = SUBSCRIPTION_HEADER.encode()
-#: Bad records of a batch that its producer is told of one by one.
+#: Invalid records of a batch that the response lists.
 _TOLD = 100
 
 
 class BadRecordsError(RefusedError):
-    """Some records of a batch may not be stored, so none of it is."""
+    """A batch was refused as a whole because some of its records are invalid."""
 
     def __init__(self, code: Code, what: str, records: Sequence[tuple[int, str]]) -> None:
         super().__init__(code, what)
-        #: The place of each in its batch, and what is wrong with it.
+        #: The index of each invalid record in its batch, and the reason.
         self.told = [_Bad(batch_index=at, batch_index_error_message=text) for at, text in records[:_TOLD]]
 
 
 def judged(records: Buffer | None, version: int, limits: SessionLimits) -> BatchHeader:
-    """The header of a partition's records, if they may be stored; RefusedError."""
+    """Validate a partition's record batch and return its header; RefusedError."""
     records = records or b""
     try:
         header = produced_batch(records)
@@ -58,18 +55,18 @@ def judged(records: Buffer | None, version: int, limits: SessionLimits) -> Batch
     except ChecksumError as damaged:
         raise RefusedError(Code.CORRUPT_MESSAGE, str(damaged)) from damaged
     except UnknownVersionError as other:
-        # The same answer for what is too old and for what makes no sense, as in Kafka.
+        # As in Kafka: one code for an outdated format, another for an unknown one.
         code = Code.INVALID_RECORD if records[MAGIC_AT] < MAGIC else Code.CORRUPT_MESSAGE
         raise RefusedError(code, str(other)) from other
     except WireError as bad:
         raise RefusedError(Code.INVALID_RECORD, str(bad)) from bad
     if header.base_offset:
-        raise RefusedError(Code.INVALID_RECORD, f"a producer's batch begins at {header.base_offset}, not at 0")
+        raise RefusedError(Code.INVALID_RECORD, f"a produced batch has base offset {header.base_offset}, not 0")
     most_bytes = limits.max_batch_bytes + (_ABOUT_COPIES_BYTES if is_copy(header) else 0)
     if header.size > most_bytes:
         raise RefusedError(Code.MESSAGE_TOO_LARGE, f"a batch has {header.size} bytes, {most_bytes} are allowed")
     if header.count > limits.max_batch_records:
-        # Clients that can, cut it in two and try again.
+        # Some clients split the batch and retry.
         raise RefusedError(Code.MESSAGE_TOO_LARGE, f"a batch has {header.count} records")
     if version < _ZSTD_SINCE and header.compression is Compression.ZSTD:
         raise RefusedError(Code.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of produce")
@@ -77,12 +74,12 @@ def judged(records: Buffer | None, version: int, limits: SessionLimits) -> Batch
 
 
 def is_copy(header: BatchHeader) -> bool:
-    """Whether it may be a copy that says where it comes from: one message of an idempotent producer's."""
+    """Whether the batch may be a copied message with origin headers: one record of an idempotent producer."""
     return header.records == 1 and header.producer_id >= 0
 
 
 def opened(records: Buffer) -> Iterator[Record]:
-    """The records of a batch; RefusedError where they cannot be read."""
+    """The records of a batch; RefusedError if they cannot be decoded."""
     try:
         yield from iter_records(records)
     except WireError as bad:
@@ -90,24 +87,24 @@ def opened(records: Buffer) -> Iterator[Record]:
 
 
 def check_keys(records: Buffer, name: str) -> None:
-    """A topic that compacts itself could never forget a record without a key."""
+    """Refuse records without a key: compaction could never remove them."""
     missing = [number for number, record in enumerate(opened(records)) if record.key is None]
     if missing:
         raise BadRecordsError(
             Code.INVALID_RECORD,
             "One or more records have been rejected",
-            [(number, f"Compacted topic {name} takes no record without a key") for number in missing],
+            [(number, f"Compacted topic {name} accepts only records with a key") for number in missing],
         )
 
 
 def outgoing_of(records: Buffer, header: BatchHeader, append_ms: int | None) -> Outgoing:
-    """What the broker stores. `append_ms`: the time to stamp the records with, if they shall not keep their own.
+    """Convert a batch for the broker. `append_ms`: the append time for the records; None: they keep their own.
 
-    A small batch is copied out of the receive buffer, which it would pin until it is stored. A large one is most
-    of what was received, and is copied once it is written to a ledger."""
+    A small batch is copied: otherwise it would pin the receive buffer until it is stored. A large batch fills most
+    of the buffer, so the only copy of it is the write to the ledger."""
     if append_ms is not None:
         payload: Buffer = with_append_time(records, append_ms)
-    elif header.log_append_time:  # that is not its producer's to say
+    elif header.log_append_time:  # the topic decides this, not the producer
         payload = with_own_times(records)
     else:
         payload = records if len(records) >= _COPIED_BELOW_BYTES else bytes(records)
@@ -122,7 +119,7 @@ def outgoing_of(records: Buffer, header: BatchHeader, append_ms: int | None) -> 
 
 
 def _addressee(records: Buffer) -> str:
-    """The subscription that a batch is for; RefusedError if its first record does not name one."""
+    """The subscription that a batch addresses; RefusedError if its first record does not name one."""
     for record in opened(records):
         for name, content in record.headers:
             if name == _ADDRESSEE and content:
@@ -131,7 +128,7 @@ def _addressee(records: Buffer) -> str:
                 except UnicodeDecodeError:
                     break
         break
-    raise RefusedError(Code.INVALID_RECORD, "a batch for one subscription does not name it")
+    raise RefusedError(Code.INVALID_RECORD, "a batch that addresses one subscription does not name it")
 
 
 _TYPE = "message.timestamp.type"
@@ -142,23 +139,24 @@ _NO_BOUND = (1 << 63) - 1
 
 @value
 class RecordTimes:
-    """Of one topic."""
+    """The timestamp rules of one topic."""
 
-    #: Whether records get the broker's time, rather than keeping their own.
+    #: Whether records get the broker's append time instead of their own.
     appended: bool = False
-    #: How much older and younger than now their own times may be.
+    #: How far before and after now their own times may be.
     before_ms: int = _NO_BOUND
     after_ms: int = _NO_BOUND
 
 
 def times_of(properties: Mapping[str, str]) -> RecordTimes:
-    """As a topic's properties say, or else as Kafka does it."""
+    """Read the rules from a topic's properties; Kafka's defaults apply where they are not set."""
     appended = properties.get(CONFIG_PREFIX + _TYPE) == "LogAppendTime"
     return RecordTimes(appended, _number(properties, _BEFORE), _number(properties, _AFTER))
 
 
 def check_times(records: Buffer, header: BatchHeader, times: RecordTimes, now_ms: int) -> None:
-    """BadRecordsError for records of another time. The batch is opened only if its header leaves a doubt."""
+    """Raise BadRecordsError for records outside the allowed times. The function decodes the batch only if its
+    header does not suffice."""
     latest = now_ms + times.after_ms
     if times.appended or (header.max_timestamp <= latest and times.before_ms == _NO_BOUND):
         return
@@ -183,6 +181,6 @@ def _number(properties: Mapping[str, str], name: str) -> int:
     config = CONFIGS[name]
     try:
         found: int = config.parse(properties.get(CONFIG_PREFIX + name, config.default))
-    except ConfigError:  # a property that was written by other means
+    except ConfigError:  # the property was not set through a Kafka config
         found = int(config.default)
     return found

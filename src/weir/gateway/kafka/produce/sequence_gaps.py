@@ -1,31 +1,32 @@
-"""What idempotent producers of one connection sent that was not stored, as far as only the connection can know it.
+"""Sequence gaps of idempotent producers that only the connection can know.
 
-Clients have several batches under way. When one could not be stored, perhaps because its topic was moving, those
-behind it must be refused until it is sent again. A topic that has stored something of the producer knows that by
-itself; one that has not would take any of them for the first. So a gap counts while the topic knows nothing of the
-producer: what was missing here may have been stored by another broker that led the partition meanwhile.
+Clients have several batches in flight. If one of them is not stored, for example during a handover of its topic,
+the broker must refuse the later ones until the client resends it. A topic that has stored a batch of the producer
+detects the gap itself; a topic without one would accept any batch as the first. So a gap counts only while the
+topic has no state of the producer: another broker that led the partition meanwhile may have stored the missing
+batch.
 
-Either way the client is told to send again, and not that its numbers are out of order: by that librdkafka begins a
-new epoch and sends everything anew, also the batch that failed, which may turn out to be stored. Only what comes
-when nothing can be under way any more is out of order.
+In both cases the refusal is retriable, not OUT_OF_ORDER_SEQUENCE_NUMBER: with that code librdkafka bumps its epoch
+and resends everything, including the failed batch, which may have been stored after all. A batch is out of order
+only if it arrives when no earlier batch can be in flight any more.
 """
 
 from weir.broker.api.topics import Topic
 from weir.model.batch import Stamp
 from weir.model.errors import OutOfOrderSequenceError, ProducerClosedError, WeirError
 
-#: The latest that are remembered.
+#: The latest gaps that a connection remembers.
 _MOST = 1000
-#: So many batches a client of idempotence may have under way.
+#: Batches that an idempotent client may have in flight.
 _UNDER_WAY = 5
-#: Sequence numbers have 31 bits and begin anew after the last.
+#: Sequence numbers have 31 bits and wrap around.
 _SEQUENCES = 1 << 31
 
 PartKey = tuple[str | bytes, int]
 
 
 class _Gap:
-    """The first batch that was not stored, and how many behind it were refused since."""
+    """The first batch that was not stored, and the number of later batches refused since."""
 
     __slots__ = ("missing", "refused")
 
@@ -44,15 +45,15 @@ class _Gap:
 
 
 class Gaps:
-    """Of one connection."""
+    """The sequence gaps of one connection."""
 
     def __init__(self) -> None:
         #: By partition and producer id.
         self._gaps: dict[tuple[PartKey, int], _Gap] = {}
 
     def check(self, key: PartKey, stamp: Stamp | None, topic: Topic | None = None) -> None:
-        """ProducerClosedError, later OutOfOrderSequenceError, for a batch behind one that is missing; what is sent
-        again fills the gap."""
+        """Raise ProducerClosedError, later OutOfOrderSequenceError, for a batch after a missing one. The missing
+        batch itself closes the gap."""
         if not self._gaps or stamp is None:
             return
         gap = self._gaps.get((key, stamp.producer_id))
@@ -64,15 +65,15 @@ class Gaps:
             raise gap.refusal(stamp)
 
     def explained(self, key: PartKey, stamp: Stamp | None, failure: BaseException) -> BaseException:
-        """What the client is told of a batch that the topic refused: of one that is out of order because one
-        before it failed, that both are to be sent again."""
+        """The error for a batch that the topic refused. If the batch is out of order because an earlier one
+        failed, the error makes the client resend both."""
         if not isinstance(failure, OutOfOrderSequenceError) or stamp is None:
             return failure
         gap = self._gaps.get((key, stamp.producer_id))
         return failure if gap is None or not gap.is_before(stamp) else gap.refusal(stamp)
 
     def note(self, key: PartKey, stamp: Stamp | None) -> None:
-        """A batch was not stored, or it is not known whether it was."""
+        """Record a batch that was not stored, or whose outcome is unknown."""
         if stamp is None or (key, stamp.producer_id) in self._gaps:
             return
         if len(self._gaps) >= _MOST:
@@ -81,7 +82,7 @@ class Gaps:
 
 
 def _knows(topic: Topic | None, stamp: Stamp) -> bool:
-    """Whether the topic can tell by itself what follows on the producer's last batch."""
+    """Whether the topic knows the producer's last sequence number."""
     return topic is not None and any(
         known.producer_id == stamp.producer_id and known.epoch == stamp.epoch and known.last_sequence >= 0
         for known in topic.idempotent_producers()

@@ -1,11 +1,4 @@
-"""Who a session's client is, and for how long: asked anew before its credentials end.
-
-CONNECT: who the client is and what it understands; and AUTH_RESPONSE, when it proves itself anew.
-
-Transactions: refused, as a Pulsar broker does that has them disabled.
-
-PING and PONG.
-"""
+"""Handlers of CONNECT, AUTH_RESPONSE, PING and PONG, and of transaction commands, which they refuse."""
 
 from typing import NoReturn
 
@@ -28,7 +21,7 @@ def ping(_session: Session, _command: api.CommandPing) -> bytes:
 
 @at_once(api.CommandPong)
 def pong(_session: Session, _command: api.CommandPong) -> None:
-    """Having been heard is enough."""
+    """Do nothing: the session has already noted the activity."""
 
 
 #: The topic whose partitions clients look up first, each served by a transaction coordinator.
@@ -48,7 +41,7 @@ def transactions(_session: Session, _command: Message) -> NoReturn:
     raise NotAllowedError(NO_TRANSACTIONS)
 
 
-#: What this broker understands beyond the protocol's version.
+#: Optional features of the protocol that this broker supports.
 FEATURES = api.FeatureFlags(
     supports_auth_refresh=True,
     supports_broker_entry_metadata=True,
@@ -56,9 +49,9 @@ FEATURES = api.FeatureFlags(
     supports_topic_watchers=True,
     supports_get_partitioned_metadata_without_auto_creation=True,
 )
-#: Of what a client calls itself; it is kept with each of its producers and consumers.
+#: Characters of the client version, which each producer and consumer stores.
 _MAX_VERSION_CHARS = 128
-#: What clients older than method names call the methods.
+#: Method names for the numeric methods of old clients.
 _OLD_METHODS = {api.AuthMethodNone: "none", api.AuthMethodYcaV1: "ycav1", api.AuthMethodAthens: "athenz"}
 
 
@@ -71,8 +64,8 @@ async def connect(session: Session, command: api.CommandConnect) -> api.CommandC
     try:
         await session.credentials.prove(method, command.auth_data)
         if command.original_principal and command.original_principal != session.role:
-            # Else a proxy with more rights than its client would lend them to it.
-            raise NotAllowedError("connecting for somebody else, as proxies do, is not enabled")
+            # Otherwise a proxy would lend its own permissions to its client.
+            raise NotAllowedError("a proxy cannot connect with another original principal; this is not enabled")
     except WeirError as refused:
         session.end(refused)
         return None

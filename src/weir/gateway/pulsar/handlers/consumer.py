@@ -1,9 +1,5 @@
-"""SEEK and GET_LAST_MESSAGE_ID: where a subscription stands, and where it shall.
-
-FLOW, ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES: a consumer's credit and answers.
-
-CONSUMER_STATS.
-"""
+"""Handlers of an open consumer: FLOW, ACK, REDELIVER_UNACKNOWLEDGED_MESSAGES, SEEK, GET_LAST_MESSAGE_ID and
+CONSUMER_STATS."""
 
 from weir.broker.api.consumers import SubscriptionType
 from weir.broker.api.topics import Position, Topic
@@ -17,14 +13,14 @@ from weir.runtime.tasks import UNIT_ELEMENTS, UNITS, Work
 from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.ids import MessageId, bits_from_ack_set, id_to_wire
 
-#: Ids, or ranges of offsets, between two looks at whether the turn is over.
+#: Ids, or ranges of offsets, between two checks whether to yield.
 _AT_A_TIME = 512
 
 
 @at_once(api.CommandFlow)
 def flow(session: Session, command: api.CommandFlow) -> None:
     link = session.consumers.get(command.consumer_id)
-    if isinstance(link, ConsumerLink):  # else it was closed, and its client will learn so
+    if isinstance(link, ConsumerLink):  # otherwise it was closed, and the client gets notified
         link.flow(command.messagePermits)
 
 
@@ -55,13 +51,13 @@ def _redeliver(link: ConsumerLink, command: api.CommandRedeliverUnacknowledgedMe
         ranges += link.unacked.give_back(place_of(at))
         if not number % _AT_A_TIME:
             yield _AT_A_TIME // UNIT_ELEMENTS
-    if link.alone:  # in order, everything is delivered again, whichever messages are named
+    if link.alone:  # an ordered subscription redelivers everything, whichever messages the client names
         del ranges[1:]
     for start in range(0, len(ranges), _AT_A_TIME):
         if link.over:
             return
         link.consumer.redeliver(ranges[start : start + _AT_A_TIME])
-        yield UNITS  # what came back goes out again: much more than giving it back
+        yield UNITS  # the redelivery costs much more than the request
 
 
 @later(api.CommandSeek)
@@ -72,14 +68,14 @@ async def seek(session: Session, command: api.CommandSeek) -> api.CommandSuccess
     elif command.HasField("message_publish_time"):
         offset = await link.topic.offset_at(command.message_publish_time)
     else:
-        raise NotAllowedError("a seek names a message or a moment")
+        raise NotAllowedError("a seek needs a message id or a publish time")
     await link.consumer.seek(offset)
-    await link.shut()  # the client must know that before it takes the next message for one after the seek
+    await link.shut()  # the client must not take a message from before the seek for one after it
     return api.CommandSuccess(request_id=command.request_id)
 
 
 def _offset_of(topic: Topic, at: api.MessageIdData) -> int:
-    """Of a message, be it within a batch: its index, or what it would leave unacknowledged, says where."""
+    """The offset of a message. Within a batch, its index or the first bit of its ack set determines it."""
     if at.HasField("first_chunk_message_id"):
         at = at.first_chunk_message_id
     base = topic.offset_of(*place_of(at))
@@ -105,7 +101,7 @@ async def last_message_id(
 
 
 def _mark_delete(topic: Topic, offset: int, last: Position) -> MessageId:
-    """The last entry that is acknowledged whole. Clients compare it with the last message's, entry by entry."""
+    """The last entry that is completely acknowledged. Clients compare it with the last message id by entry."""
     if offset < topic.start_offset or last.ledger < 0:
         return MessageId(-1, -1)
     first = topic.offset_of(last.ledger, last.entry)

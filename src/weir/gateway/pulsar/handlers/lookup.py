@@ -1,13 +1,5 @@
-"""GET_TOPICS_OF_NAMESPACE, WATCH_TOPIC_LIST and WATCH_TOPIC_LIST_CLOSE.
-
-A client's watch of a namespace's topics: the list at first, then what changes.
-
-PARTITIONED_METADATA and LOOKUP: how many partitions a topic has, and which broker serves it.
-
-GET_SCHEMA and GET_OR_CREATE_SCHEMA.
-
-Where a client that came by one listener finds another broker.
-"""
+"""Handlers that find topics and their metadata: LOOKUP, PARTITIONED_METADATA, GET_SCHEMA, GET_OR_CREATE_SCHEMA,
+GET_TOPICS_OF_NAMESPACE, WATCH_TOPIC_LIST and WATCH_TOPIC_LIST_CLOSE."""
 
 from weir.gateway.pulsar.command_table import later
 from weir.gateway.pulsar.errors import NO_TRANSACTIONS, schema_from_wire, schema_to_wire
@@ -39,8 +31,8 @@ async def partitions(
 
 @later(api.CommandLookupTopic)
 async def lookup(session: Session, command: api.CommandLookupTopic) -> api.CommandLookupTopicResponse:
-    """Who has the topic is named at once. Where nobody has it, the client is sent to who should, to ask again
-    there: between the two somebody else may have taken it."""
+    """Return the owner of a topic. If no broker owns it, redirect the client to the broker that should, where it
+    repeats the lookup: meanwhile another broker may have acquired the topic."""
     name = TopicName.parse(command.topic)
     if name.base == COORDINATOR:
         raise NotAllowedError(NO_TRANSACTIONS)
@@ -56,8 +48,8 @@ async def lookup(session: Session, command: api.CommandLookupTopic) -> api.Comma
     )
 
 
-#: The version of bytes, which have no schema, is empty. Clients for Go put it on messages; their consumers then
-#: look for a schema of that version; they understand an answer without the field. Clients for Java do not.
+#: Bytes have no schema and an empty version. Go producers put this version on messages, and Go consumers then
+#: request a schema of that version. Go clients accept a response without the field; Java clients do not.
 _STAMPS_EMPTY = "Pulsar-Go-"
 
 
@@ -66,7 +58,7 @@ async def get_schema(session: Session, command: api.CommandGetSchema) -> api.Com
     name = TopicName.parse(command.topic)
     found = await session.services.schemas.get(name, command.schema_version or None, role=session.role)
     if found is None:
-        raise TopicNotFoundError(f"{name} has no such schema")
+        raise TopicNotFoundError(f"{name} has no schema of this version")
     schema, version = found
     return api.CommandGetSchemaResponse(
         request_id=command.request_id, schema=schema_to_wire(schema), schema_version=version
@@ -77,7 +69,7 @@ async def get_schema(session: Session, command: api.CommandGetSchema) -> api.Com
 async def get_or_create_schema(
     session: Session, command: api.CommandGetOrCreateSchema
 ) -> api.CommandGetOrCreateSchemaResponse:
-    schema = schema_from_wire(command.schema)  # None for bytes, which a Java producer may send beside others
+    schema = schema_from_wire(command.schema)  # None for bytes: a Java producer may mix them with other schemas
     name = TopicName.parse(command.topic)
     version = await session.services.schemas.add(name, schema, role=session.role)
     answer = api.CommandGetOrCreateSchemaResponse(request_id=command.request_id)
@@ -94,7 +86,7 @@ _DOMAINS = {_Get.PERSISTENT: Domain.PERSISTENT, _Get.NON_PERSISTENT: Domain.NON_
 async def topics_of_namespace(
     session: Session, command: api.CommandGetTopicsOfNamespace
 ) -> api.CommandGetTopicsOfNamespaceResponse:
-    """The list, filtered if the client asked so."""
+    """List the topics of a namespace, filtered by the client's pattern if it has one."""
     pattern = command.topics_pattern or None
     async with session.listing:
         found = await session.broker.topics(command.namespace, role=session.role, pattern=pattern)
@@ -116,7 +108,7 @@ async def watch_topic_list(
                 NamespaceName.parse(command.namespace),
                 role=session.role,
                 pattern=command.topics_pattern,
-                domain=Domain.PERSISTENT,  # as in Pulsar: of the others a client learns by asking
+                domain=Domain.PERSISTENT,  # as in Pulsar: clients poll for non-persistent topics
                 known_hash=command.topics_hash,
             )
     except BaseException:

@@ -1,7 +1,4 @@
-"""A producer of one connection: sends in, receipts out, in order.
-
-PRODUCER, SEND and CLOSE_PRODUCER.
-"""
+"""Handlers of PRODUCER, SEND and CLOSE_PRODUCER."""
 
 import asyncio
 
@@ -32,8 +29,8 @@ _ACCESS = {
 async def producer(session: Session, command: api.CommandProducer) -> api.CommandProducerSuccess | None:
     there = session.producers.get(command.producer_id)
     if isinstance(there, Opening):
-        raise StreamBusyError(f"producer {command.producer_id} is being made already")
-    if there is not None:  # the client did not see the answer, and asks again
+        raise StreamBusyError(f"the creation of producer {command.producer_id} is in progress")
+    if there is not None:  # the client missed the response and repeats the request
         return _success(command, there.producer)
     opening = session.producers.begin(command.producer_id)
     try:
@@ -45,7 +42,7 @@ async def producer(session: Session, command: api.CommandProducer) -> api.Comman
     if not session.producers.put(command.producer_id, opening, link):
         session.producers.end(command.producer_id, opening)
         await made.close()
-        raise ProducerClosedError("the producer was closed while it was being made")
+        raise ProducerClosedError("the client closed the producer during its creation")
     session.tasks.spawn(link.follow(), "follow")
     return await _when_ready(session, command, link)
 
@@ -53,7 +50,7 @@ async def producer(session: Session, command: api.CommandProducer) -> api.Comman
 async def _produce(session: Session, command: api.CommandProducer) -> Producer:
     topic = await session.broker.topic(TopicName.parse(command.topic), role=session.role)
     await session.turns.pause(OPEN_UNITS)  # thousands may have waited for the topic
-    if topic.terminated:  # else its client would send, be refused, connect anew and send again, without end
+    if topic.terminated:  # otherwise the client would send, fail, reconnect and resend in an endless loop
         raise StreamTerminatedError(f"{topic.name} is terminated")
     return await topic.produce(
         ProducerRequest(
@@ -75,7 +72,7 @@ async def _produce(session: Session, command: api.CommandProducer) -> Producer:
 async def _when_ready(
     session: Session, command: api.CommandProducer, link: ProducerLink
 ) -> api.CommandProducerSuccess | None:
-    """A producer that must wait for its topic is told so, and told again when it has it."""
+    """Respond at once if the producer must wait for exclusive access, and again when it gets it."""
     waiting = asyncio.ensure_future(link.producer.wait_admitted())
     try:
         await asyncio.wait([waiting], timeout=0)
@@ -88,7 +85,7 @@ async def _when_ready(
             await link.close()
         raise
     if session.producers.get(command.producer_id) is not link:
-        return None  # closed meanwhile, and told so
+        return None  # closed meanwhile; the client was notified
     link.ready = True
     return _success(command, link.producer)
 
@@ -107,7 +104,7 @@ def _success(command: api.CommandProducer, made: Producer, *, ready: bool = True
 @at_once(api.CommandSend)
 def send(session: Session, command: api.CommandSend, message: memoryview) -> None:
     if session.producers.retired(command.producer_id):
-        return  # sent before its client learned that the producer is closed; it sends it again
+        return  # sent before the client got CLOSE_PRODUCER; it resends after the reconnect
     sender = session.sender = session.producers.live(command.producer_id)
     sender.send(command, message)
 

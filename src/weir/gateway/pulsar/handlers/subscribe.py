@@ -1,9 +1,4 @@
-"""A consumer of one connection: credit in, messages out, and what the client answers.
-
-SUBSCRIBE, UNSUBSCRIBE and CLOSE_CONSUMER.
-
-A stored batch as the bytes of a Pulsar message: as it came, or translated, lazily, for whoever reads it.
-"""
+"""Handlers of SUBSCRIBE, UNSUBSCRIBE and CLOSE_CONSUMER."""
 
 from weir.broker.api.consumers import KeyShared, StartAt, SubscribeRequest, SubscriptionType
 from weir.broker.api.topics import Topic
@@ -35,9 +30,9 @@ _MAX_SUBSCRIPTION_BYTES = 512
 async def subscribe(session: Session, command: api.CommandSubscribe) -> api.CommandSuccess | None:
     there = session.consumers.get(command.consumer_id)
     if isinstance(there, Opening):
-        raise StreamBusyError(f"consumer {command.consumer_id} is being made already")
+        raise StreamBusyError(f"the creation of consumer {command.consumer_id} is in progress")
     success = api.CommandSuccess(request_id=command.request_id)
-    if there is not None:  # the client did not see the answer, and asks again
+    if there is not None:  # the client missed the response and repeats the request
         return success
     opening = session.consumers.begin(command.consumer_id)
     try:
@@ -47,7 +42,7 @@ async def subscribe(session: Session, command: api.CommandSubscribe) -> api.Comm
         raise
     if not session.consumers.put(command.consumer_id, opening, link):
         await link.close()
-        raise ConsumerClosedError("the consumer was closed while it was being made")
+        raise ConsumerClosedError("the client closed the consumer during its creation")
     session.answer(success)  # before the first message
     link.start()
     return None
@@ -55,7 +50,7 @@ async def subscribe(session: Session, command: api.CommandSubscribe) -> api.Comm
 
 async def _subscribe(session: Session, command: api.CommandSubscribe) -> ConsumerLink:
     if not 0 < len(command.subscription.encode()) <= _MAX_SUBSCRIPTION_BYTES:
-        raise InvalidNameError(f"a subscription's name has 1 to {_MAX_SUBSCRIPTION_BYTES} bytes")
+        raise InvalidNameError(f"a subscription name must have 1 to {_MAX_SUBSCRIPTION_BYTES} bytes")
     topic = await session.broker.topic(
         TopicName.parse(command.topic), role=session.role, create=command.force_topic_creation
     )
@@ -83,8 +78,8 @@ async def _subscribe(session: Session, command: api.CommandSubscribe) -> Consume
 
 
 async def _start(session: Session, topic: Topic, command: api.CommandSubscribe) -> StartAt:
-    """Where a new subscription begins. At a message id it begins with the message's whole batch: the client leaves
-    out what it does not want, and only it knows whether it wants the message itself."""
+    """The start position of a new subscription. At a message id it starts with the message's whole batch: the
+    client skips unwanted messages, and only it knows whether to include the message itself."""
     if command.start_message_rollback_duration_sec:
         moment_ms = session.clock.wall_ms() - 1000 * command.start_message_rollback_duration_sec
         return StartAt(offset=await topic.offset_at(moment_ms))
@@ -106,12 +101,12 @@ def _key_shared(command: api.CommandSubscribe) -> KeyShared:
 @later(api.CommandUnsubscribe)
 async def unsubscribe(session: Session, command: api.CommandUnsubscribe) -> api.CommandSuccess:
     link = session.consumers.live(command.consumer_id)
-    link.ending = True  # its client knows, and need not be told
+    link.ending = True  # no CLOSE_CONSUMER: the client requested the end
     try:
         await link.consumer.unsubscribe(force=command.force)
     except BaseException:
         link.ending = False
-        if link.over:  # closed meanwhile for another reason, of which its client was not told
+        if link.over:  # closed meanwhile for another reason; notify the client now
             await link.shut()
         raise
     session.consumers.end(command.consumer_id, link)
