@@ -1,1 +1,1 @@
-"""What is done for topics without anybody asking: expiry, retention, compaction, cut-short deletions."""
+"""Background upkeep of topics: expiry, retention, compaction, unloading, interrupted deletions, revoked grants."""
