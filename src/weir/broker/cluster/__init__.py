@@ -1,1 +1,1 @@
-"""Ownership by bundle: boundaries, claims, splits, and handing over."""
+"""Ownership of bundles: broker registration, boundaries, claims, splits and handover."""

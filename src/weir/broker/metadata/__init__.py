@@ -1,1 +1,1 @@
-"""What exists and what holds for it: tenants, namespaces, topics, policies, grants, SQL streams."""
+"""Registry of tenants, namespaces and topics, with policies, grants, exchanges and definitions of pipelines."""
