@@ -1,1 +1,1 @@
-"""Everything that coordinators do to partitions: here, or by asking the broker that has them."""
+"""Operations of coordinators on partitions, local or remote, and the shards that store coordinator state."""
