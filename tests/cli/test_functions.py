@@ -34,7 +34,7 @@ def test_a_function_is_deployed_updated_stopped_and_deleted(run_here: Any, file:
     (row,) = json.loads(run_here("functions", "list", "--json").out)
     assert {"tidy", 1, "waiting", "tidy-in", "tidy-out"} <= set(row.values())
     again = run_here("functions", "deploy", f"{file}:tidy", "--in", "other")
-    assert (again.code, "there is a function tidy already" in again.err) == (1, True)
+    assert (again.code, "function tidy exists already" in again.err) == (1, True)
     assert "is updated to version 2" in run_here("functions", "update", "tidy", "--parallelism", "2").out
     assert "is as it was" in run_here("functions", "update", "tidy", str(file), "--parallelism", "2").out
     told = run_here("functions", "describe", "tidy").out

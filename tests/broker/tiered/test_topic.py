@@ -267,7 +267,7 @@ def test_a_broker_writes_only_where_a_superuser_said_and_keeps_what_it_kept(
 ) -> None:
     found = rules_of({"lake": text, "lake-owner": OWNER})
     assert found == TieringRules(5, None, Retention(-1, -1)), "retention stays as it was: nothing is deleted"
-    assert "the lake definition of public/default is ignored" in caplog.text
+    assert "lake definition of public/default ignored" in caplog.text
 
 
 def test_an_owner_that_is_no_id_is_no_part_of_a_path() -> None:

@@ -112,7 +112,9 @@ def test_a_transaction_of_which_nobody_knows_how_it_ended_is_aborted_and_said(
         with caplog.at_level(logging.WARNING):
             topic = await decided(coordinator)
         assert await seen(coordinator, topic) == ["plain"]
-        said = [record.getMessage() for record in caplog.records if "nobody knows" in record.getMessage()]
+        said = [
+            record.getMessage() for record in caplog.records if "its decision is unknown" in record.getMessage()
+        ]
         assert len(said) == 1
         assert str(T0) in said[0]
         assert f"producer {who.producer_id} " in said[0]

@@ -19,7 +19,7 @@ CHANGE = Mock(added=[TopicName.parse("new")], removed=[], hash="hash")
     ("failure", "level"),
     [
         (ConnectionLostError("connection to client:1 broke: closed"), logging.INFO),
-        (TooManyError("the list has more topics than a client can be told"), logging.WARNING),
+        (TooManyError("the list has more topics than a client can receive"), logging.WARNING),
         (MetaError("the metadata store is away"), logging.WARNING),
     ],
     ids=lambda each: type(each).__name__,

@@ -1,13 +1,9 @@
-"""Bundles change hands, and are made two: what an owner does with what it has.
+"""Handover and split of bundles by their owner.
 
-What handing over asks of the broker itself, and of the broker that gets the bundle.
-
-A bundle is made two, so that a crash in between loses nothing, and no epoch goes back.
-
-The mark in the bundle's own claim comes first. Then come the halves' claims, then the boundaries, and the claim
-goes last. If its owner dies meanwhile, whoever is to have the bundle next does not take it, but ends the split:
-the halves are that broker's in the next epoch. Had it taken the whole first, the former owner, which may be slow,
-could still write halves of the epoch before.
+A split survives a crash at any step, and no epoch decreases. The owner marks the bundle's claim, creates the
+claims of the halves, writes the boundaries, and deletes the claim, in this order. If the owner dies in between,
+the next owner does not take the bundle but finishes the split, and owns the halves in the next epoch. If it took
+the whole bundle first, a slow former owner could still write halves of the previous epoch.
 """
 
 import asyncio
@@ -39,41 +35,41 @@ from weir.stream.handover import Left
 
 
 class Topics(Protocol):
-    """The topics that this broker serves, or loads at the moment."""
+    """The topics that this broker serves or loads."""
 
     @property
     def names(self) -> Sequence[TopicName]: ...
 
     @property
     def written(self) -> Sequence[TopicName]:
-        """Those that have producers."""
+        """Topics with producers."""
 
     @property
     def last_ledger(self) -> LedgerId:
-        """The last ledger of all that it serves, or a later one."""
+        """The highest ledger id of all served topics, or a higher one."""
 
     async def look_ahead(self, name: TopicName, *, above: LedgerId | None) -> None:
-        """Know what can be known of a topic before it is this broker's. `above`: and make a ledger for its
+        """Read the metadata of a topic before this broker owns it. `above`: also create a ledger for its
         producers, with a higher id."""
 
     def was_left(self, name: TopicName, left: Left, epoch: int) -> None:
-        """Its broker has let go of it so, for this one to go on, in this leader epoch."""
+        """The former owner released the topic in this state; this broker continues in this leader epoch."""
 
     def all_passed(self) -> None:
-        """The next broker has what was unloaded: what was put off until then may be done."""
+        """The next owner has all unloaded topics: run deferred work, such as the close of ledgers."""
 
     async def load_ahead(self, name: TopicName, *, written: bool) -> None:
-        """Before its clients come: everything that the first of them would wait for. `written`: producers are
-        among them."""
+        """Load a topic before its clients connect, so that the first one does not wait. `written`: it has
+        producers."""
 
     async def write_down(self, name: TopicName) -> None:
-        """Store now what is stored when the topic is unloaded, while it is served: unloading is short then."""
+        """Flush the state of a topic while it is still served, which shortens the unload."""
 
     async def unload(
         self, name: TopicName, reason: str = "the topic is unloaded", pass_on: PassOn | None = None
     ) -> None:
-        """Finish what is under way, close its ledgers, and let go of it. `pass_on` may tell the next broker how it
-        was left: then ledgers are closed later."""
+        """Finish pending work, close the topic's ledgers, and release it. If `pass_on` hands the final state to
+        the next broker, the ledgers are closed later."""
 
 
 class Successor(Protocol):
@@ -85,17 +81,17 @@ class Successor(Protocol):
         written: Sequence[TopicName],
         last_ledger: LedgerId,
     ) -> None:
-        """Tell a broker that the bundle is about to be its, which of its topics have clients, and which of those
-        producers, whose ledgers come after this one; done when it is ready. That it hears of it is not needed: the
-        claim tells it, too."""
+        """Announce the bundle to its next owner, with the topics that have clients (`topics`) and producers
+        (`written`, whose new ledgers follow `last_ledger`); returns when that broker is ready. Delivery is
+        optional: the claim also announces the bundle."""
 
     async def pass_on(self, broker_id: str, topic: TopicName, left: Left, epoch: int) -> None:
-        """Tell the broker how a topic was left that is about to be its, in this leader epoch. An error if it may
-        not have heard."""
+        """Send the final state of a topic to its next owner, for this leader epoch. Raises unless the broker has
+        confirmed it."""
 
 
 class UntoldSuccessor:
-    """Fills `Successor` where brokers cannot speak to each other."""
+    """Fills `Successor` if brokers have no peer connections."""
 
     async def get_ready(
         self,
@@ -108,11 +104,11 @@ class UntoldSuccessor:
         pass
 
     async def pass_on(self, broker_id: str, topic: TopicName, left: Left, epoch: int) -> None:
-        raise PeerUnsupportedError("brokers cannot speak to each other")
+        raise PeerUnsupportedError("brokers have no connections to each other")
 
 
 class NoTopics:
-    """Fills `Topics` before there is a broker."""
+    """Fills `Topics` until `serve` sets the broker."""
 
     @property
     def names(self) -> Sequence[TopicName]:
@@ -152,8 +148,8 @@ class Splitting:
         self._ownership = ownership
 
     async def finish(self, bundle: BundleName, at: int, epoch: int) -> None:
-        """End a split of a bundle whose marked claim is this broker's in this epoch, or was somebody else's in the
-        one before. Fine to do again."""
+        """Finish the split of a bundle. Its marked claim is this broker's in this epoch, or was another broker's
+        in the previous one. Idempotent."""
         ownership = self._ownership
         halves = bundle.halves(at)
         claims = [await self._claim(half, epoch) for half in halves]
@@ -161,7 +157,7 @@ class Splitting:
         self._hold(bundle, halves, claims)
         found = await ownership.claims.refresh(keys.claim(bundle))
         if found is not None:
-            with suppress(MetaConflictError):  # somebody else ends it, too
+            with suppress(MetaConflictError):  # another broker finishes the split, too
                 await ownership.claims.delete(found.key, expect=found.version)
 
     async def _claim(self, half: BundleName, epoch: int) -> BundleClaim:
@@ -169,14 +165,13 @@ class Splitting:
         mine = BundleClaim(me.broker_id, me.instance, epoch)
 
         def first(now: BundleClaim | None) -> BundleClaim:
-            """It may be there already: by who began the split, in the same epoch or one before, or of a later
-            one."""
+            """Keep a claim of the same or a later epoch: the broker that began the split may have created it."""
             return mine if now is None or now.epoch < epoch else now
 
         return (await self._ownership.claims.upsert(keys.claim(half), first)).value
 
     def _hold(self, bundle: BundleName, halves: tuple[BundleName, BundleName], claims: list[BundleClaim]) -> None:
-        """Topics that are loaded stay so, and are held by the halves."""
+        """Own the halves; loaded topics stay loaded and belong to their half."""
         ownership = self._ownership
         lease, parent = ownership.registration.lease, ownership.held.get(bundle)
         if lease is None:
@@ -194,7 +189,7 @@ class Splitting:
 
 log = logging.getLogger(__name__)
 
-#: Topics of a bundle that are closed, or loaded, at the same time.
+#: Topics of a bundle that are closed or loaded concurrently.
 _TOPICS_AT_ONCE = 64
 _NO_LEDGER = LedgerId(0)
 
@@ -209,10 +204,10 @@ class BundleMoves:
         self._topics: Topics = NoTopics()
         self._splitting = Splitting(ownership)
         self._features = FeatureGate(lambda: ownership.registration.live)
-        #: What is being done with a bundle: one thing at a time.
+        #: The running operation of each bundle; at most one.
         self._under_way: SharedWork[BundleName] = SharedWork(ownership.tasks)
-        #: Topics of bundles that are about to come, and whether they are written to: they are loaded before
-        #: clients ask.
+        #: Topics of announced bundles, and whether they have producers: this broker loads them on arrival, before
+        #: clients connect.
         self._expected: dict[BundleName, dict[TopicName, bool]] = {}
         ownership.on_arrival = self._arrived
         ownership.on_stray = self._put_straight
@@ -220,11 +215,11 @@ class BundleMoves:
         ownership.is_expected = self._expected.__contains__
 
     def serve(self, topics: Topics, successor: Successor | None = None) -> None:
-        """These are the topics that go with the bundles, and this is how another broker is told to expect them."""
+        """Set the broker's topics, and the connection to successors."""
         self._topics = topics
         self._successor = successor or self._successor
 
-    # --- what there is ------------------------------------------------------------------------------------------
+    # --- lookup -------------------------------------------------------------------------------------------------
 
     def bundle_of(self, topic: TopicName) -> BundleName:
         return self.ownership.boundaries.bundle_of(topic)
@@ -241,12 +236,12 @@ class BundleMoves:
             try:
                 found.append(keys.bundle_of(key))
             except InvalidNameError as bad:
-                log.error("%s is no bundle's claim: %s", key, bad)
+                log.error("%s is not a valid key of a claim: %s", key, bad)
         return found
 
     def info(self, bundle: BundleName) -> BundleInfo:
         if not self.ownership.boundaries.has(bundle):
-            raise NotAllowedError(f"there is no bundle {bundle}", hint="look at the namespace's bundles")
+            raise NotAllowedError(f"bundle {bundle} does not exist", hint="list the namespace's bundles")
         return self._info(bundle)
 
     def _info(self, bundle: BundleName) -> BundleInfo:
@@ -255,7 +250,7 @@ class BundleMoves:
         owner = "" if holder is None else holder.broker_id
         return BundleInfo(bundle, owner, claim.epoch, claim.next)
 
-    # --- one thing at a time ------------------------------------------------------------------------------------
+    # --- exclusive operations -----------------------------------------------------------------------------------
 
     def _mine(self, bundle: BundleName) -> HeldBundle:
         held = self.ownership.held.get(bundle)
@@ -267,8 +262,8 @@ class BundleMoves:
         raise self.ownership.elsewhere(bundle, "" if holder is None else holder.broker_id)
 
     async def _sought(self, bundle: BundleName) -> None:
-        """It is this broker's, by now; NotOwnerError names whose it is, or is to be, by the store's own word: two
-        brokers whose watches are late must not send who asks to each other, again and again."""
+        """Wait until this broker owns the bundle; NotOwnerError names the owner or the next one. Reads the store:
+        two brokers with late watches must not redirect a client to each other repeatedly."""
         if bundle not in self.ownership.held:
             self.info(bundle)
             with suppress(MetaError):
@@ -277,19 +272,21 @@ class BundleMoves:
         self._mine(bundle)
 
     async def _alone(self, bundle: BundleName, work: Callable[[HeldBundle], Coroutine[Any, Any, None]]) -> None:
-        """Do something with a bundle that is this broker's. It goes on, even if nobody waits for it any more."""
+        """Run an exclusive operation on an owned bundle. It continues if the caller is cancelled."""
         while (busy := self._under_way.under_way(bundle)) is not None:
             await asyncio.wait([busy])
         await self._under_way.ended(self._under_way.begin(bundle, work(self._mine(bundle))))
 
-    # --- handing over -------------------------------------------------------------------------------------------
+    # --- handover -----------------------------------------------------------------------------------------------
 
     async def hand_over(self, bundle: BundleName, to: str) -> None:
         await self._sought(bundle)
         if to not in self.ownership.registration.live:
-            raise NotAllowedError(f"there is no broker {to!r} now", hint="look at the brokers that there are")
+            raise NotAllowedError(f"broker {to!r} is not registered", hint="list the registered brokers")
         if to not in self.ownership.candidates(bundle.namespace):
-            raise NotAllowedError(f"broker {to!r} may not have {bundle}", hint="look at the namespace's isolation")
+            raise NotAllowedError(
+                f"broker {to!r} may not own {bundle}", hint="check the isolation policy of the namespace"
+            )
         if to != self.ownership.me.broker_id:
             await self._alone(bundle, lambda held: self._hand_over(held, to))
 
@@ -304,8 +301,8 @@ class BundleMoves:
             if to:
                 await self._change(held, lambda claim: replace(claim, next=to))
                 await self._get_ready(held.name, to)
-            if not held.held:  # what there is of it now is had anew, in an epoch that may be the same
-                raise NotOwnerError(f"{held.name} was lost while it was handed over", hint="try again")
+            if not held.held:  # lost and possibly acquired again, even in the same epoch
+                raise NotOwnerError(f"ownership of {held.name} was lost during the handover", hint="try again")
         except WeirError:
             held.leaving, held.next = False, ""
             self._put_straight(held)
@@ -316,13 +313,13 @@ class BundleMoves:
             async with asyncio.timeout(self._settings.put_down_s):
                 await self._put_down(held, reason, to)
         except TimeoutError:
-            log.warning("topics of %s did not close in time; the next owner fences them", held.name)
+            log.warning("topics of %s did not close in time (the next owner fences them)", held.name)
         await self._pass(held, to)
         self._topics.all_passed()
 
     def _put_straight(self, held: HeldBundle) -> None:
-        """A hand-over of which nobody knows whether it had begun does not go on: nobody is to have it next."""
-        self.ownership.tasks.spawn(self._clear_next(held), f"keep {held.name}")
+        """Cancel a handover with an unknown outcome of its announcement: clear the successor in the claim."""
+        self.ownership.tasks.spawn(self._clear_next(held), f"cancel handover of {held.name}")
 
     async def _clear_next(self, held: HeldBundle) -> None:
         while held.held and not held.leaving:
@@ -332,11 +329,13 @@ class BundleMoves:
             except NotOwnerError:
                 break
             except WeirError as failed:
-                log.warning("%s is still said to go elsewhere: %s", held.name, failed)
+                log.warning(
+                    "cancellation of the handover of %s not stored (repeated after a pause): %s", held.name, failed
+                )
                 await self.ownership.clock.sleep(self._settings.retry_s)
 
     async def _get_ready(self, bundle: BundleName, to: str) -> None:
-        """What can be done while clients are still served here: none of it is needed."""
+        """Prepare the handover while this broker still serves clients; optional."""
         names = [name for name in self._topics.names if bundle.holds(name)]
         written = [name for name in self._topics.written if bundle.holds(name)]
         try:
@@ -346,7 +345,7 @@ class BundleMoves:
                     gathered((self._write_down(name) for name in names), _TOPICS_AT_ONCE),
                 )
         except TimeoutError:
-            log.info("%s and broker %s are not ready for each other", bundle, to)
+            log.info("handover of %s to broker %s continues without preparation: timeout", bundle, to)
 
     async def _tell(
         self, bundle: BundleName, to: str, names: Sequence[TopicName], written: Sequence[TopicName]
@@ -354,16 +353,16 @@ class BundleMoves:
         try:
             await self._successor.get_ready(to, bundle, names, written, self._topics.last_ledger)
         except WeirError as failed:
-            log.info("broker %s could not be told to expect %s: %s", to, bundle, failed)
+            log.info("announcement to broker %s of bundle %s failed: %s", to, bundle, failed)
 
     async def _write_down(self, name: TopicName) -> None:
         try:
             await self._topics.write_down(name)
         except WeirError as failed:
-            log.info("%s is written down when it is unloaded: %s", name, failed)
+            log.info("early flush of %s failed (the unload repeats it): %s", name, failed)
 
     async def _put_down(self, held: HeldBundle, reason: str, to: str) -> None:
-        """Until nothing of it is loaded: what was being loaded when it began comes, and goes, too."""
+        """Unload topics until none is loaded, including topics whose load had begun before."""
         while held.held and (names := [name for name in self._topics.names if held.name.holds(name)]):
             passing = ((name, self._passing(name, to, held) if to else None) for name in names)
             await gathered((self._unload(name, reason, pass_on) for name, pass_on in passing), _TOPICS_AT_ONCE)
@@ -372,7 +371,7 @@ class BundleMoves:
         try:
             await self._topics.unload(name, reason, pass_on)
         except WeirError as failed:
-            log.info("%s was not unloaded: %s", name, failed)
+            log.info("unload of %s failed: %s", name, failed)
 
     def _passing(self, name: TopicName, to: str, held: HeldBundle) -> PassOn:
         async def pass_on(left: Left) -> bool:
@@ -381,14 +380,19 @@ class BundleMoves:
             try:
                 await self._successor.pass_on(to, name, left, held.next_epoch)
             except WeirError as failed:
-                log.info("%s is closed, since broker %s does not know how it was left: %s", name, to, failed)
+                log.info(
+                    "handover of the state of %s to broker %s failed (the topic is closed instead): %s",
+                    name,
+                    to,
+                    failed,
+                )
                 return False
             return True
 
         return pass_on
 
     async def _pass(self, held: HeldBundle, to: str) -> None:
-        """Tried for as long as the lease lasts: without the claim it is nobody's before that."""
+        """Pass the claim on; retry until the lease ends, because no other broker can own the bundle before."""
         epoch, registration = held.epoch, self.ownership.registration
 
         def passed(claim: BundleClaim) -> BundleClaim:
@@ -404,12 +408,12 @@ class BundleMoves:
             except NotOwnerError:
                 break
             except WeirError as failed:
-                log.warning("%s could not be passed on yet: %s", held.name, failed)
+                log.warning("new claim of %s not stored (repeated after a pause): %s", held.name, failed)
                 await self.ownership.clock.sleep(self._settings.retry_s)
         self.ownership.forget(held)
 
     async def _change(self, held: HeldBundle, change: Callable[[BundleClaim], BundleClaim]) -> None:
-        """Change this broker's claim; NotOwnerError if it is no longer its."""
+        """Change this broker's claim; NotOwnerError if another broker owns the bundle."""
 
         def mine(claim: BundleClaim) -> BundleClaim:
             if not self.ownership.registration.is_mine(claim) or claim.epoch != held.epoch:
@@ -418,7 +422,7 @@ class BundleMoves:
 
         await self.ownership.claims.change(keys.claim(held.name), mine)
 
-    # --- being handed over to -----------------------------------------------------------------------------------
+    # --- handover to this broker --------------------------------------------------------------------------------
 
     async def expect(
         self,
@@ -427,8 +431,8 @@ class BundleMoves:
         written: Sequence[TopicName] = (),
         last_ledger: LedgerId = _NO_LEDGER,
     ) -> None:
-        """Another broker is about to give this one a bundle with these topics, some of which are written to; done
-        when this one is ready for them."""
+        """Prepare for the handover of a bundle to this broker, with these topics, of which some have producers
+        (`written`); returns when ready."""
         held = self.ownership.held.get(bundle)
         self._expected[bundle] = dict.fromkeys(topics, False) | dict.fromkeys(written, True)
         if held is not None and held.held:
@@ -436,18 +440,18 @@ class BundleMoves:
         else:
             above = dict.fromkeys(topics, None) | dict.fromkeys(written, last_ledger)
             looks = (self._look_ahead(name, ledger) for name, ledger in above.items())
-            looking = self.ownership.tasks.spawn(gathered(looks, _TOPICS_AT_ONCE), f"look at {bundle}")
-            await asyncio.wait([looking])  # it goes on, should the other broker not wait any more
+            looking = self.ownership.tasks.spawn(gathered(looks, _TOPICS_AT_ONCE), f"prepare {bundle}")
+            await asyncio.wait([looking])  # continues if the other broker stops waiting
 
     async def was_left(self, topic: TopicName, left: Left, epoch: int) -> None:
-        """Another broker has let go of a topic so, and is about to give this one its bundle, in this epoch."""
+        """Receive the final state of a topic from its owner, before the handover of its bundle in this epoch."""
         self._topics.was_left(topic, left, epoch)
 
     async def _look_ahead(self, name: TopicName, above: LedgerId | None) -> None:
         try:
             await self._topics.look_ahead(name, above=above)
         except WeirError as failed:
-            log.info("nothing is known of %s ahead: %s", name, failed)
+            log.info("prefetch of %s failed (it loads after the handover): %s", name, failed)
 
     def _arrived(self, held: HeldBundle) -> None:
         topics = self._expected.pop(held.name, {})
@@ -455,7 +459,7 @@ class BundleMoves:
             self.ownership.tasks.spawn(self._load_all(topics), f"load {held.name}")
 
     async def _load_all(self, topics: dict[TopicName, bool]) -> None:
-        """Those that are written to first: their producers wait."""
+        """Load the topics, those with producers first."""
         ordered = sorted(topics.items(), key=lambda item: not item[1])
         await gathered((self._load(name, written) for name, written in ordered), _TOPICS_AT_ONCE)
 
@@ -463,9 +467,9 @@ class BundleMoves:
         try:
             await self._topics.load_ahead(name, written=written)
         except WeirError as failed:
-            log.info("%s was not loaded ahead: %s", name, failed)
+            log.info("early load of %s failed (the first client loads it): %s", name, failed)
 
-    # --- splitting ----------------------------------------------------------------------------------------------
+    # --- split --------------------------------------------------------------------------------------------------
 
     async def split(self, bundle: BundleName, at: int | None = None) -> tuple[BundleName, BundleName]:
         halves = bundle.halves(at)
@@ -476,7 +480,7 @@ class BundleMoves:
     async def _split(self, held: HeldBundle, at: int) -> None:
         def marked(claim: BundleClaim) -> BundleClaim:
             if claim.split not in (0, at):
-                raise NotAllowedError(f"{held.name} is being split elsewhere", hint="try again")
+                raise NotAllowedError(f"a split of {held.name} at another hash is in progress", hint="try again")
             return claim if claim.split == at else replace(claim, split=at)
 
         await self._change(held, marked)
@@ -491,16 +495,16 @@ class BundleMoves:
         await self.divide_at(namespace, Boundaries.even(bundles))
 
     async def divide_at(self, namespace: NamespaceName, boundaries: Boundaries) -> None:
-        """`divide`, into these."""
+        """`divide`, with these boundaries."""
         if any(bundle.namespace == namespace for bundle in self._known()):
-            raise NotAllowedError(f"{namespace} has its bundles already", hint="split those that it has")
+            raise NotAllowedError(f"{namespace} is divided into bundles already", hint="split a bundle instead")
         await self.ownership.boundaries.divide(namespace, boundaries)
 
     async def look_again(self, namespace: NamespaceName) -> None:
-        """Know the namespace's bundles by the store's own word."""
+        """Read the namespace's boundaries from the store."""
         await self.ownership.boundaries.refresh(namespace)
 
-    # --- going down ---------------------------------------------------------------------------------------------
+    # --- shutdown -----------------------------------------------------------------------------------------------
 
     @property
     def draining(self) -> bool:
@@ -509,8 +513,8 @@ class BundleMoves:
     async def drain(self, reason: str = "the broker is drained") -> None:
         registration, me = self.ownership.registration, self.ownership.me.broker_id
         if all(broker.draining or broker.broker_id == me for broker in registration.live.values()):
-            raise NotAllowedError("there is no other broker to hand anything over to")
-        log.info("broker %s hands everything over: %s", me, reason)
+            raise NotAllowedError("no other broker can take the bundles over")
+        log.info("broker %s hands over all bundles: %s", me, reason)
         await registration.drain(True)
         while mine := list(self.ownership.held):
             outcomes = await gathered((self._move_away(bundle) for bundle in mine), self._settings.moves_at_once)
@@ -533,9 +537,9 @@ class BundleMoves:
         await self.ownership.registration.drain(False)
 
     async def leave(self) -> None:
-        """Before the broker goes down: hand everything over, if there is anybody to have it, within a limit."""
+        """Hand over all bundles before the shutdown, if another broker can own them, with a timeout."""
         try:
             async with asyncio.timeout(self._settings.drain_s):
-                await self.drain("it goes down")
+                await self.drain("the broker shuts down")
         except (WeirError, TimeoutError) as failed:
-            log.info("not everything was handed over: %s", failed)
+            log.info("not all bundles were handed over (the rest is released with the lease): %s", failed)

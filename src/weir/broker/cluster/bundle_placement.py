@@ -1,7 +1,7 @@
-"""Who should have a bundle that nobody has: every broker chooses the same, without asking anybody.
+"""Placement of bundles by rendezvous hashing, and the boundaries of bundles.
 
-Where namespaces' bundles begin and end: one record per namespace that was ever divided, known to every
-broker.
+All brokers choose the same broker for an unowned bundle, without communication. Boundaries are one record per
+namespace that was ever divided, mirrored by every broker.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,12 +19,12 @@ from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.interfaces import Runtime
 from weir.wire.registry import decode_boundaries, encode_boundaries
 
-#: Bundles for which it is remembered who would be chosen, before all are forgotten.
+#: Limit of cached choices; the cache is cleared beyond it.
 _KEPT_CHOICES = 100_000
 
 
 def choose(bundle: BundleName, brokers: Sequence[str]) -> str | None:
-    """When a broker comes or goes only its own share of the bundles moves (rendezvous hashing)."""
+    """Choose a broker by rendezvous hashing: a new or lost broker moves only its own share of the bundles."""
     name = str(bundle)
     return max(brokers, key=lambda broker: (_weight(broker, name), broker), default=None)
 
@@ -34,8 +34,8 @@ def _weight(broker: str, bundle: str) -> bytes:
 
 
 def candidates(brokers: Iterable[BrokerInfo], isolation: Isolation | None) -> list[str]:
-    """The brokers that may have a namespace's bundles: those of its group, and, if too few of them are there, of
-    its fallback. Those that are being drained only if there are no others."""
+    """The brokers that may own a namespace's bundles: its primary group, and the fallback group if too few of the
+    primary brokers are registered. Draining brokers only if no other broker remains."""
     live = list(brokers)
     if isolation is not None:
         group = [
@@ -51,8 +51,7 @@ def candidates(brokers: Iterable[BrokerInfo], isolation: Isolation | None) -> li
 
 
 class Choices:
-    """Who would be chosen for what, remembered for as long as the same brokers are there: `live` is another dict
-    as soon as one of them changes."""
+    """Cache of chosen brokers, valid while registrations do not change: `live` is a new dict after each change."""
 
     def __init__(self) -> None:
         self._live: Mapping[str, BrokerInfo] | None = None
@@ -64,7 +63,7 @@ class Choices:
             self._live, self._candidates, self._chosen = live, {}, {}
 
     def candidates(self, live: Mapping[str, BrokerInfo], isolation: Isolation | None) -> list[str]:
-        """As the function of this name."""
+        """Cached result of the function of this name."""
         self._for(live)
         found = self._candidates.get(isolation)
         if found is None:
@@ -72,7 +71,7 @@ class Choices:
         return found
 
     def chosen(self, live: Mapping[str, BrokerInfo], isolation: Isolation | None, bundle: BundleName) -> str:
-        """Whom everybody would choose; "" if nobody may have it."""
+        """The broker that all brokers choose; "" if no broker may own the bundle."""
         self._for(live)
         found = self._chosen.get((isolation, bundle))
         if found is None:
@@ -83,12 +82,12 @@ class Choices:
 
 BOUNDARIES: Codec[Boundaries] = Codec(encode_boundaries, decode_boundaries)
 
-#: Of a namespace that has no record.
+#: Boundaries of a namespace without a record.
 _DEFAULT = Boundaries.even()
 
 
 class BundleBoundaries:
-    """`on_change` is called with each namespace whose bundles became others."""
+    """Boundaries of all namespaces. `on_change`: called with each namespace whose bundles change."""
 
     def __init__(self, meta: MetaStore, runtime: Runtime, on_change: Callable[[NamespaceName], None]) -> None:
         self._records = Mirror(meta, runtime, keys.BOUNDARIES, BOUNDARIES, self._told)
@@ -110,25 +109,27 @@ class BundleBoundaries:
         return self.of(bundle.namespace).has(bundle)
 
     async def refresh(self, namespace: NamespaceName) -> None:
-        """Know its bundles by the store's own word, which may be ahead of the watch."""
+        """Read the namespace's boundaries from the store, which may be newer than the watch."""
         await self._records.refresh(keys.boundaries(namespace))
 
     async def confirmed(self, bundle: BundleName) -> bool:
-        """`has`, by the store's own word."""
+        """`has`, after a read from the store."""
         await self.refresh(bundle.namespace)
         return self.has(bundle)
 
     async def split(self, bundle: BundleName, at: int) -> None:
-        """One more boundary, within the bundle; fine if it is there."""
+        """Add a boundary within the bundle. Idempotent."""
         key = keys.boundaries(bundle.namespace)
         await self._records.upsert(key, lambda now: (now or _DEFAULT).split(bundle, at))
 
     async def divide(self, namespace: NamespaceName, wanted: Boundaries) -> None:
-        """For a namespace that has no record yet; NotAllowedError if it has another."""
+        """Create the boundaries of a namespace without a record; NotAllowedError if it has different ones."""
 
         def first(now: Boundaries | None) -> Boundaries:
             if now is not None and now != wanted:
-                raise NotAllowedError(f"{namespace} has its bundles already", hint="split those that it has")
+                raise NotAllowedError(
+                    f"{namespace} is divided into bundles already", hint="split a bundle instead"
+                )
             return now or wanted
 
         await self._records.upsert(keys.boundaries(namespace), first)

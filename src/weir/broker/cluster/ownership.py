@@ -1,13 +1,7 @@
-"""Which broker serves which topic: claims on bundles in the metadata, which count for as long as their owner's
-registration is there.
+"""Ownership of topics by bundle: claims in the metadata, each valid while its owner's registration exists.
 
-A claim is a hint for liveness, not what keeps data safe: a broker that wrongly believes to own a topic finds its
-ledgers fenced by the next owner. So nothing here waits for clocks to agree.
-
-A bundle that this broker has, and what its topics hold of it.
-
-Work that several may wait for, and that goes on when they do not; and many small pieces of it, a few at a
-time.
+Claims provide liveness, not safety: the next owner of a topic fences its ledgers, so a broker that wrongly
+believes to own it cannot write. Therefore this module needs no synchronized clocks.
 """
 
 import asyncio
@@ -39,7 +33,7 @@ T = TypeVar("T")
 
 
 class SharedWork(Generic[K]):
-    """One piece of work at a time for each key."""
+    """Runs at most one task per key; several callers may wait for it, and it continues without them."""
 
     def __init__(self, tasks: TaskScope) -> None:
         self._tasks = tasks
@@ -49,7 +43,7 @@ class SharedWork(Generic[K]):
         return key in self._under_way
 
     def begin(self, key: K, work: Coroutine[Any, Any, None]) -> "asyncio.Task[WeirError | None]":
-        """There must be none under way for the key."""
+        """Start a task. The key must have no running one."""
         task = self._under_way[key] = self._tasks.spawn(_outcome(work), str(key))
         task.add_done_callback(lambda _: self._under_way.pop(key))
         return task
@@ -59,17 +53,17 @@ class SharedWork(Generic[K]):
 
     @staticmethod
     async def ended(task: "asyncio.Task[WeirError | None]") -> None:
-        """Wait for it, and raise what it raised. Whoever gives up waiting does not end it."""
+        """Wait for the task, and raise its error. Cancellation of the caller does not end the task."""
         await asyncio.wait([task])
         if task.cancelled():
-            raise NotOwnerError("the broker is going down")
+            raise NotOwnerError("the broker is shutting down")
         failure = task.result()
         if failure is not None:
             raise failure
 
 
 async def _outcome(work: Coroutine[Any, Any, None]) -> WeirError | None:
-    """A refusal is an answer for who waits, not the failure of a task."""
+    """Return an error as a result for the callers, so that the task does not fail."""
     try:
         await work
     except WeirError as refused:
@@ -78,7 +72,7 @@ async def _outcome(work: Coroutine[Any, Any, None]) -> WeirError | None:
 
 
 async def gathered(works: Iterable[Coroutine[Any, Any, T]], at_once: int) -> list[T]:
-    """What they answer, so many of them at a time."""
+    """Results of the coroutines; runs at most `at_once` of them concurrently."""
     left, answers = iter(works), list[T]()
     while some := list(islice(left, at_once)):
         answers += await asyncio.gather(*some)
@@ -86,15 +80,15 @@ async def gathered(works: Iterable[Coroutine[Any, Any, T]], at_once: int) -> lis
 
 
 class HeldBundle:
-    """Had until it is let go of, handed over, split, or the lease is lost."""
+    """A bundle that this broker owns until release, handover, split, or loss of the lease."""
 
     def __init__(self, name: BundleName, epoch: int, lease: Lease) -> None:
         self.name = name
         self.epoch = epoch
-        #: Nothing more of it is loaded here: it is let go of, or handed over to `next`.
+        #: Set during release, or handover to `next`: no more topics are loaded.
         self.leaving = False
         self.next = ""
-        #: Topics are closed for `next`: nothing more is served in this epoch, whoever gets the bundle in the end.
+        #: Set while topics close for `next`: this epoch ends, whichever broker owns the bundle then.
         self.closing = False
         self._lease = lease
         self._ended = asyncio.Event()
@@ -106,23 +100,23 @@ class HeldBundle:
 
     @property
     def next_epoch(self) -> int:
-        """The epoch in which `next` will serve it, as far as that is sure."""
+        """The epoch of `next`, if it is certain; else the current one."""
         return self.epoch + self.closing
 
     async def lost(self) -> None:
-        """Wait until it is no longer held."""
+        """Wait until the ownership ends."""
         await self._ended.wait()
 
     def end(self) -> None:
         self._ended.set()
 
     def split(self, low: "HeldBundle", high: "HeldBundle") -> None:
-        """Its topics are held by these from now on."""
+        """Move the topics to the two halves."""
         self._halves = low, high
         self.end()
 
     def at(self, value: int) -> "HeldBundle":
-        """The one by which a topic of this hash is held, however often it was split."""
+        """The current part of the bundle, after any number of splits, that contains this hash."""
         now = self
         while now._halves is not None:
             low, high = now._halves
@@ -131,7 +125,7 @@ class HeldBundle:
 
 
 class TopicClaim:
-    """Fills `ports.Claim`: a topic is held with its bundle, also when that is split."""
+    """Fills `ports.Claim`: ownership of a topic by its bundle, also after splits."""
 
     __slots__ = ("_bundle", "_hash")
 
@@ -157,12 +151,12 @@ log = logging.getLogger(__name__)
 
 CLAIM: Codec[BundleClaim] = Codec(encode_claim, decode_claim)
 
-#: A store may end a lease this long after it has run out.
+#: A store may remove an expired lease with this delay.
 _LEASE_GRACE_S = 1.0
 
 
 class BundleOwnership:
-    """Fills `ports.Ownership`. What this broker has, and what it knows of the others'."""
+    """Fills `ports.Ownership`: the bundles of this broker, and a view of the owners of all others."""
 
     def __init__(
         self,
@@ -189,15 +183,15 @@ class BundleOwnership:
         self.held: dict[BundleName, HeldBundle] = {}
         self.tasks = TaskScope(f"ownership {info.broker_id}")
         self.bells = Bells()
-        #: Called with each bundle that this broker has from now on; with each that is said to go to another one,
-        #: although it does not; and with each whose split is to be ended.
+        #: Callbacks: a bundle that this broker now owns; an owned bundle whose claim names a successor without a
+        #: running handover; a bundle with an unfinished split.
         self.on_arrival: Callable[[HeldBundle], None] = lambda bundle: None
         self.on_stray: Callable[[HeldBundle], None] = lambda bundle: None
         self.end_split: Callable[[BundleName, BundleClaim], None] = lambda bundle, claim: None
-        #: Whether its owner said that it is about to give it to this broker.
+        #: Whether the owner of a bundle has announced its handover to this broker.
         self.is_expected: Callable[[BundleName], bool] = lambda bundle: False
         self.clock = runtime.clock
-        #: How long the lease of a broker that is gone may last, and is waited for.
+        #: Maximum wait for the end of a dead broker's lease.
         self._lease_ends_s = self.settings.ttl_s + _LEASE_GRACE_S
         self.silent = SilentBrokers(runtime.clock, self.tasks, believed_s=self._lease_ends_s)
         self._isolation_of = isolation_of
@@ -210,25 +204,26 @@ class BundleOwnership:
         return self.registration.info
 
     async def start(self) -> None:
-        """Register, and know the others. A lost lease is replaced from now on; what it held is not."""
+        """Register, and load all claims. After a lost lease, the broker registers again without its former
+        bundles."""
         await self.boundaries.start()
         await self.claims.start()
         await self.registration.start()
         self._started = True
 
     async def close(self) -> None:
-        """Let go of everything at once."""
+        """Release all bundles at once."""
         self._started = False
         await self.tasks.close()
         await self.registration.close()
         await self.claims.close()
         await self.boundaries.close()
 
-    # --- having -------------------------------------------------------------------------------------------------
+    # --- ownership ----------------------------------------------------------------------------------------------
 
     async def own(self, topic: TopicName) -> TopicClaim:
-        """Hold the topic's bundle from now on, or NotOwnerError with the addresses of the broker that has it, or
-        should."""
+        """Own the topic's bundle, or raise NotOwnerError with the addresses of its owner, or of the broker that
+        should own it."""
         for _ in range(self.settings.claim_attempts):
             bundle = self.boundaries.bundle_of(topic)
             held = self.held.get(bundle)
@@ -237,10 +232,10 @@ class BundleOwnership:
                     raise self.elsewhere(topic, held.next)
                 return TopicClaim(held, topic_hash(topic))
             await self._taking.ended(self.take(bundle))
-        raise NotOwnerError(f"this broker does not get hold of {topic}", hint="try again")
+        raise NotOwnerError(f"this broker could not acquire the bundle of {topic}", hint="try again")
 
     async def arrived(self, bundle: BundleName) -> None:
-        """Wait for a bundle that is on its way here, within a limit; fine if none is."""
+        """Wait, with a timeout, for the handover of a bundle to this broker, if one is in progress."""
         held, claim = self.held.get(bundle), self.claims.get(keys.claim(bundle))
         if (held is not None and held.held) or claim is None:
             return
@@ -249,8 +244,8 @@ class BundleOwnership:
                 await self._taking.ended(self.take(bundle))
 
     async def sought(self, bundle: BundleName) -> None:
-        """`arrived`; and one that nobody has is taken, or NotOwnerError names who is to. There must be such a
-        bundle."""
+        """Like `arrived`, but also claims an unowned bundle; NotOwnerError names the broker that should own it.
+        The bundle must exist."""
         holder = self.registration.holder(self.claims.get(keys.claim(bundle)))
         if holder is None:
             held = self.held.get(bundle)
@@ -260,8 +255,7 @@ class BundleOwnership:
             await self.arrived(bundle)
 
     def take(self, bundle: BundleName) -> "asyncio.Task[WeirError | None]":
-        """Take the bundle, if it is nobody's and everybody would choose this broker for it. Those who want it at
-        the same time share one attempt."""
+        """Claim an unowned bundle if this broker is the chosen one. Concurrent callers share one attempt."""
         return self._taking.under_way(bundle) or self._taking.begin(bundle, self._take(bundle))
 
     async def _take(self, bundle: BundleName) -> None:
@@ -269,7 +263,7 @@ class BundleOwnership:
         for _ in range(self.settings.claim_attempts):
             lease = self.registration.lease
             if lease is None:
-                raise NotOwnerError(f"this broker is not registered, so it cannot take {bundle}", hint="try again")
+                raise NotOwnerError(f"this broker is not registered and cannot own {bundle}", hint="try again")
             given = self._given_now(bundle)
             if given is not None:
                 return self._holds(bundle, given, lease)
@@ -278,28 +272,28 @@ class BundleOwnership:
                 claim = await self._claimed(bundle, found, waited)
                 if claim is None:
                     waited = True
-                    continue  # somebody else's is on its way here
+                    continue  # another broker's bundle may have arrived
                 if there is None or claim is not found:
                     there = await self.boundaries.confirmed(bundle)
                 if not there:
                     return await self._drop(claim)
             except (MetaConflictError, MetaUnavailableError) as again:
-                log.info("taking %s once more: %s", bundle, again)
+                log.info("claim of %s failed (next attempt after a pause): %s", bundle, again)
                 await self.clock.sleep(self.settings.retry_s)
                 continue
             now = self.claims.get(keys.claim(bundle))
             if now != claim.value and self.registration.is_mine(now):
-                continue  # a hand-over, or a split, that this broker began with its last lease is stored by now
+                continue  # a handover or split that this broker began with its last lease was stored meanwhile
             if claim.value.split:
                 self.end_split(bundle, claim.value)
                 await self._change_of(bundle, claim.value, None, self.settings.arrival_s)
                 return None
             return self._holds(bundle, claim.value, lease)
-        raise NotOwnerError(f"the metadata store did not let this broker take {bundle}", hint="try again")
+        raise NotOwnerError(f"this broker could not store its claim of {bundle}", hint="try again")
 
     async def _look(self, bundle: BundleName) -> tuple[VersionedValue[BundleClaim] | None, bool | None]:
-        """The claim by the store's own word; and whether there is such a bundle, if the claim was known to be this
-        broker's before (another gave it, say): that is to be read when one has the claim."""
+        """Read the claim from the store. Also read whether the bundle exists if the claim was this broker's
+        already (after a handover, say): that check is valid only after the claim."""
         key = keys.claim(bundle)
         known = self.claims.get(key)
         if not self.registration.is_mine(known):
@@ -310,16 +304,16 @@ class BundleOwnership:
     async def _claimed(
         self, bundle: BundleName, found: VersionedValue[BundleClaim] | None, waited: bool
     ) -> VersionedValue[BundleClaim] | None:
-        """The claim with this broker's name in it, or one whose split is to be ended, as it is; None if it was
-        waited for and may be there now. Who has waited takes what nobody has, whomever everybody would choose by
-        now: its clients are here."""
+        """This broker's claim, or an unchanged claim with an unfinished split; None after a wait for a handover,
+        which may have arrived. A broker that has waited claims an unowned bundle even if it is not the chosen one:
+        the clients are connected to it."""
         key = keys.claim(bundle)
         claim = None if found is None else found.value
         if found is not None and claim is not None and self.registration.is_mine(claim):
-            # A put whose reply was lost, what another broker gave, or what was lost with a lease that is replaced.
+            # A put with a lost reply, a handover from another broker, or a bundle of the previous lease.
             if not claim.next:
                 return found
-            # It was being handed over then: clients, and who was to have it, may know the next epoch already.
+            # A handover was in progress: clients and the successor may know the next epoch already.
             anew = replace(claim, next="", epoch=claim.epoch + 1)
             return await self.claims.put(key, anew, expect=found.version)
         holder = await self.registration.confirmed_holder(claim)
@@ -337,8 +331,8 @@ class BundleOwnership:
         return await self.claims.put(key, mine, expect=ABSENT if found is None else found.version)
 
     async def _comes(self, bundle: BundleName, claim: BundleClaim, holder: BrokerInfo) -> bool:
-        """Wait for a bundle that another broker has, within a limit, if it is to be this broker's next: it is
-        being handed over, or its owner is gone, and only its lease is left."""
+        """Wait, with a timeout, for a bundle of another broker if this broker is the next owner: a handover is in
+        progress, or the owner is dead and its lease has not ended."""
         if claim.next == self.me.broker_id:
             return await self._change_of(bundle, claim, holder, self.settings.arrival_s)
         if self._heir(bundle, holder) == self.me.broker_id:
@@ -348,8 +342,8 @@ class BundleOwnership:
     async def _change_of(
         self, bundle: BundleName, claim: BundleClaim, holder: BrokerInfo | None, limit_s: float
     ) -> bool:
-        """Wait until the bundle's claim, or the registration of its holder, is another one than was read. It may
-        be so already: something else was read after it, and a change is told once."""
+        """Wait until the bundle's claim or the registration of its holder differs from the given one. It may
+        differ already: the watch reports each change only once, and other reads came between."""
         key = keys.claim(bundle)
         what = [key] if holder is None else [key, keys.broker(holder.broker_id)]
         try:
@@ -361,12 +355,12 @@ class BundleOwnership:
         return True
 
     async def _drop(self, claim: VersionedValue[BundleClaim]) -> None:
-        """It was split while it was taken: there is no such bundle any more."""
+        """Delete a claim of a bundle that was split meanwhile and no longer exists."""
         await self.claims.delete(claim.key, expect=claim.version)
 
     def _given_now(self, bundle: BundleName) -> BundleClaim | None:
-        """The claim that its last owner gave to this broker, as the watch tells. That one foretold it, so it had
-        the bundle when it gave it, and nobody but an owner gives or splits one."""
+        """The claim that the last owner passed to this broker, according to the watch. That broker announced the
+        handover, so it owned the bundle then, and only an owner hands over or splits a bundle."""
         claim = self.claims.get(keys.claim(bundle))
         if claim is None or not self.registration.is_mine(claim) or claim.next or claim.split:
             return None
@@ -374,43 +368,43 @@ class BundleOwnership:
 
     def _holds(self, bundle: BundleName, claim: BundleClaim, lease: Lease) -> None:
         if lease is not self.registration.lease:
-            raise NotOwnerError(f"this broker lost its lease while it took {bundle}", hint="try again")
+            raise NotOwnerError(f"this broker lost its lease during the claim of {bundle}", hint="try again")
         now = self.claims.get(keys.claim(bundle))
         if now is not None and not self.registration.is_mine(now):
             return  # lost already
         self.hold(HeldBundle(bundle, claim.epoch, lease))
 
     def hold(self, bundle: HeldBundle) -> None:
-        """This broker has it from now on."""
+        """Record the ownership of a bundle."""
         known = self.held.get(bundle.name)
         if known is None or not known.held:
             self.held[bundle.name] = bundle
             self.on_arrival(bundle)
 
     def forget(self, held: HeldBundle) -> None:
-        """This broker has it no longer."""
+        """Record the end of the ownership of a bundle."""
         held.end()
         if self.held.get(held.name) is held:
             del self.held[held.name]
 
-    # --- who has what -------------------------------------------------------------------------------------------
+    # --- owner lookup -------------------------------------------------------------------------------------------
 
     def brokers(self) -> list[BrokerInfo]:
-        """Every registered broker, this one among them, in the order of their node ids."""
+        """All registered brokers, including this one, in the order of node ids."""
         return list(self.registration.live.values())
 
     def former_brokers(self) -> list[BrokerInfo]:
-        """Those that were until some seconds ago, and went without a word."""
+        """Brokers that lost their registration some seconds ago without a drain."""
         return self.registration.former()
 
     def candidates(self, namespace: NamespaceName) -> list[str]:
-        """The brokers that may have the namespace's bundles now."""
+        """The brokers that may own the namespace's bundles now."""
         return self._choices.candidates(self.registration.live, self._isolation_of(namespace))
 
     def chosen(self, bundle: BundleName, claim: BundleClaim | None) -> str:
-        """Who is to take a bundle that nobody has: who was to have it next, else whom everybody would choose; ""
-        if nobody may. A broker that was started anew without having handed it over gets it if there are no others:
-        clients try the others at once, and that one after the pauses that they have got used to."""
+        """The broker that should claim an unowned bundle: the successor in the claim, else the chosen broker; ""
+        if none may own it. A broker that restarted without a handover gets its former bundles only if no other
+        broker is available: clients try other brokers at once, but that one after their grown backoff."""
         live, isolation = self.registration.live, self._isolation_of(bundle.namespace)
         if claim is not None:
             may = self._choices.candidates(live, isolation)
@@ -422,15 +416,15 @@ class BundleOwnership:
         return self._choices.chosen(live, isolation, bundle)
 
     def _heir(self, bundle: BundleName, holder: BrokerInfo) -> str:
-        """Who gets the bundle when the lease of its owner, which is gone, has ended; "" if it is not gone."""
+        """The next owner of a suspected broker's bundle, after the end of its lease; "" if it is not suspected."""
         if not self.silent.is_silent(holder):
             return ""
         there = [broker for broker in self.brokers() if not self.silent.is_silent(broker)]
         return choose(bundle, candidates(there, self._isolation_of(bundle.namespace))) or ""
 
     async def owner(self, topic: TopicName) -> Owner:
-        """Who serves the topic, or, if nobody does or its owner is gone, who should: whoever goes there waits for
-        the end of the lease. It may be a moment out of date."""
+        """The owner of the topic, or the next one if it is unowned or its owner is suspected: clients wait there
+        for the end of the lease. May be slightly out of date."""
         bundle = self.boundaries.bundle_of(topic)
         claim = self.claims.get(keys.claim(bundle))
         holder = self.registration.holder(claim)
@@ -441,11 +435,11 @@ class BundleOwnership:
         return self.owner_now(topic)
 
     def owner_now(self, topic: TopicName) -> Owner:
-        """Who has the topic, or should, from memory: it may be a moment out of date."""
+        """The owner of the topic, or the broker that should own it, from memory. May be slightly out of date."""
         return self._owner_in(self.boundaries.bundle_of(topic))
 
     def owners_now(self, topic: TopicName, partitions: Sequence[int]) -> list[Owner]:
-        """`owner_now` of these partitions, all at one moment: it is looked once per bundle who has it."""
+        """`owner_now` of these partitions, consistently; evaluates each bundle once."""
         boundaries = self.boundaries.of(topic.namespace)
         owners: dict[int, Owner] = {}
         found: list[Owner] = []
@@ -477,13 +471,15 @@ class BundleOwnership:
         return Owner(here, broker.listeners, broker_id, broker.node_id, epoch, taken)
 
     def elsewhere(self, what: object, broker_id: str) -> NotOwnerError:
-        """Whoever wants it shall go to that broker."""
+        """The error that redirects a client to that broker."""
         if not broker_id:
-            return NotOwnerError(f"no broker has {what} now", hint="try again")
+            return NotOwnerError(f"no broker owns {what} now", hint="try again")
         found = self.registration.live.get(broker_id)
-        return NotOwnerError(f"{what} is broker {broker_id}'s", listeners=found.listeners if found else None)
+        return NotOwnerError(
+            f"{what} is owned by broker {broker_id}", listeners=found.listeners if found else None
+        )
 
-    # --- what the metadata tells --------------------------------------------------------------------------------
+    # --- changes of the metadata --------------------------------------------------------------------------------
 
     def _broker_changed(self, key: str) -> None:
         self.bells.ring(key)
@@ -501,7 +497,7 @@ class BundleOwnership:
         if held is not None and held.held:
             if not mine or claim is None or claim.epoch != held.epoch:
                 if not held.leaving:
-                    log.warning("%s is another broker's now", bundle)
+                    log.warning("ownership of %s lost: another broker has claimed it", bundle)
                 self.forget(held)
             elif claim.next and not held.leaving:
                 self.on_stray(held)
@@ -509,12 +505,13 @@ class BundleOwnership:
             self._given(bundle)
 
     def _given(self, bundle: BundleName) -> None:
-        """Another broker, or a split, gave it to this one. Halves count from when the boundaries tell of them."""
+        """This broker got a bundle by a handover or a split. Halves are valid after the change of the
+        boundaries."""
         if self.registration.lease is not None and self.boundaries.has(bundle):
             self.take(bundle)
 
     def _boundaries_changed(self, namespace: NamespaceName) -> None:
-        """There are others now. A split that this broker began, and of which it heard no more, may be made."""
+        """The bundles of a namespace changed; a split of this broker with an unknown outcome may be complete."""
         if not self._started:
             return
         for bundle in self.boundaries.of(namespace).bundles(namespace):
@@ -527,12 +524,12 @@ class BundleOwnership:
                 self.end_split(bundle, claim)
 
     def _lease_lost(self) -> None:
-        """Nothing counts any more, before anybody else may take it."""
+        """End the ownership of all bundles, before another broker may claim them."""
         for held in list(self.held.values()):
             self.forget(held)
 
     def _lease_gained(self) -> None:
-        """What nobody took while there was no lease is this broker's again."""
+        """Own former bundles again that no other broker claimed without the lease."""
         if not self._started:
             return
         for key, claim in self.claims.items().items():

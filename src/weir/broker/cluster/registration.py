@@ -1,15 +1,9 @@
-"""This broker's registration under its lease, and what it knows of the others' registrations.
+"""Registration of this broker under its lease, a view of all registrations, suspected brokers and cluster
+features.
 
-Brokers that are registered and no longer listen: they are most likely dead, and their lease is about to end.
-
-Clients are sent to who gets a dead broker's bundles next, and wait there, instead of finding out about it by
-asking again after growing pauses. It is a hint: nothing is taken from a broker before its lease has ended.
-
-The number of a broker, by which protocols know it: given once, kept under its name, never another's.
-
-Which features the cluster uses: those that every registered broker has, followed as brokers come and go.
-
-What can be set about ownership.
+Suspected brokers are registered but do not listen: most likely they are dead, and their lease ends soon. Redirects
+send clients to the next owner of their bundles, where clients wait instead of retrying with growing pauses. This
+is a hint: no broker takes a bundle before the lease of its owner has ended.
 """
 
 import asyncio
@@ -34,20 +28,20 @@ from weir.wire.registry import decode_broker, encode_broker
 
 @dataclass(frozen=True, slots=True)
 class OwnershipSettings:
-    """How long others believe in a broker that they no longer hear, and how soon and how long it tries."""
+    """Lease, retries and timeouts of ownership."""
 
     ttl_s: float = 5.0
     retry_s: float = 0.2
     claim_attempts: int = 5
     close_timeout_s: float = 2.0
-    #: Handing a bundle over: how long the successor has to get ready, and how long topics have to close.
+    #: Handover of a bundle: timeout of the successor's preparation, and timeout of the close of topics.
     ready_s: float = 2.0
     put_down_s: float = 5.0
-    #: How long whoever asks the successor waits for the bundle to come.
+    #: How long requests at the successor wait for the bundle.
     arrival_s: float = 5.0
-    #: How long a broker that goes down takes to hand over what it has.
+    #: Timeout of the handover of all bundles at shutdown.
     drain_s: float = 20.0
-    #: Bundles that are handed over at the same time.
+    #: Concurrent handovers of bundles.
     moves_at_once: int = 8
 
 
@@ -56,7 +50,8 @@ _RETRY_S = 0.1
 
 
 async def number_of(meta: MetaStore, runtime: Runtime, broker_id: str) -> int:
-    """The broker's number; the first that nobody has, if it has none yet. The first broker of all gets 0."""
+    """The node id of the broker, which protocols use; assigned once, stored by name, never reused. The first is
+    0."""
     for attempt in range(_ATTEMPTS):
         try:
             found = await meta.get(keys.broker_number(broker_id))
@@ -71,11 +66,13 @@ async def number_of(meta: MetaStore, runtime: Runtime, broker_id: str) -> int:
             if attempt == _ATTEMPTS - 1:
                 raise
             await runtime.clock.sleep(_RETRY_S)
-    raise MetaConflictError(f"broker {broker_id} got no number: others take them all the time")
+    raise MetaConflictError(
+        f"broker {broker_id} got no node id: conflicts with other brokers in {_ATTEMPTS} attempts"
+    )
 
 
 async def _take(meta: MetaStore) -> int:
-    """The next number. One whose taking had an unknown outcome is nobody's."""
+    """Allocate the next number. A number with an unknown outcome of its allocation stays unused."""
     found = await meta.get(keys.NEXT_BROKER_NUMBER)
     number = 0 if found is None else int(found.value)
     expect = ABSENT if found is None else found.version
@@ -83,26 +80,26 @@ async def _take(meta: MetaStore) -> int:
     return number
 
 
-#: A broker is asked this often at the most, and has this long to answer. One that does not answer at all may be
-#: slow, or cut off from this one alone: only one that does not listen counts as gone.
+#: Minimum interval of pings to a broker, and their timeout. A broker that does not answer may be slow, or cut off
+#: from this one alone: only a refused connection makes it suspected.
 _FRESH_S = 0.5
 _ANSWER_S = 1.0
 
 
 class Reach(Protocol):
     async def listens(self, broker_id: str) -> bool:
-        """False if nobody listens where the broker should; True also if that is not known."""
+        """False if the broker's address refuses connections; True if it listens or the state is unknown."""
 
 
 class Unknown:
-    """Fills `Reach` where brokers cannot speak to each other."""
+    """Fills `Reach` if brokers have no peer connections."""
 
     async def listens(self, broker_id: str) -> bool:
         return True
 
 
 class PeerReach:
-    """Fills `Reach` by a ping."""
+    """Fills `Reach` with pings."""
 
     def __init__(self, peers: PeerCalls, clock: Clock) -> None:
         self._peers = peers
@@ -120,7 +117,7 @@ class PeerReach:
 
 
 class _Known:
-    """What is known of one start of a broker."""
+    """State of one start of a broker."""
 
     __slots__ = ("asked_at", "asking", "instance", "since")
 
@@ -128,13 +125,13 @@ class _Known:
         self.instance = instance
         self.asked_at = float("-inf")
         self.asking: asyncio.Task[None] | None = None
-        #: Since when it does not listen; None while it does, as far as is known.
+        #: Time of the first refused connection; None while the broker is believed to listen.
         self.since: float | None = None
 
 
 class SilentBrokers:
-    """`believed_s`: whoever is registered for so long after it was found silent is alive, whatever this broker
-    sees of it."""
+    """Suspected brokers. `believed_s`: a broker that is still registered this long after the suspicion is alive,
+    even if this broker cannot connect to it."""
 
     def __init__(self, clock: Clock, tasks: TaskScope, *, believed_s: float) -> None:
         self.reach: Reach = Unknown()
@@ -150,7 +147,7 @@ class SilentBrokers:
         return self._clock.monotonic() - known.since < self._believed_s
 
     def look(self, broker: BrokerInfo) -> "asyncio.Task[None] | None":
-        """Find out, unless that was done just now. Whoever asks from outside of the loop hears what is known."""
+        """Start a ping, unless one ended recently. Does nothing outside of the event loop."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -161,11 +158,11 @@ class SilentBrokers:
         now = self._clock.monotonic()
         if (known.asking is None or known.asking.done()) and now - known.asked_at >= _FRESH_S:
             known.asked_at = now
-            known.asking = self._tasks.spawn(self._ask(broker.broker_id, known), f"look for {broker.broker_id}")
+            known.asking = self._tasks.spawn(self._ask(broker.broker_id, known), f"ping {broker.broker_id}")
         return known.asking
 
     async def looked(self, broker: BrokerInfo) -> None:
-        """Wait until it is known, for as long as a broker that lives may take to answer."""
+        """Wait for the result of a ping, with a timeout."""
         asking = self.look(broker)
         if asking is not None and not asking.done():
             await asyncio.wait([asking], timeout=_ANSWER_S)
@@ -178,7 +175,8 @@ class SilentBrokers:
 
 
 class FeatureGate:
-    """Fills `FeaturesInUse`. `live` answers the same object until a broker comes, goes or says something else."""
+    """Fills `FeaturesInUse`: a feature is in use if all registered brokers have it. `live` returns the same object
+    until a registration changes."""
 
     def __init__(self, live: Callable[[], Mapping[str, BrokerInfo]]) -> None:
         self._live = live
@@ -196,12 +194,12 @@ log = logging.getLogger(__name__)
 
 BROKER: Codec[BrokerInfo] = Codec(encode_broker, decode_broker)
 
-#: So long it is known of a broker that it was there.
+#: How long the record of an unregistered broker is kept.
 _FORMER_S = 10.0
 
 
 class Registration:
-    """Replaces a lease that is lost: `on_loss` is called before it does, and `on_gain` after."""
+    """Registers again after the loss of its lease: calls `on_loss` before, and `on_gain` after."""
 
     def __init__(
         self,
@@ -214,7 +212,7 @@ class Registration:
         on_gain: Callable[[], None],
         on_change: Callable[[str], None] = lambda key: None,
     ) -> None:
-        """`on_change` is called with the key of each broker that comes, goes or says something else of itself."""
+        """`on_change`: called with the key of each registration that is added, removed or changed."""
         self._meta = meta
         self._clock = runtime.clock
         self._settings = settings
@@ -223,7 +221,7 @@ class Registration:
         self._on_change = on_change
         self._brokers = Mirror(meta, runtime, keys.BROKERS, BROKER, self._told)
         self._live: dict[str, BrokerInfo] | None = None
-        #: Registrations as they were last told of; and brokers without one any more, since when.
+        #: Latest known registrations; and brokers that are no longer registered, with the time of their removal.
         self._last_told: dict[str, BrokerInfo] = {}
         self._gone: dict[str, tuple[BrokerInfo, float]] = {}
         self._lease: Lease | None = None
@@ -232,13 +230,13 @@ class Registration:
         self.info = info
 
     async def start(self) -> None:
-        """Know the others, and be known."""
+        """Load all registrations, and register this broker."""
         await self._brokers.start()
         self._tasks.spawn(self._keep(), "registration")
         await self._registered.wait()
 
     async def close(self) -> None:
-        """Give the lease up. If the store does not answer, it runs out by itself."""
+        """Revoke the lease. If the store does not answer, the lease expires."""
         await self._tasks.close()
         lease, self._lease = self._lease, None
         self._registered.clear()
@@ -248,17 +246,17 @@ class Registration:
                 async with asyncio.timeout(self._settings.close_timeout_s):
                     await lease.revoke()
             except (MetaError, TimeoutError) as failure:
-                log.warning("broker %s could not unregister: %s", self.info.broker_id, failure)
+                log.warning("broker %s: lease not revoked (it will expire): %s", self.info.broker_id, failure)
         await self._brokers.close()
 
     @property
     def lease(self) -> Lease | None:
-        """What everything that this broker has stands on; None while it has none that is alive."""
+        """The lease that protects all ownership of this broker; None while it has no valid one."""
         return self._lease if self._lease is not None and self._lease.alive else None
 
     @property
     def live(self) -> dict[str, BrokerInfo]:
-        """Every registered broker, this one among them, in the order of their numbers."""
+        """All registered brokers, including this one, in the order of node ids."""
         if self._live is None:
             known = {broker.broker_id: broker for broker in self._brokers.items().values()}
             known[self.info.broker_id] = self.info
@@ -267,7 +265,7 @@ class Registration:
         return self._live
 
     def former(self) -> list[BrokerInfo]:
-        """Brokers that were registered until some seconds ago, and went without a word."""
+        """Brokers that lost their registration some seconds ago without a drain."""
         now, live = self._clock.monotonic(), self.live
         self._gone = {
             name: (info, since)
@@ -293,26 +291,31 @@ class Registration:
         return claim is not None and (claim.owner, claim.instance) == (self.info.broker_id, self.info.instance)
 
     def holder(self, claim: BundleClaim | None) -> BrokerInfo | None:
-        """The broker for which the claim counts: it is registered, as the same start of it."""
+        """The owner that the claim names, if that start of the broker is registered; else None."""
         found = self.live.get(claim.owner) if claim is not None else None
         return found if found is not None and claim is not None and found.instance == claim.instance else None
 
     async def confirmed_holder(self, claim: BundleClaim | None) -> BrokerInfo | None:
-        """`holder`, by the store's own word; what is known of it here is as new."""
+        """`holder`, read from the store; also updates the registration in memory."""
         if claim is None or not claim.owner or self.is_mine(claim):
             return None
         found = await self._brokers.refresh(keys.broker(claim.owner))
         return found.value if found is not None and found.value.instance == claim.instance else None
 
     async def drain(self, draining: bool) -> None:
-        """Tell the others whether this broker takes anything. They hear it later if the store does not answer."""
+        """Publish whether this broker is draining. If the store does not answer, the next registration publishes
+        it."""
         self.info = replace(self.info, draining=draining)
         self._changed()
         if self.lease is not None:
             try:
                 await self._put(self.lease)
             except MetaError as failure:
-                log.warning("broker %s could not say that it is drained: %s", self.info.broker_id, failure)
+                log.warning(
+                    "broker %s: change of its draining state not stored (repeated with the next registration): %s",
+                    self.info.broker_id,
+                    failure,
+                )
 
     async def _put(self, lease: Lease) -> None:
         await self._meta.put(keys.broker(self.info.broker_id), encode_broker(self.info), lease=lease)
@@ -325,14 +328,19 @@ class Registration:
                     lease = await self._meta.lease(self._settings.ttl_s)
                 await self._put(lease)
             except MetaError as failure:
-                log.warning("broker %s could not register: %s", self.info.broker_id, failure)
+                log.warning(
+                    "registration of broker %s failed (repeated after a pause): %s", self.info.broker_id, failure
+                )
                 await self._clock.sleep(self._settings.retry_s)
                 continue
             self._lease = lease
             self._registered.set()
             self._on_gain()
             await lease.lost()
-            log.warning("broker %s lost its lease and everything that it held", self.info.broker_id)
+            log.warning(
+                "broker %s: lease lost, ownership of all bundles released (it registers again)",
+                self.info.broker_id,
+            )
             self._lease = None
             self._registered.clear()
             self._on_loss()

@@ -1,9 +1,8 @@
-"""Telling the broker that gets a bundle, over the brokers' own protocol.
+"""Calls between brokers about topics: handover to the successor, deletion of partitions, check-backs of half
+messages.
 
-Parts of a topic that other brokers have: they are asked for what a deletion needs, and are told when to
-delete.
-
-Producers that are connected to other brokers: they are asked what became of a half message, too.
+`PeerSuccessor` announces bundles and sends the final state of topics to the next owner; `PeerParts` runs the steps
+of a deletion on the owners of partitions; `CheckersElsewhere` finds producers of half messages on other brokers.
 """
 
 import logging
@@ -28,14 +27,14 @@ from weir.wire.peer.calls import AskHalf, CheckUnused, Done, ErasePart, GetReady
 from weir.wire.peer.protocol import PeerRequest
 from weir.wire.stream import decode_chain, decode_changes, encode_chain, encode_changes
 
-#: A topic with more state than this is read by its next broker: what is sent stands in the way of others' calls.
+#: The next broker reads larger state from the log instead: a large request would delay other calls.
 _MOST_STATE_BYTES = 1024 * 1024
-#: Its clients wait.
+#: Short, because clients of the topic wait.
 _PASS_ON_S = 1.0
 
 
 class Expecting(Protocol):
-    """Who hears what other brokers tell this one."""
+    """Receives announcements of handovers from other brokers."""
 
     def expect(
         self, bundle: BundleName, topics: Sequence[TopicName], written: Sequence[TopicName], last_ledger: LedgerId
@@ -65,7 +64,7 @@ class PeerSuccessor:
 
     async def pass_on(self, broker_id: str, topic: TopicName, left: Left, epoch: int) -> None:
         if sum(map(len, left.state.values())) > _MOST_STATE_BYTES:
-            raise NotAllowedError(f"{topic} has much state")
+            raise NotAllowedError(f"the state of {topic} exceeds {_MOST_STATE_BYTES} bytes")
         end = left.ledger
         request = TakeTopic(
             topic,
@@ -91,14 +90,14 @@ class PeerSuccessor:
         return Done()
 
 
-#: The owner may change while it is asked, or be gone: then the end of its lease is waited for, and who comes next.
-#: All of it may be asked twice.
+#: Retries cover a change of ownership, and the wait for the end of a dead owner's lease. All requests are
+#: idempotent.
 _ATTEMPTS = 50
 _RETRY_S = 0.2
 
 
 class Parts(Protocol):
-    """The broker, as far as others ask it."""
+    """The operations of the broker that other brokers call."""
 
     def owner_now(self, name: TopicName) -> Owner: ...
 
@@ -108,7 +107,7 @@ class Parts(Protocol):
 
 
 class PeerParts:
-    """Fills `ports.PartsElsewhere`, and answers those of other brokers."""
+    """Fills `ports.PartsElsewhere`, and serves the requests of other brokers."""
 
     def __init__(self, clock: Clock, peers: PeerCalls, handlers: PeerHandlers, broker: Parts) -> None:
         self._clock = clock
@@ -124,7 +123,7 @@ class PeerParts:
         await self._ask(part, ErasePart(part))
 
     async def _ask(self, part: TopicName, request: PeerRequest[Done]) -> None:
-        """Of its owner, whoever that is by then: this broker, too, which is asked like others."""
+        """Send a request to the current owner of the partition, which may be this broker."""
         for attempt in range(_ATTEMPTS):
             try:
                 await self._peers.ask(self._broker.owner_now(part).broker_id, request)
@@ -145,13 +144,13 @@ class PeerParts:
 
 log = logging.getLogger(__name__)
 
-#: How long another broker has to say whether it has somebody.
+#: Timeout of the request to another broker.
 _ASK_S = 3.0
 
 
 class CheckersElsewhere:
-    """Asks brokers one after the other, another one first each time, until one of them has somebody; and answers
-    others for those that are connected here."""
+    """Queries other brokers in turn, from a different first one each time, until one has a connected producer;
+    also serves such requests for producers connected to this broker."""
 
     def __init__(
         self,
@@ -183,7 +182,9 @@ class CheckersElsewhere:
                 if (await self._peers.ask(other, question, timeout_s=_ASK_S)).asked:
                     return True
             except WeirError as silent:
-                log.debug("broker %s was not asked for producers of %s: %s", other, check.topic, silent)
+                log.debug(
+                    "check-back request to broker %s for producers of %s failed: %s", other, check.topic, silent
+                )
         return False
 
     async def _answer(self, asked: AskHalf) -> HalfAsked:

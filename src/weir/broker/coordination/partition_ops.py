@@ -1,10 +1,9 @@
-"""What coordinators do to the partitions that this broker has: positions are cursors of durable subscriptions.
+"""Operations of group and transaction coordinators on partitions: the interface, and its local implementation.
 
-A group has a subscription of its name (as its tenant's clients say it) on every partition that it has committed a
-position for. What it said with the position (the exact number, which may lie beyond the end; a note; when) lies
-beside the cursor in the topic's state, and holds for as long as nobody else moves the cursor.
-
-What coordinators of groups and transactions do to partitions, as one interface, wherever these are.
+Committed offsets are cursors of durable subscriptions: a group has a subscription of its name (the plain name that
+its tenant's clients use) on every partition with a committed offset. The commit's exact offset, which may be
+beyond the end, its metadata and its time are stored with the cursor in the topic's state, and are valid until
+another client moves the cursor.
 """
 
 import asyncio
@@ -34,10 +33,11 @@ from weir.wire.snapshots.groups import ORDER_BITS, StoredPosition, decode_positi
 
 
 class Parts(Protocol):
-    """What it answers is durable. Of several partitions each has its own result."""
+    """Results are durable. Operations on several partitions return one result per partition."""
 
     async def end_transaction(self, part: TopicName, end: TransactionEnd) -> None:
-        """Store the marker of a decided transaction; nothing if it has nothing open there. Fine to ask again."""
+        """Store the marker of a decided transaction, unless it has no open messages in the partition.
+        Idempotent."""
 
     async def place(
         self,
@@ -47,12 +47,12 @@ class Parts(Protocol):
         order: int = 0,
         check: Callable[[], None] | None = None,
     ) -> dict[TopicName, WeirError | None]:
-        """Place the group on each partition, back or on. `order`: of all placings of the group, which grows; one
-        that comes late is left out, and one by a coordinator that was replaced is a NotOwnerError. `check` is
-        called right before anything is placed or sent off, and may raise."""
+        """Set the group's position on each partition. `order`: increases with each call for the group; a late call
+        has no effect, and a call by a replaced coordinator raises NotOwnerError. `check` is called right before a
+        position is set or sent, and may raise."""
 
     async def fetch(self, group: str, parts: Iterable[TopicName]) -> dict[TopicName, CommittedOffset | WeirError]:
-        """Where the group is; partitions that it has no position on, or that there are not, are missing."""
+        """The group's positions; omits partitions without a position and partitions that do not exist."""
 
     async def drop(
         self,
@@ -63,13 +63,13 @@ class Parts(Protocol):
         before_ms: int = 0,
         still: Callable[[TopicName], bool] = lambda part: True,
     ) -> dict[TopicName, int | WeirError]:
-        """Forget positions: -1 for one that is gone, else when what stays was committed. `still` is asked of each
-        partition right before."""
+        """Delete positions. The result is -1 for a deleted one, else the commit time of the remaining one. `still`
+        is called for each partition right before."""
 
 
-#: Topics that are loaded at the same time for one request.
+#: Topics that one request loads concurrently.
 _AT_ONCE = 64
-#: Characters, as Kafka counts.
+#: In characters, as in Kafka.
 _MAX_METADATA = 4096
 
 
@@ -78,7 +78,7 @@ class _Broker(Protocol):
 
 
 class LocalParts:
-    """Fills `Parts`; NotOwnerError for a partition that another broker has."""
+    """Fills `Parts`; NotOwnerError for a partition that another broker owns."""
 
     def __init__(self, broker: _Broker, clock: Clock) -> None:
         self._broker = broker
@@ -97,7 +97,7 @@ class LocalParts:
         order: int = 0,
         check: Callable[[], None] | None = None,
     ) -> dict[TopicName, WeirError | None]:
-        """A member may lose its place while topics are loaded: `check` is called after that."""
+        """Calls `check` after the load of the topics: a member may leave the group meanwhile."""
         topics, failed = await self._load(positions)
         if check is not None:
             check()
@@ -122,7 +122,7 @@ class LocalParts:
                     found[part] = _committed(topic, subscription)
                 except WireError as damaged:
                     found[part] = damaged
-        # What was told must not be taken back by a crash.
+        # A crash must not revert positions that were returned.
         lost = await _flushed({part: topics[part].state for part in found if part in topics})
         return found | lost
 
@@ -166,16 +166,20 @@ class LocalParts:
             topic = await self._broker.load(part, create=False)
         except WeirError as failed:
             return failed
-        return topic if isinstance(topic, BrokerTopic) else NotAllowedError(f"{part} keeps no positions")
+        return (
+            topic
+            if isinstance(topic, BrokerTopic)
+            else NotAllowedError(f"{part} is not persistent and has no committed offsets")
+        )
 
 
 def _place(topic: BrokerTopic, group: str, position: CommittedOffset, order: int) -> None:
     if len(position.metadata) > _MAX_METADATA:
-        raise CommitTooLargeError(f"a position may have {_MAX_METADATA} characters of metadata")
+        raise CommitTooLargeError(f"the metadata of a committed offset exceeds {_MAX_METADATA} characters")
     if not _is_next(topic, group, order):
         return
-    # A number below zero is kept as any other, as Kafka does: who asks is told it, and takes it for none at all
-    # (`auto.offset.reset`). Of a subscription that means that nothing counts as read.
+    # As in Kafka, a negative offset is stored and returned like any other; clients treat it as no offset
+    # (`auto.offset.reset`). For the subscription it means that no message is acknowledged.
     at = max(0, position.offset)
     start = StartAt(offset=at)
     subscription = topic.ensure_subscription(plain_name(group), start, {RETAINS: "false"})
@@ -189,17 +193,19 @@ def _place(topic: BrokerTopic, group: str, position: CommittedOffset, order: int
 
 
 def _is_next(topic: BrokerTopic, group: str, order: int) -> bool:
-    """Whether nothing that was said later is placed already. NotOwnerError if another coordinator has placed
-    something since: whoever is told that its position is kept must be able to rely on it."""
+    """Whether no later position is set already. NotOwnerError if another coordinator has set a position since
+    then: a client must be able to rely on a confirmed commit."""
     data = topic.state.get(commit_key(plain_name(group))) if order else None
     if data is None:
         return True
     try:
         placed = decode_position(data).order
     except WireError:
-        return True  # damaged: what comes now replaces it
+        return True  # damaged: the new position replaces it
     if placed >> ORDER_BITS > order >> ORDER_BITS:
-        raise NotOwnerError("another broker coordinates the group by now", hint="look for the coordinator again")
+        raise NotOwnerError(
+            "another broker is the coordinator of the group now", hint="find the coordinator again"
+        )
     return placed <= order
 
 
@@ -209,7 +215,7 @@ def _subscription(topic: BrokerTopic, group: str) -> Subscription | None:
 
 
 def _committed(topic: BrokerTopic, subscription: Subscription) -> CommittedOffset:
-    """What the group said last, unless somebody else has moved the cursor since."""
+    """The last commit of the group, unless another client has moved the cursor since then."""
     at = subscription.cursor.mark_delete + 1
     data = topic.state.get(commit_key(subscription.name))
     if data is None:
@@ -239,7 +245,7 @@ def _drop(topic: BrokerTopic, part: TopicName, group: str, rule: DropRule, befor
 
 
 async def _flushed(states: Mapping[TopicName, StateLog]) -> dict[TopicName, WeirError]:
-    """Make what was set durable; answers what could not be."""
+    """Flush the states; returns the failures."""
 
     async def flush(state: StateLog) -> WeirError | None:
         try:

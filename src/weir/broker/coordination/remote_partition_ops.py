@@ -1,7 +1,7 @@
-"""What coordinators do to partitions of a cluster: here, or by asking the broker that has them.
+"""Operations of coordinators on the partitions of a cluster: local, or by calls to the owners.
 
-Who has a partition may change at any time: a broker that does not have it any more says so, and the next one is
-looked for. All of it may be asked twice.
+The owner of a partition may change at any time: a former owner refuses the call, and the caller finds the new
+owner. All operations are idempotent.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ from weir.wire.peer.protocol import error_of, failure_of
 
 R = TypeVar("R")
 
-#: Who moved, or is out of reach, is looked for so often, with pauses; then whoever asked is told.
+#: Attempts, with pauses, to reach the owner of a partition before the error is returned.
 _ATTEMPTS = 4
 _PAUSE_S = 0.2
-#: What passes by asking whoever has the partition then.
+#: Errors that a retry at the new owner of the partition may resolve.
 PASSING = (NotOwnerError, TopicClosedError, PeerUnavailableError, PeerBusyError)
-#: Partitions that one call is about, at the most.
+#: Limit of partitions per call.
 _AT_ONCE = 1000
 
 
@@ -46,7 +46,7 @@ class _Broker(Protocol):
 
 
 class RoutedParts:
-    """Fills `Parts`, with `local` for what this broker has."""
+    """Fills `Parts`; uses `local` for partitions of this broker."""
 
     def __init__(self, local: Parts, broker: _Broker, peers: PeerCalls, clock: Clock) -> None:
         self._local = local
@@ -55,7 +55,7 @@ class RoutedParts:
         self._clock = clock
 
     async def end_transaction(self, part: TopicName, end: TransactionEnd) -> None:
-        """Not tried again here: whoever ends a transaction does so until it has ended."""
+        """No retries here: the caller repeats the call until the transaction has ended."""
         owner = await self._broker.holder(part)
         if owner.here:
             await self._local.end_transaction(part, end)
@@ -70,8 +70,8 @@ class RoutedParts:
         order: int = 0,
         check: Callable[[], None] | None = None,
     ) -> dict[TopicName, WeirError | None]:
-        """What `check` raises is said of each partition: others may have been placed before. Of one that was asked
-        for before, without an answer, it is not known whether it was placed: so the last word is that."""
+        """An error of `check` is a result per partition: positions on others may be set already. For a partition
+        with an earlier unanswered call, the result is that the outcome is unknown."""
         refusal = _Refusal(check)
         asked: dict[TopicName, None] = {}
 
@@ -137,7 +137,7 @@ class RoutedParts:
         here: Callable[[list[TopicName]], Awaitable[dict[TopicName, R]]],
         there: Callable[[str, list[TopicName]], Awaitable[dict[TopicName, R]]],
     ) -> dict[TopicName, R | WeirError]:
-        """Each partition's result, by whoever has it; those that moved once more."""
+        """Call the owner of each partition; repeat the call for partitions that moved."""
         wanted = list(dict.fromkeys(parts))
         results: dict[TopicName, R | WeirError] = {}
         left = wanted
@@ -156,7 +156,7 @@ class RoutedParts:
         return {part: results[part] for part in wanted if part in results}
 
     async def _by_owner(self, parts: list[TopicName]) -> list[tuple[str | None, list[TopicName]]]:
-        """By the broker to ask; None is this one."""
+        """Partitions by owner; None is this broker."""
         owned: dict[str | None, list[TopicName]] = {}
         for part in parts:
             owner = await self._broker.holder(part)
@@ -177,7 +177,7 @@ class RoutedParts:
 
 
 class _Refusal:
-    """A check, and what it has raised."""
+    """A check, and the error that it raised."""
 
     def __init__(self, check: Callable[[], None] | None) -> None:
         self._check = check
@@ -193,7 +193,7 @@ class _Refusal:
 
 
 def _unknown(part: TopicName) -> WeirError:
-    return PeerUnavailableError(f"it is not known whether the position on {part} was placed")
+    return PeerUnavailableError(f"the outcome of the commit on {part} is unknown")
 
 
 def _position(one: PartPosition) -> CommittedOffset | WeirError | None:
@@ -201,7 +201,7 @@ def _position(one: PartPosition) -> CommittedOffset | WeirError | None:
 
 
 class PartsService:
-    """Answers other brokers' coordinators."""
+    """Serves calls from coordinators on other brokers."""
 
     def __init__(self, local: Parts) -> None:
         self._local = local

@@ -1,10 +1,11 @@
-"""Where coordinators keep what they know: the small states of system topics, each owned like any topic.
+"""Coordinator shards: the states of system topics, in which coordinators store their data, each owned like any
+topic.
 
-A shard is loaded by the broker that owns it and fenced when another takes it over, so a coordinator that has lost
-its shard can make nothing durable any more. What is set before one flush becomes durable together or not at all.
+The owner of a shard loads it, and a takeover fences it: a coordinator that has lost its shard cannot store changes
+any more. Changes between two flushes become durable together or not at all.
 
-How many shards there are is said once, in the metadata, and never changes: which shard a name, or a producer id,
-belongs to follows from it (docs/adr/0025-cluster.md).
+The metadata stores the number of shards, which never changes: it determines the shard of each name and producer id
+(docs/adr/0025-cluster.md).
 """
 
 import logging
@@ -29,9 +30,9 @@ from weir.model.registry import SYSTEM_NAMESPACE
 from weir.model.topics import SINK_PREFIX, NamespaceName, TopicName, plain_name
 from weir.stream.state_log import StateLog
 
-#: The one shard where there is only one; else its partitions are the shards.
+#: The only shard; or, with several shards, the topic whose partitions are the shards.
 COORDINATOR = TopicName(SYSTEM_NAMESPACE, "coordinator")
-#: Of a cluster.
+#: Number of shards in a cluster.
 CLUSTER_SHARDS = 16
 _EPOCH = "epoch"
 
@@ -48,15 +49,15 @@ class _Broker(Protocol):
 
 class _Bundles(Protocol):
     async def divide_at(self, namespace: NamespaceName, boundaries: Boundaries) -> None:
-        """NotAllowedError if it has others already."""
+        """NotAllowedError if the namespace has different boundaries."""
 
     async def look_again(self, namespace: NamespaceName) -> None:
-        """Know its bundles by the store's own word."""
+        """Read the namespace's boundaries from the store."""
 
 
 def shard_key(name: str) -> str:
-    """What decides on the shard of a group, a transactional id or a sink, by whatever name it is known: kept for a
-    tenant or a role, as its clients say it, or with the tenant or role before it, as others do."""
+    """The key that selects the shard of a group, a transactional id or a sink. It is equal for all forms of the
+    name: the plain one of its tenant's or role's clients, and the one with the tenant or role as prefix."""
     segments = plain_name(name).split("/")
     if len(segments) > 2 and SINK_PREFIX in segments[:-2]:
         return segments[-2]
@@ -64,30 +65,30 @@ def shard_key(name: str) -> str:
 
 
 class CoordinatorShard:
-    """A coordinator's state while this broker has it. After its death `CoordinatorShards.of` loads another."""
+    """A shard while this broker owns it. After its death `CoordinatorShards.of` loads another one."""
 
     def __init__(self, topic: BrokerTopic, number: int, epoch: int, *, kept: bool) -> None:
-        """`kept`: whether the epoch is kept in the state, for what this shard has to do with other brokers."""
+        """`kept`: whether the epoch is stored in the state, which calls to other brokers require."""
         self._topic = topic
-        #: Which of all shards it is.
+        #: Number of the shard.
         self.number = number
-        #: Grows each time that the shard is loaded.
+        #: Increases with each load of the shard.
         self.epoch = epoch
         self.kept = kept
-        #: Whether its epoch will not be used again.
+        #: Whether the epoch is stored, so that no later load uses it.
         self.ready = not kept
         if kept:
             self.epoch = int(topic.state.get(_EPOCH) or b"0") + 1
             topic.state.put(_EPOCH, str(self.epoch).encode())
 
     async def make_ready(self) -> None:
-        """NotOwnerError if another broker has the shard by now."""
+        """Store the epoch; NotOwnerError if another broker owns the shard."""
         if not self.ready:
             await self._flush()
             self.ready = True
 
     async def confirm(self) -> None:
-        """Whether no other broker has the shard at this moment: what is written says so. NotOwnerError."""
+        """Confirm with a write that this broker still owns the shard; NotOwnerError."""
         self._topic.state.put(_EPOCH, str(self.epoch).encode())
         await self._flush()
 
@@ -95,7 +96,7 @@ class CoordinatorShard:
         try:
             await self._topic.state.flush()
         except StreamError as lost:
-            raise NotOwnerError(f"the coordinator has moved: {lost.what}") from lost
+            raise NotOwnerError(f"the coordinator has moved to another broker: {lost.what}") from lost
 
     @property
     def state(self) -> StateLog:
@@ -106,16 +107,16 @@ class CoordinatorShard:
         return self._topic.alive and self._topic.state.failure is None
 
     def on_death(self, callback: Callable[[], None]) -> None:
-        """Call a plain function, soon, once the shard is of no more use."""
+        """Call a plain function soon after the shard dies."""
         self._topic.on_death(callback)
 
 
 class ShardCount:
-    """How many shards there are, as the metadata say; `wanted` where nobody has said so yet, unless the one shard
-    of before there were several is there."""
+    """Number of shards, from the metadata. If it is not decided yet: `wanted`, or 1 if the single shard of an
+    earlier release exists."""
 
     def __init__(self, meta: MetaStore, wanted: int, bundles: _Bundles | None = None) -> None:
-        """`bundles`: where the shards are put into bundles of their own, before there are any."""
+        """`bundles`: used to divide the system namespace so that each shard has its own bundle."""
         self._meta = meta
         self._wanted = wanted
         self._bundles = bundles
@@ -124,12 +125,12 @@ class ShardCount:
         found = await self._meta.get(keys.COORDINATOR_SHARDS)
         if found is None:
             return None
-        if self._bundles is not None:  # whoever decided may have divided them a moment ago
+        if self._bundles is not None:  # the broker that decided may have divided the namespace just now
             await self._bundles.look_again(SYSTEM_NAMESPACE)
         return int(found.value)
 
     async def decided(self, broker: _Broker) -> int:
-        """Decide, if nobody has yet."""
+        """The number of shards; decides it if it is not decided yet."""
         while True:
             found = await self.known()
             if found is not None:
@@ -144,38 +145,38 @@ class ShardCount:
             return wanted
 
     async def _keep_apart(self, bundles: _Bundles, count: int) -> None:
-        """Each shard in a bundle of its own, so that as many brokers can coordinate. Nobody has one yet: who does
-        has decided before."""
+        """Put each shard into its own bundle, so that as many brokers can be coordinators. No broker owns a shard
+        yet: an owner would have decided the number before."""
         boundaries = Boundaries.apart(partition_hashes(COORDINATOR, range(count)))
         try:
             await bundles.divide_at(SYSTEM_NAMESPACE, boundaries)
         except NotAllowedError as divided:
-            log.info("shards of coordinators stay in the bundles that there are: %s", divided)
+            log.info("coordinator shards stay in the existing bundles: %s", divided)
 
 
 class CoordinatorShards:
-    """The shards of all keys. The same `CoordinatorShard` is answered for as long as it lives. Without a count
-    there is one."""
+    """The shards of all keys. Returns the same `CoordinatorShard` while it is alive. Without `count`, the broker
+    uses a single shard."""
 
     def __init__(self, broker: _Broker, count: ShardCount | None = None, *, several_brokers: bool = False) -> None:
-        """`several_brokers`: whether coordinators have to do with partitions, and each other, on other brokers."""
+        """`several_brokers`: whether coordinators call partitions and coordinators on other brokers."""
         self._broker = broker
         self._count = count
         self.several_brokers = several_brokers
         self._loads = 0
-        #: All of them, once it is known how many there are.
+        #: Topics of all shards; empty until their number is known.
         self._names: list[TopicName] = [] if count is not None else [COORDINATOR]
         self._shards: dict[TopicName, tuple[BrokerTopic, CoordinatorShard]] = {}
         self._on_load: list[Callable[[CoordinatorShard], None]] = []
 
     def on_load(self, callback: Callable[[CoordinatorShard], None]) -> None:
-        """Call a plain function with every shard, when it is loaded and before anybody has it."""
+        """Call a plain function with every shard after its load, before any caller gets it."""
         self._on_load.append(callback)
         for topic, shard in self._shards.values():
             if topic.alive:
                 callback(shard)
 
-    # --- which shard ------------------------------------------------------------------------------------
+    # --- shard numbers ----------------------------------------------------------------------------------
 
     async def names(self) -> list[TopicName]:
         """The topics of all shards, by their numbers."""
@@ -188,37 +189,37 @@ class CoordinatorShards:
         return crc32(shard_key(key).encode(errors="replace")) % len(names)
 
     async def producer_id(self, number: int, taken: int) -> int:
-        """The producer id that a shard makes of a number that was taken for it: it tells whose it is."""
+        """The producer id for a number that a shard allocated; it encodes the number of the shard."""
         return taken * len(await self.names()) + number
 
     async def of_producer(self, producer_id: int) -> int:
-        """The number of the shard that has the transactional id of the producer, if it has any."""
+        """Number of the shard that stores the producer's transactional id, if any."""
         return producer_id % len(await self.names())
 
     def of_producer_now(self, producer_id: int) -> int:
-        """The same, from memory; -1 if it is not known yet how many shards there are."""
+        """`of_producer` from memory; -1 if the number of shards is not known yet."""
         return producer_id % len(self._names) if self._names else -1
 
-    # --- finding ----------------------------------------------------------------------------------------
+    # --- lookup -----------------------------------------------------------------------------------------
 
     async def of(self, key: str) -> CoordinatorShard:
-        """Where this key's state is; NotOwnerError if another broker has it."""
+        """The shard of this key; NotOwnerError if another broker owns it."""
         return await self.at(await self.number_of(key))
 
     async def at(self, number: int) -> CoordinatorShard:
-        """The shard of this number; NotOwnerError if another broker has it."""
+        """The shard of this number; NotOwnerError if another broker owns it."""
         return await self._load(number, (await self.names())[number])
 
     async def owner(self, key: str) -> Owner:
-        """The broker to ask for this key."""
+        """The owner of this key's shard."""
         return await self.owner_at(await self.number_of(key))
 
     async def owner_at(self, number: int) -> Owner:
-        """The broker to ask for the shard of this number."""
+        """The owner of the shard of this number."""
         return await self._broker.holder((await self.names())[number])
 
     async def here(self) -> list[CoordinatorShard]:
-        """Every shard that is, or should be, this broker's."""
+        """All shards that this broker owns or should own."""
         return [
             await self._load(number, name)
             for number, name in enumerate(await self.names())
@@ -226,8 +227,8 @@ class CoordinatorShards:
         ]
 
     async def used(self) -> list[CoordinatorShard]:
-        """The same, without those that never held anything, which it would cost something to make. One that cannot
-        be loaded does not keep the others from it."""
+        """Like `here`, without shards that were never used, since a load would create them. A failed load does not
+        prevent the load of the others."""
         found: list[CoordinatorShard] = []
         failures: list[WeirError] = []
         for number, name in enumerate(await self._names_if_any()):
@@ -239,7 +240,7 @@ class CoordinatorShards:
                 if (await self._broker.holder(name)).here and await self._broker.is_stored(name):
                     found.append(await self._load(number, name))
             except NotOwnerError:
-                continue  # another was faster
+                continue  # another broker was faster
             except WeirError as failed:
                 failures.append(failed)
         if failures:
@@ -247,7 +248,7 @@ class CoordinatorShards:
         return found
 
     async def _names_if_any(self) -> list[TopicName]:
-        """Nothing is decided by who only looks."""
+        """Topics of all shards, without a decision of their number."""
         if not self._names and self._count is not None:
             known = await self._count.known()
             if known is not None:
@@ -259,7 +260,7 @@ class CoordinatorShards:
     async def _load(self, number: int, name: TopicName) -> CoordinatorShard:
         topic = await self._broker.load(name)
         if not isinstance(topic, BrokerTopic):
-            raise InvariantError(f"{name} is not kept, and cannot be a shard")
+            raise InvariantError(f"{name} is not persistent and cannot be a shard")
         known = self._shards.get(name)
         if known is None or known[0] is not topic:
             self._loads += 1

@@ -1,18 +1,7 @@
-"""Definitions of connectors in the metadata: what is wanted, what the runner says of them, and which runner it is.
+"""Definitions of SQL streams, connectors, functions and replays in the metadata, with their reported progress.
 
-The store is asked each time: these are looked at by people, and by one runner every other second.
-
-Functions in the metadata: what is deployed, what the runner says of them, and which runner it is.
-
-The store is asked each time: these are looked at by people, and by one runner every other second.
-
-Definitions of streams in the metadata: what is wanted, what the runner says of them, and which runner it is.
-
-The store is asked each time: these are looked at by people, and by one runner every other second.
-
-Replays in the metadata: what was asked for, by whom, how far it is. The store is asked each time.
-
-The runner of streams, connectors or functions, by a lease in the metadata.
+One runner at a time runs all streams, all connectors or all functions; it owns a lease in the metadata. Every call
+reads the store: callers are administrators, and a runner every two seconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +63,7 @@ RUNNER: Codec[RunnerLease] = Codec(encode_runner, decode_runner)
 
 
 class LeasedRunner:
-    """Fills `api.LeasedRunner`, for who keeps what is run; `runs`: that, in words."""
+    """Fills `api.LeasedRunner` for one kind of definitions; `runs`: the kind as a plural, for messages."""
 
     def __init__(self, meta: MetaStore, runtime: Runtime, key: str, runs: str) -> None:
         self._meta = meta
@@ -110,7 +99,7 @@ class LeasedRunner:
 
 REPLAY: Codec[Replay] = Codec(encode_replay, decode_replay)
 
-#: Kept at the most; of those that have ended, the oldest goes first.
+#: Limit of stored replays; the oldest ended ones are deleted first.
 _MAX_REPLAYS = 1_000
 _ENDED = (ReplayState.DONE, ReplayState.CANCELLED)
 
@@ -143,7 +132,7 @@ class Replays:
             if current is None:
                 return new
             if replace(current, created_ms=0, updated_ms=0) != replace(new, created_ms=0, updated_ms=0):
-                raise NotAllowedError(f"there is a replay {wanted.id} already")
+                raise NotAllowedError(f"replay {wanted.id} exists already with another definition")
             return current
 
         key = keys.replay(wanted.topic, wanted.id)
@@ -173,11 +162,11 @@ class Replays:
 
 
 def _after(current: Replay, step: ReplayStep, now_ms: int) -> Replay:
-    """What it is by this report. What was fixed stays so, and counts only grow: two processes may go on with
-    one replay, and the slower one's word changes nothing."""
+    """The replay after this report. Fixed values do not change, and counts only increase: if two processes
+    continue one replay, reports of the slower one have no effect."""
     if current.state in _ENDED:
         if current.state is ReplayState.CANCELLED and step.state is None and step.delivered is not None:
-            # Who delivers learns only now that it was ended, and what it did until then counts.
+            # The executor learns of the cancellation only now; its deliveries until then count.
             return replace(current, delivered=_more(current, step.delivered), updated_ms=now_ms)
         if step.state is not current.state:
             raise NotAllowedError(f"replay {current.id} is {current.state.value}")
@@ -201,12 +190,12 @@ def _after(current: Replay, step: ReplayStep, now_ms: int) -> Replay:
 def _more(current: Replay, delivered: tuple[int, ...]) -> tuple[int, ...]:
     before = current.delivered or (0,) * len(delivered)
     if len(before) != len(delivered):
-        raise NotAllowedError(f"replay {current.id} goes to {len(before)} partitions")
+        raise NotAllowedError(f"replay {current.id} has {len(before)} partitions, the report has {len(delivered)}")
     return tuple(max(old, new) for old, new in zip(before, delivered, strict=True))
 
 
 def _replays_none(topic: TopicName, replay: str) -> ReplayNotFoundError:
-    return ReplayNotFoundError(f"{topic} has no replay {replay}", hint="those that there are: weir replay list")
+    return ReplayNotFoundError(f"{topic} has no replay {replay}", hint="list them with: weir replay list")
 
 
 CONNECTOR: Codec[Connector] = Codec(encode_connector, decode_connector)
@@ -223,41 +212,41 @@ class Connectors(LeasedRunner):
     # --- definitions --------------------------------------------------------------------------------------------
 
     async def list(self, namespace: NamespaceName | None = None) -> Sequence[DescribedConnector]:
-        """All of them, or those of a namespace, by name."""
+        """All definitions, or those of a namespace, by name."""
         within = "" if namespace is None else f"{namespace}/"
-        told = await self._meta.list(f"{keys.CONNECTOR_PROGRESS}{within}")
-        progress = {one.id: one for one in (decode_connector_progress(item.value) for item in told.items)}
+        reported = await self._meta.list(f"{keys.CONNECTOR_PROGRESS}{within}")
+        progress = {one.id: one for one in (decode_connector_progress(item.value) for item in reported.items)}
         found = await self._meta.list(f"{keys.CONNECTORS}{within}")
         connectors = [decode_connector(item.value) for item in found.items]
         return [DescribedConnector(one, progress.get(one.id)) for one in connectors]
 
     async def get(self, name: TopicName) -> DescribedConnector:
-        """ConnectorNotFoundError if there is none."""
+        """The connector and its progress; ConnectorNotFoundError."""
         found = await read(self._meta, keys.connector(name), CONNECTOR)
         if found is None:
             raise _none(name)
-        told = await read(self._meta, keys.connector_progress(name), PROGRESS)
-        progress = told.value if told is not None and told.value.id == found.value.id else None
+        reported = await read(self._meta, keys.connector_progress(name), PROGRESS)
+        progress = reported.value if reported is not None and reported.value.id == found.value.id else None
         return DescribedConnector(found.value, progress)
 
     async def add(self, name: TopicName, *, config: str, role: str) -> Connector:
-        """Define it. Asking twice is fine; ConnectorExistsError if there is another of this name."""
+        """Define a connector. Idempotent; ConnectorExistsError if another one has this name."""
         listed = await self._meta.list(keys.CONNECTORS)
         if len(listed.items) >= _MAX_CONNECTORS and all(item.key != keys.connector(name) for item in listed.items):
-            raise TooManyError(f"there are {_MAX_CONNECTORS} connectors", hint="remove one first")
+            raise TooManyError(f"the limit of {_MAX_CONNECTORS} connectors is reached", hint="remove one first")
         connector_id = f"{self._runtime.rng.getrandbits(96):024x}"
         wanted, now_ms = ConnectorWanted.RUNNING, self._runtime.clock.wall_ms()
         new = Connector(name, connector_id, config, wanted, role, now_ms)
 
         def changed(current: Connector | None) -> Connector:
             if current is not None and current.config != config:
-                raise ConnectorExistsError(f"there is a connector {name.local} already")
+                raise ConnectorExistsError(f"connector {name.local} exists already")
             return current or new
 
         return (await upsert(self._meta, keys.connector(name), CONNECTOR, changed, runtime=self._runtime)).value
 
     async def update(self, name: TopicName, *, config: str, role: str) -> Connector:
-        """Change its definition. It keeps its id, and with it its positions. ConnectorNotFoundError."""
+        """Change the definition. The connector keeps its id, and with it its positions. ConnectorNotFoundError."""
 
         def changed(current: Connector | None) -> Connector:
             if current is None:
@@ -267,7 +256,7 @@ class Connectors(LeasedRunner):
         return (await upsert(self._meta, keys.connector(name), CONNECTOR, changed, runtime=self._runtime)).value
 
     async def want(self, name: TopicName, wanted: ConnectorWanted) -> None:
-        """Change what it shall do; ConnectorNotFoundError if there is none."""
+        """Set the wanted state; ConnectorNotFoundError."""
 
         def changed(current: Connector | None) -> Connector:
             if current is None:
@@ -277,7 +266,8 @@ class Connectors(LeasedRunner):
         await upsert(self._meta, keys.connector(name), CONNECTOR, changed, runtime=self._runtime)
 
     async def delete(self, name: TopicName) -> None:
-        """ConnectorNotFoundError if there is none. What it carried stays; the rest its runner cleans."""
+        """Delete the definition; ConnectorNotFoundError. Copied data stays; the runner deletes the connector's
+        state."""
         for _ in range(_DELETE_ATTEMPTS):
             found = await self._meta.get(keys.connector(name))
             if found is None:
@@ -286,34 +276,34 @@ class Connectors(LeasedRunner):
             try:
                 await self._meta.delete(found.key, expect=found.version)
             except MetaConflictError:
-                continue  # it was paused or resumed meanwhile
+                continue  # paused or resumed meanwhile
             await self._meta.delete(keys.connector_progress(name))
             return
-        raise MetaConflictError(f"{name} is changed again and again", hint="try again")
+        raise MetaConflictError(f"{name} was changed concurrently", hint="try again")
 
-    # --- what removed ones left ---------------------------------------------------------------------------------
+    # --- removed connectors -------------------------------------------------------------------------------------
 
     async def _note_removed(self, connector: Connector) -> None:
-        """Before it is gone, so that no crash leaves something that nobody knows of."""
+        """Record the connector before its deletion, so that a crash leaves no unknown state behind."""
         listed = await self._meta.list(keys.CONNECTORS_REMOVED)
         if len(listed.items) < _MAX_CONNECTORS:
             await self._meta.put(keys.connector_removed(connector.id), encode_connector(connector))
 
     async def removed(self) -> Sequence[Connector]:
-        """Connectors that are no more, and may have left something."""
+        """Removed connectors that may have state left."""
         defined = {one.connector.id for one in await self.list()}
         listed = await self._meta.list(keys.CONNECTORS_REMOVED)
         found = [decode_connector(item.value) for item in listed.items]
         return [connector for connector in found if connector.id not in defined]
 
     async def forget_removed(self, connector_id: str) -> None:
-        """Nothing is left of it; fine if it was forgotten before."""
+        """Delete the record of a removed connector without remaining state. Idempotent."""
         await self._meta.delete(keys.connector_removed(connector_id))
 
-    # --- the runner's word --------------------------------------------------------------------------------------
+    # --- reports of the runner ----------------------------------------------------------------------------------
 
     async def report(self, name: TopicName, progress: ConnectorProgress) -> None:
-        """ConnectorNotFoundError unless it is about the connector that has this name now."""
+        """Store the progress. ConnectorNotFoundError unless the current connector of this name has the id."""
         found = await read(self._meta, keys.connector(name), CONNECTOR)
         if found is None or found.value.id != progress.id:
             raise _none(name)
@@ -338,28 +328,28 @@ class Functions(LeasedRunner):
     # --- definitions --------------------------------------------------------------------------------------------
 
     async def list(self, namespace: NamespaceName | None = None) -> Sequence[Deployed]:
-        """All of them, or those of a namespace, by name."""
+        """All definitions, or those of a namespace, by name."""
         within = "" if namespace is None else f"{namespace}/"
-        told = await self._meta.list(f"{keys.FUNCTION_STATS}{within}")
-        stats = {one.id: one for one in (decode_stats(item.value) for item in told.items)}
+        reported = await self._meta.list(f"{keys.FUNCTION_STATS}{within}")
+        stats = {one.id: one for one in (decode_stats(item.value) for item in reported.items)}
         found = await self._meta.list(f"{keys.FUNCTIONS}{within}")
         functions = [decode_function(item.value) for item in found.items]
         return [Deployed(one, stats.get(one.id)) for one in functions]
 
     async def get(self, name: TopicName) -> Deployed:
-        """FunctionNotFoundError if there is none."""
+        """The function and its stats; FunctionNotFoundError."""
         found = await read(self._meta, keys.function(name), FUNCTION)
         if found is None:
             raise _functions_none(name)
-        told = await read(self._meta, keys.function_stats(name), STATS)
-        stats = told.value if told is not None and told.value.id == found.value.id else None
+        reported = await read(self._meta, keys.function_stats(name), STATS)
+        stats = reported.value if reported is not None and reported.value.id == found.value.id else None
         return Deployed(found.value, stats)
 
     async def deploy(self, name: TopicName, what: Definition, *, role: str) -> Function:
-        """A new one. Asking twice is fine; FunctionExistsError if there is another of this name."""
+        """Deploy a new function. Idempotent; FunctionExistsError if another one has this name."""
         listed = await self._meta.list(keys.FUNCTIONS)
         if len(listed.items) >= _MAX_FUNCTIONS and all(item.key != keys.function(name) for item in listed.items):
-            raise TooManyError(f"there are {_MAX_FUNCTIONS} functions", hint="delete one first")
+            raise TooManyError(f"the limit of {_MAX_FUNCTIONS} functions is reached", hint="delete one first")
         _check_alone(name, what, [decode_function(item.value) for item in listed.items])
         now_ms = self._runtime.clock.wall_ms()
         new = Function(
@@ -379,13 +369,13 @@ class Functions(LeasedRunner):
 
         def deployed(current: Function | None) -> Function:
             if current is not None and _definition(current) != _definition(new):
-                raise FunctionExistsError(f"there is a function {name.local} already")
+                raise FunctionExistsError(f"function {name.local} exists already")
             return current or new
 
         return (await upsert(self._meta, keys.function(name), FUNCTION, deployed, runtime=self._runtime)).value
 
     async def update(self, name: TopicName, what: Definition, *, role: str) -> Function:
-        """Its next version, if anything is different; FunctionNotFoundError if there is none."""
+        """Store the next version if the definition differs; FunctionNotFoundError."""
         listed = await self._meta.list(keys.FUNCTIONS)
         _check_alone(name, what, [decode_function(item.value) for item in listed.items])
         now_ms = self._runtime.clock.wall_ms()
@@ -410,7 +400,7 @@ class Functions(LeasedRunner):
         return (await upsert(self._meta, keys.function(name), FUNCTION, updated, runtime=self._runtime)).value
 
     async def want(self, name: TopicName, wanted: FunctionWanted) -> Function:
-        """What it shall do; FunctionNotFoundError if there is none."""
+        """Set the wanted state; FunctionNotFoundError."""
 
         def changed(current: Function | None) -> Function:
             if current is None:
@@ -420,17 +410,17 @@ class Functions(LeasedRunner):
         return (await upsert(self._meta, keys.function(name), FUNCTION, changed, runtime=self._runtime)).value
 
     async def delete(self, name: TopicName) -> None:
-        """FunctionNotFoundError if there is none. Its topics stay."""
+        """Delete the function, without its topics; FunctionNotFoundError."""
         found = await self._meta.get(keys.function(name))
         if found is None:
             raise _functions_none(name)
         await self._meta.delete(found.key)
         await self._meta.delete(keys.function_stats(name))
 
-    # --- the runner's word --------------------------------------------------------------------------------------
+    # --- reports of the runner ----------------------------------------------------------------------------------
 
     async def report(self, name: TopicName, stats: FunctionStats) -> None:
-        """FunctionNotFoundError unless it is about the function that has this name now."""
+        """Store the stats. FunctionNotFoundError unless the current function of this name has the id."""
         found = await read(self._meta, keys.function(name), FUNCTION)
         if found is None or found.value.id != stats.id:
             raise _functions_none(name)
@@ -439,8 +429,9 @@ class Functions(LeasedRunner):
 
 
 def _check_alone(name: TopicName, what: Definition, others: Sequence[Function]) -> None:
-    """A function's name is its subscription's: two of one name in two namespaces would move each other's position
-    in a topic that both read, and whoever is deleted first would take what is kept for the other."""
+    """FunctionExistsError if a function of the same name in another namespace reads one of these topics. The
+    subscription has the name of the function: both would move one cursor, and a deletion would affect the
+    other."""
     for other in others:
         shared = [topic for topic in what.inputs if topic in other.inputs]
         if shared and other.name.local == name.local and other.name != name:
@@ -451,7 +442,7 @@ def _check_alone(name: TopicName, what: Definition, others: Sequence[Function]) 
 
 
 def _definition(function: Function) -> tuple[object, ...]:
-    """What an update can change."""
+    """The fields that an update can change."""
     options = dict(function.options)
     return function.code, function.file, function.entry, function.inputs, function.output, options
 
@@ -473,21 +464,21 @@ class SqlStreams(LeasedRunner):
     # --- definitions --------------------------------------------------------------------------------------------
 
     async def list(self, namespace: NamespaceName | None = None) -> Sequence[Described]:
-        """All of them, or those of a namespace, by name."""
+        """All definitions, or those of a namespace, by name."""
         within = "" if namespace is None else f"{namespace}/"
-        told = await self._meta.list(f"{keys.SQL_PROGRESS}{within}")
-        progress = {one.id: one for one in (decode_progress(item.value) for item in told.items)}
+        reported = await self._meta.list(f"{keys.SQL_PROGRESS}{within}")
+        progress = {one.id: one for one in (decode_progress(item.value) for item in reported.items)}
         found = await self._meta.list(f"{keys.SQL_STREAMS}{within}")
         streams = [decode_stream(item.value) for item in found.items]
         return [Described(stream, progress.get(stream.id)) for stream in streams]
 
     async def get(self, name: TopicName) -> Described:
-        """SqlStreamNotFoundError if there is none."""
+        """The stream and its progress; SqlStreamNotFoundError."""
         found = await read(self._meta, keys.sql_stream(name), STREAM)
         if found is None:
             raise _sql_streams_none(name)
-        told = await read(self._meta, keys.sql_progress(name), SQL_STREAMS_PROGRESS)
-        progress = told.value if told is not None and told.value.id == found.value.id else None
+        reported = await read(self._meta, keys.sql_progress(name), SQL_STREAMS_PROGRESS)
+        progress = reported.value if reported is not None and reported.value.id == found.value.id else None
         return Described(found.value, progress)
 
     async def put(
@@ -500,11 +491,11 @@ class SqlStreams(LeasedRunner):
         wanted: Wanted,
         role: str,
     ) -> SqlStream:
-        """Define it, or change what it shall do. Asking twice is fine; SqlStreamExistsError if there is another of
-        this name."""
+        """Define the stream, or set its wanted state. Idempotent; SqlStreamExistsError if another stream has this
+        name."""
         listed = await self._meta.list(keys.SQL_STREAMS)
         if len(listed.items) >= _MAX_STREAMS and all(item.key != keys.sql_stream(name) for item in listed.items):
-            raise TooManyError(f"there are {_MAX_STREAMS} streams", hint="drop one first")
+            raise TooManyError(f"the limit of {_MAX_STREAMS} streams is reached", hint="drop one first")
         stream_id = f"{self._runtime.rng.getrandbits(96):024x}"
         new = SqlStream(name, stream_id, sql, sources, dict(options), wanted, role, self._runtime.clock.wall_ms())
 
@@ -519,7 +510,8 @@ class SqlStreams(LeasedRunner):
         return done.value
 
     async def delete(self, name: TopicName) -> None:
-        """SqlStreamNotFoundError if there is none. What it wrote stays; the rest its runner cleans."""
+        """Delete the definition; SqlStreamNotFoundError. Written messages stay; the runner deletes the stream's
+        state."""
         for _ in range(_DELETE_ATTEMPTS):
             found = await self._meta.get(keys.sql_stream(name))
             if found is None:
@@ -528,34 +520,34 @@ class SqlStreams(LeasedRunner):
             try:
                 await self._meta.delete(found.key, expect=found.version)
             except MetaConflictError:
-                continue  # it was paused or resumed meanwhile
+                continue  # paused or resumed meanwhile
             await self._meta.delete(keys.sql_progress(name))
             return
-        raise MetaConflictError(f"{name} is changed again and again", hint="try again")
+        raise MetaConflictError(f"{name} was changed concurrently", hint="try again")
 
-    # --- what dropped ones left ---------------------------------------------------------------------------------
+    # --- dropped streams ----------------------------------------------------------------------------------------
 
     async def _note_dropped(self, stream: SqlStream) -> None:
-        """Before it is gone, so that no crash leaves something that nobody knows of."""
+        """Record the stream before its deletion, so that a crash leaves no unknown state behind."""
         listed = await self._meta.list(keys.SQL_DROPPED)
         if len(listed.items) < _MAX_STREAMS:
             await self._meta.put(keys.sql_dropped(stream.id), encode_stream(stream))
 
     async def dropped(self) -> Sequence[SqlStream]:
-        """Streams that are no more, and may have left something."""
+        """Dropped streams that may have state left."""
         defined = {one.stream.id for one in await self.list()}
         listed = await self._meta.list(keys.SQL_DROPPED)
         found = [decode_stream(item.value) for item in listed.items]
         return [stream for stream in found if stream.id not in defined]
 
     async def forget_dropped(self, stream_id: str) -> None:
-        """Nothing is left of it; fine if it was forgotten before."""
+        """Delete the record of a dropped stream without remaining state. Idempotent."""
         await self._meta.delete(keys.sql_dropped(stream_id))
 
-    # --- the runner's word --------------------------------------------------------------------------------------
+    # --- reports of the runner ----------------------------------------------------------------------------------
 
     async def report(self, name: TopicName, progress: StreamProgress) -> None:
-        """SqlStreamNotFoundError unless it is about the stream that has this name now."""
+        """Store the progress. SqlStreamNotFoundError unless the current stream of this name has the id."""
         found = await read(self._meta, keys.sql_stream(name), STREAM)
         if found is None or found.value.id != progress.id:
             raise _sql_streams_none(name)

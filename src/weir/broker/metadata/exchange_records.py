@@ -1,9 +1,9 @@
 """Durable exchanges and bindings of one namespace in the metadata: a key for each, changed by compare-and-set.
 
-A binding's cost does not depend on how many others there are. There are no transactions: a binding is written
-first, then its exchanges are looked at; an exchange is marked first, then its bindings are looked for. Whatever
-the order of events, one of the two sees the other and steps back (as in `broker.registry.parents`). What a change
-that was cut short leaves is known by its ids, has no effect, and is taken out by whoever opens the namespace next.
+The cost of a binding does not depend on the number of other bindings. The store has no transactions: `bind` writes
+the binding first, then reads its exchanges; `settle` marks the exchange first, then reads its bindings. In any
+order of events, one of the two sees the other and undoes its change. Records that an interrupted change leaves
+behind have stale ids and no effect; the next broker that opens the namespace deletes them.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ _PAGE = 100
 
 
 class Settled(Enum):
-    """What became of an exchange that was to be deleted if unused."""
+    """Result of the conditional deletion of an unused exchange."""
 
     DELETED = "deleted"
     IN_USE = "in use"
@@ -35,7 +35,7 @@ class Settled(Enum):
 
 
 class StoredExchanges:
-    """`on_change(key)` is called for every record that is put or deleted, by anybody, in order."""
+    """Records of a namespace. `on_change(key)`: called for each put or deleted record, by any broker, in order."""
 
     def __init__(
         self, meta: MetaStore, runtime: Runtime, namespace: NamespaceName, on_change: Callable[[str], None]
@@ -62,7 +62,7 @@ class StoredExchanges:
     # --- exchanges ----------------------------------------------------------------------------------------------
 
     async def look(self, name: str) -> StoredExchange | None:
-        """The exchange by the store's own word."""
+        """The exchange, read from the store."""
         found = await self._look(name)
         return None if found is None else found[0]
 
@@ -71,13 +71,14 @@ class StoredExchanges:
         return None if found is None else (_exchange(found), found.version)
 
     async def create(self, exchange: Exchange, holder: str = "") -> StoredExchange:
-        """The exchange of this name that there is, which is this one if there was none."""
+        """Create the exchange unless one of this name exists; returns the one that exists then."""
         new = StoredExchange(exchange, f"{self._runtime.rng.getrandbits(96):024x}", holder=holder)
         key = keys.exchange(self._namespace, exchange.name)
         return _exchange(await self._mirror.upsert(key, lambda current: current or new))
 
     async def delete(self, name: str, id: str = "") -> StoredExchange | None:  # noqa: A002
-        """Delete the exchange, whatever is bound; answers what it was. `id`: only if it is still that one."""
+        """Delete the exchange, even with bindings; returns the deleted record. `id`: only if the exchange has this
+        id."""
         for _ in range(_ATTEMPTS):
             found = await self._look(name)
             if found is None or (id and found[0].id != id):
@@ -85,13 +86,13 @@ class StoredExchanges:
             try:
                 await self._mirror.delete(keys.exchange(self._namespace, name), expect=found[1])
             except MetaConflictError:
-                continue  # somebody marked it meanwhile
+                continue  # another broker marked it meanwhile
             return found[0]
         raise _contended(name)
 
     async def mark(self, name: str) -> None:
-        """Before the binding that may be the last is taken out: if this is cut short, the exchange is settled by
-        whoever opens the namespace next."""
+        """Mark the exchange before the deletion of its possibly last binding: after an interruption, the next
+        broker that opens the namespace settles it."""
         await self._mark(name, closing=True)
 
     async def unmark(self, name: str) -> None:
@@ -120,7 +121,7 @@ class StoredExchanges:
             try:
                 await self._mirror.delete(marked.key, expect=marked.version)
             except MetaConflictError:
-                continue  # somebody bound to it, and took the mark off
+                continue  # a new binding has removed the mark
             return Settled.DELETED
         raise _contended(name)
 
@@ -131,7 +132,7 @@ class StoredExchanges:
             for item in listing.items:
                 record = decode_record(item.value)
                 if not isinstance(record, StoredBinding) or record.source_id != source.id:
-                    continue  # what a former exchange of this name left
+                    continue  # a binding of a former exchange of this name
                 if await self._leads(record):
                     return True
             if len(listing.items) < _PAGE:
@@ -139,7 +140,7 @@ class StoredExchanges:
             after = listing.items[-1].key
 
     async def _leads(self, stored: StoredBinding) -> bool:
-        """Whether its destination is there; queues are not looked for."""
+        """Whether the destination exchange exists; always true for a queue."""
         if not stored.destination_id:
             return True
         there = await self.look(stored.binding.destination.name)
@@ -148,8 +149,8 @@ class StoredExchanges:
     # --- bindings -----------------------------------------------------------------------------------------------
 
     async def bind(self, stored: StoredBinding) -> str | None:
-        """Put a binding; answers the exchange that is not there, by the store's own word after the binding was
-        written, and takes it back then."""
+        """Store a binding, then read its exchanges from the store. If one does not exist, delete the binding and
+        return the name of that exchange."""
         await self._mirror.upsert(
             self.key_of(stored.binding), lambda current: current if current == stored else stored
         )
@@ -162,7 +163,7 @@ class StoredExchanges:
         return None
 
     async def _stands(self, name: str, id: str) -> bool:  # noqa: A002
-        """Whether the exchange is there and stays, now that a binding has it as its source."""
+        """Whether the exchange exists; removes its mark, because it is now the source of a binding."""
         for _ in range(_ATTEMPTS):
             found = await self._look(name)
             if found is None or found[0].id != id:
@@ -179,11 +180,11 @@ class StoredExchanges:
         raise _contended(name)
 
     async def has(self, binding: Binding) -> bool:
-        """By the store's own word."""
+        """Whether the store contains the binding."""
         return await self._mirror.refresh(self.key_of(binding)) is not None
 
     async def unbind(self, binding: Binding) -> None:
-        """Delete the binding; fine if there is none."""
+        """Delete the binding; does nothing if it does not exist."""
         key = self.key_of(binding)
         for _ in range(_ATTEMPTS):
             found = await self._mirror.refresh(key)
@@ -198,16 +199,16 @@ class StoredExchanges:
 
 
 async def forget_exchanges(meta: MetaStore, namespace: NamespaceName) -> None:
-    """Take out all that a namespace which is no more had."""
+    """Delete all exchanges and bindings of a deleted namespace."""
     for item in (await meta.list(keys.exchanges_of(namespace))).items:
         await meta.delete(item.key)
 
 
 def _exchange(found: VersionedValue[StoredRecord]) -> StoredExchange:
     if not isinstance(found.value, StoredExchange):
-        raise InvariantError(f"{found.key} holds no exchange")
+        raise InvariantError(f"{found.key} does not contain an exchange")
     return found.value
 
 
 def _contended(name: str) -> MetaConflictError:
-    return MetaConflictError(f"exchange {name[:80]!r} is changed again and again", hint="try again")
+    return MetaConflictError(f"exchange {name[:80]!r} was changed concurrently", hint="try again")

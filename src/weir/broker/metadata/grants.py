@@ -1,18 +1,14 @@
-"""What roles were granted on tenants, namespaces and topics.
+"""Grants of roles on tenants, namespaces and topics; users with passwords; the tenant of each role.
 
-Users with passwords, in the metadata: the same for all brokers, known from memory.
+All of these are stored in the metadata and mirrored in the memory of every broker.
 
-RabbitMQ's patterns of names, compiled once.
+Name patterns are those of RabbitMQ. RE2 matches in time linear in the name, but does not support look-around,
+which RabbitMQ patterns may use: Python's `re` matches those. Administrators write the patterns, and names are
+short.
 
-RE2 takes time linear in the name. It knows no look-around, which patterns of a RabbitMQ may have: those are left
-to Python's `re`. They are administrators' own, and names are short.
-
-Passwords as RabbitMQ keeps them: salted digests, compared in a time that tells nothing of them.
-
-The digests are quick to make, so that hashes of a RabbitMQ are good here; a short password can be guessed by
-whoever has read its hash, so hashes are shown to superusers only.
-
-Whose tenant's names a role uses: noted when it first uses one, so no later grant changes what they mean.
+Password hashes are those of RabbitMQ, so that its hashes can be imported: salted digests, compared in constant
+time. The digests are fast, so an attacker with the hash can guess a short password: only superusers may read
+hashes.
 """
 
 import base64
@@ -46,18 +42,18 @@ from weir.model.topics import NamespaceName
 from weir.runtime.interfaces import Runtime
 from weir.wire.registry import decode_grants, decode_user, encode_grants, encode_user
 
-#: What RabbitMQ takes no pattern for: no name at all.
+#: In RabbitMQ, an empty pattern matches no name.
 _NAME_PATTERNS_NONE = "^$"
 _LOOKS_AROUND = ("(?=", "(?!", "(?<=", "(?<!")
 
 
 def check_pattern(pattern: str) -> None:
-    """NotAllowedError for what is none."""
+    """NotAllowedError if the pattern is invalid."""
     _found_in(pattern)
 
 
 def allows(patterns: NamePatterns, action: Action, name: str) -> bool:
-    """Whether one may do this with what has the name."""
+    """Whether the patterns permit the action on an object of this name."""
     if action is Action.PRODUCE:
         return _found_in(patterns.write)(name)
     return action is Action.CONSUME and _found_in(patterns.read)(name)
@@ -68,7 +64,7 @@ def allows_configure(patterns: NamePatterns, name: str) -> bool:
 
 
 def allows_key(patterns: KeyPatterns, action: Action, key: str, said: Mapping[str, str]) -> bool:
-    """Whether a routing key may be used. `said`: what variables of the patterns stand for."""
+    """Whether the patterns permit a routing key. `said`: values of the variables in the patterns."""
     pattern = patterns.write if action is Action.PRODUCE else patterns.read
     for name, text in said.items():
         pattern = pattern.replace(f"{{{name}}}", re.escape(text))
@@ -89,7 +85,7 @@ def _searched(pattern: str) -> Callable[[str], bool]:
     try:
         compiled = re.compile(pattern)
     except re.error as bad:
-        raise NotAllowedError(f"{pattern[:80]!r} is not a pattern: {bad}") from None
+        raise NotAllowedError(f"{pattern[:80]!r} is not a valid pattern: {bad}") from None
     return lambda name: compiled.search(name) is not None
 
 
@@ -97,7 +93,9 @@ TENANT_NAME: Codec[str] = Codec(str.encode, lambda data: bytes(data).decode(erro
 
 
 class RoleTenants:
-    """The tenant of every role that has used a name of a consumer group, a transactional id or a sink."""
+    """The tenant of every role that has used a name of a consumer group, a transactional id or a sink.
+
+    Stored at the first use, so that later grants do not move the role's names to another tenant."""
 
     def __init__(self, meta: MetaStore, runtime: Runtime) -> None:
         self._mirror = Mirror(meta, runtime, keys.ROLE_TENANTS, TENANT_NAME)
@@ -112,7 +110,8 @@ class RoleTenants:
         return self._mirror.get(_role_tenants_key(role))
 
     async def note(self, role: str, tenant: str, *, still: Callable[[str], bool]) -> str:
-        """The role's tenant: what was noted before, by whichever broker, if that is `still` so; else this one."""
+        """Store and return the role's tenant: the one stored earlier, by any broker, if it is `still` valid; else
+        `tenant`."""
 
         def noted(before: str | None) -> str:
             return tenant if before is None or not still(before) else before
@@ -126,17 +125,17 @@ def _role_tenants_key(role: str) -> str:
 
 _SALT_BYTES = 4
 _DIGESTS = {PasswordHashing.SHA256: hashlib.sha256, PasswordHashing.SHA512: hashlib.sha512}
-#: Whoever is not known takes as long as who is.
+#: Used for unknown users, so that their authentication takes the same time.
 _NOBODY = User("", base64.b64encode(bytes(_SALT_BYTES + 32)).decode())
 
 
 def hash_password(password: bytes, salt: bytes, hashing: PasswordHashing) -> str:
-    """As `User.password_hash` has it."""
+    """The hash of a password, in the format of `User.password_hash`."""
     return base64.b64encode(salt + _DIGESTS[hashing](salt + password).digest()).decode()
 
 
 def password_fits(user: User | None, password: bytes) -> bool:
-    """Whether it is the user's password; no password is the empty one, nor that of nobody."""
+    """Whether the password matches the user. An empty password or an unknown user never matches."""
     asked = user or _NOBODY
     kept = _raw(asked.password_hash)
     digest = _DIGESTS[asked.hashing](kept[:_SALT_BYTES] + password).digest()
@@ -145,10 +144,10 @@ def password_fits(user: User | None, password: bytes) -> bool:
 
 
 def check_hash(password_hash: str, hashing: PasswordHashing) -> str:
-    """NotAllowedError for what no password can have as its hash."""
+    """NotAllowedError if this cannot be the hash of a password."""
     if password_hash and len(_raw(password_hash)) != _SALT_BYTES + _DIGESTS[hashing]().digest_size:
         raise NotAllowedError(
-            f"this is no password hash of {hashing.value}", hint="base64 of 4 bytes of salt and the digest"
+            f"this is not a password hash of {hashing.value}", hint="use base64 of 4 bytes of salt and the digest"
         )
     return password_hash
 
@@ -166,14 +165,14 @@ _NONE = Grants()
 
 
 class GrantTable:
-    """Every grant. One can be made before the topic that it is on: a client may create that later."""
+    """All grants. A grant on a topic may exist before the topic: a client may create that later."""
 
     def __init__(self, meta: MetaStore, runtime: Runtime, on_change: Callable[[str, bool], None]) -> None:
         self._meta = meta
         self._on_change = on_change
         self._mirror = Mirror(meta, runtime, keys.GRANTS, GRANTS, self._changed)
-        #: Where each role has grants, and of how many of them each action is part: made when somebody asks, from
-        #: the keys that have changed since somebody did.
+        #: For each role, the number of its grants by tenant and action; each read updates it from the keys that
+        #: have changed since the last one.
         self._of_roles: dict[str, Counter[tuple[str, Action]]] = {}
         self._counted: dict[str, Grants] = {}
         self._uncounted: dict[str, None] = {}
@@ -189,7 +188,7 @@ class GrantTable:
         await self._mirror.close()
 
     def on(self, scope: Scope) -> Grants:
-        """What was granted on exactly this; nothing from the levels above."""
+        """Grants on exactly this scope, without those on the levels above."""
         return self._mirror.get(_key(scope)) or _NONE
 
     def on_topics_of(self, namespace: NamespaceName) -> dict[str, Grants]:
@@ -203,7 +202,7 @@ class GrantTable:
         return found
 
     def of_role(self, role: str) -> Mapping[str, Set[Action]]:
-        """What the role was granted at least somewhere in which tenants: on these, or on something in them."""
+        """Tenants in which the role has a grant on any level, with the granted actions."""
         for key in self._uncounted:
             self._count(key)
         self._uncounted = {}
@@ -230,14 +229,14 @@ class GrantTable:
             self._counted[key] = now
 
     async def grant(self, scope: Scope, role: str, actions: Iterable[Action]) -> None:
-        """Let the role do exactly these on it, instead of what it was granted there before."""
+        """Grant exactly these actions on the scope to the role; replaces its earlier grant there."""
         check_role(role)
         wanted = tuple(dict.fromkeys(actions))
 
         await self._mirror.upsert(_key(scope), lambda now: (now or _NONE).granted(role, wanted))
 
     async def permit(self, namespace: NamespaceName, role: str, patterns: NamePatterns) -> None:
-        """Let the role do what patterns of names say, instead of what it was granted on the namespace before."""
+        """Grant permissions by name patterns to the role; replaces its earlier grant on the namespace."""
         check_role(role)
         for pattern in (patterns.configure, patterns.write, patterns.read):
             check_pattern(pattern)
@@ -246,7 +245,8 @@ class GrantTable:
     async def permit_keys(
         self, namespace: NamespaceName, role: str, exchange: str, patterns: KeyPatterns | None
     ) -> None:
-        """Let the role use routing keys of a topic exchange only as patterns say; None: as it likes."""
+        """Restrict the role to routing keys of a topic exchange that match the patterns; None removes the
+        restriction."""
         check_role(role)
         if patterns is not None:
             check_pattern(patterns.write)
@@ -254,11 +254,12 @@ class GrantTable:
         await self._mirror.upsert(_key(namespace), lambda now: (now or _NONE).with_keys(role, exchange, patterns))
 
     async def revoke(self, scope: Scope, role: str) -> None:
-        """Take back what the role was granted on it; fine if that was nothing."""
+        """Revoke the role's grants on the scope; does nothing if it has none."""
         await self._mirror.upsert(_key(scope), lambda now: (now or _NONE).revoked(role))
 
     async def forget(self, scope: Scope) -> None:
-        """Drop every grant on it and on what is below it: it was deleted, and what gets its name is another."""
+        """Delete all grants on a deleted scope and the levels below it: a later object of the name must not
+        inherit them."""
         key = _key(scope)
         doomed = await self._meta.list(key + "/")
         own = await self._meta.get(key)
@@ -278,7 +279,7 @@ _ATTEMPTS = 40
 
 
 class UserTable:
-    """Fills `api.Users`. `on_change(key, present)`: whoever was sure of a user's tags asks again."""
+    """Fills `api.Users`. `on_change(key, present)`: invalidates cached tags of users."""
 
     def __init__(self, meta: MetaStore, runtime: Runtime, on_change: Callable[[str, bool], None]) -> None:
         self._runtime = runtime
@@ -319,7 +320,7 @@ class UserTable:
             except MetaConflictError:
                 continue  # changed meanwhile
             return True
-        raise MetaConflictError(f"user {name[:80]!r} is changed again and again", hint="try again")
+        raise MetaConflictError(f"user {name[:80]!r} was changed concurrently", hint="try again")
 
     def hashed(self, password: str) -> str:
         return hash_password(password.encode(), self._runtime.rng.randbytes(4), PasswordHashing.SHA256)

@@ -1,4 +1,4 @@
-"""Catalogs of the lake, in the metadata: the same for all brokers, known from memory."""
+"""Catalogs of the lake: stored in the metadata, mirrored in the memory of every broker."""
 
 from collections.abc import Mapping
 
@@ -14,12 +14,13 @@ from weir.wire.registry import decode_lake_catalog, encode_lake_catalog
 LAKE_CATALOG: Codec[LakeCatalog] = Codec(encode_lake_catalog, decode_lake_catalog)
 
 _ATTEMPTS = 40
-#: Every broker has all of them in memory.
+#: Limited because every broker has all catalogs in memory.
 _MOST = 1_000
 
 
 class LakeCatalogTable:
-    """Fills `api.LakeCatalogs`. `built_in`: the catalog that there is although no superuser has defined it."""
+    """Fills `api.LakeCatalogs`. `built_in`: the default catalog, which exists without a definition by a
+    superuser."""
 
     def __init__(self, meta: MetaStore, runtime: Runtime, built_in: LakeCatalog | None = None) -> None:
         self._runtime = runtime
@@ -47,7 +48,7 @@ class LakeCatalogTable:
     async def put(self, catalog: LakeCatalog) -> None:
         check_catalog(catalog)
         if catalog.name not in self.all() and len(self.all()) >= _MOST:
-            raise TooManyError(f"there are {_MOST} lake catalogs, and there can be no more", hint="remove some")
+            raise TooManyError(f"the limit of {_MOST} lake catalogs is reached", hint="remove some")
         await self._mirror.upsert(
             keys.lake_catalog(catalog.name), lambda now: now if now == catalog and now is not None else catalog
         )
@@ -63,7 +64,7 @@ class LakeCatalogTable:
             except MetaConflictError:
                 continue  # changed meanwhile
             return True
-        raise MetaConflictError(f"lake catalog {name[:80]!r} is changed again and again", hint="try again")
+        raise MetaConflictError(f"lake catalog {name[:80]!r} was changed concurrently", hint="try again")
 
     def new_owner(self) -> str:
         return self._runtime.rng.randbytes(16).hex()

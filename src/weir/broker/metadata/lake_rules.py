@@ -1,7 +1,7 @@
-"""What a namespace says of the lake, as far as brokers have to do with it: properties that `weir lake on` writes.
+"""Tiering rules of topics, from the lake properties of their namespaces, which `weir lake on` writes.
 
-`lake` is for all topics of the namespace, `lake.NAME` for one of them and goes before it. They name a catalog,
-which a superuser defined; a broker writes nowhere else.
+`lake` applies to all topics of the namespace; `lake.NAME` applies to one topic and takes precedence. They name a
+catalog, which a superuser defined; brokers write to no other location.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from weir.model.topics import TopicName
 
 log = logging.getLogger(__name__)
 
-#: Beside the tables of all topics; tools that look for tables leave such names out.
+#: Next to the tables of all topics; tools that list tables ignore names of this form.
 _FOLDER = "_segments"
 _FOR_EVER = Retention(-1, -1)
 #: Longer names are hashed: file systems have a limit.
@@ -40,7 +40,7 @@ class LakeRules:
         self._registry = registry
         self._revision = -1
         self._resolved: dict[tuple[str, str], ResolvedLake] = {}
-        #: What is in no lake although it says so, and is in the log.
+        #: Definitions without a usable catalog that were logged already.
         self._reported: dict[tuple[str, str], None] = {}
 
     def of(self, topic: TopicName) -> TieringRules | None:
@@ -69,7 +69,7 @@ class LakeRules:
         return _rules(where, tuple(sorted(options.items())), after_ms, _retention(explicit, keep_ms))
 
     async def look(self, topic: TopicName) -> TieringRules | None:
-        """Of a topic whose record may not be in memory."""
+        """Rules of a topic, also if its record is not in memory."""
         await self._registry.topics.look(topic)
         return self.of(topic)
 
@@ -90,7 +90,7 @@ class LakeRules:
         if key not in self._reported and len(self._reported) < _MOST_RESOLVED:
             self._reported[key] = None
             log.warning(
-                "the lake definition of %s is ignored: %s "
+                "lake definition of %s ignored: %s "
                 "(a superuser defines the catalog: weir lake catalogs set, then: weir lake on %s --catalog NAME)",
                 topic.namespace,
                 problem,
@@ -111,7 +111,7 @@ def _retention(explicit: Retention | None, keep_ms: int | None) -> Retention:
 
 
 def _file_name(name: str) -> str:
-    """For whatever characters a topic's name has."""
+    """A safe file name for any topic name."""
     quoted = quote(name, safe="")
     if len(quoted) > _MOST_NAME or not quoted.strip("."):
         return "topic-" + hashlib.sha256(name.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What exists and what holds for it: clusters, tenants, namespaces, topics, policies and grants.
+"""The registry of clusters, tenants, namespaces and topics, with their policies and grants.
 
     registry = Registry(meta, runtime)
     await registry.start()
@@ -7,9 +7,7 @@
     registry.policies(topic).retention                               # topic over namespace over default
     policies = await registry.policies_change(topic, policies)       # waits until they differ
 
-All but topics is kept in memory, fresh by a watch; of topics the records that are in use (docs/adr/0027).
-
-Which brokers serve a namespace, of what it says itself and what the cluster's isolation policies say.
+A watch keeps all records but those of topics in memory; of topics, only the records in use (docs/adr/0027).
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -41,15 +39,16 @@ from weir.model.topics import DEFAULT_NAMESPACE, Domain, NamespaceName, TopicNam
 from weir.runtime.interfaces import Runtime
 from weir.wire.registry import decode_cluster, encode_cluster
 
-#: What a namespace says that says nothing: every broker.
+#: Isolation without rules: every broker may serve the namespace.
 UNSAID = Isolation()
 
 
 def isolation_of(
     namespace: NamespaceName, said: Isolation | None, policies: Mapping[str, IsolationPolicy]
 ) -> Isolation:
-    """What the namespace says itself goes first, then the first policy, by name, that names it. All others are
-    kept off the brokers that policies keep for somebody, unless there are no others: service goes before it."""
+    """The brokers that may serve a namespace: its own isolation takes precedence, then the first policy, by name,
+    that matches it. All other namespaces avoid the brokers that policies reserve, unless no other broker is
+    available: availability takes precedence over isolation."""
     if not policies or (said is not None and said != UNSAID):
         return said or UNSAID
     name = str(namespace)
@@ -66,7 +65,7 @@ _ACCESS = "access"
 
 
 class Registry:
-    """The broker's view of all that is in the metadata, except for streams and subscriptions."""
+    """The broker's view of the metadata, except for streams and subscriptions."""
 
     def __init__(
         self,
@@ -78,9 +77,9 @@ class Registry:
         may_index: Callable[[], bool] = lambda: True,
         default_lake: LakeCatalog | None = None,
     ) -> None:
-        """`defaults` hold where neither topic nor namespace says anything, over the built-in ones. `may_index`:
-        whether every broker indexes topics by now (`model.features`). `default_lake`: the catalog of the lake that
-        there is although no superuser has defined it."""
+        """`defaults` apply where neither topic nor namespace sets a policy, and override the built-in defaults.
+        `may_index`: whether all brokers index topics (`model.features`). `default_lake`: the lake catalog that
+        exists without a definition by a superuser."""
         self._defaults = defaults.over(DEFAULT_POLICIES)
         self._bells = Bells()
         self._access_revision = 0
@@ -105,7 +104,7 @@ class Registry:
         self.lake_catalogs = LakeCatalogTable(meta, runtime, default_lake)
 
     async def start(self) -> None:
-        """Know everything; on the very first start make `public/default`."""
+        """Load all tables; on the first start of the cluster create `public/default`."""
         for table in self._tables():
             await table.start()
         if not len(self._clusters):
@@ -140,8 +139,8 @@ class Registry:
         )
 
     async def _first_start(self) -> None:
-        """Several brokers may do this at once. The cluster comes last: it marks that the rest was made, so that an
-        operator who deletes `public` does not get it back at the next start."""
+        """Create the initial records; several brokers may do this at once. The cluster record is last, and marks
+        the others as created: after an operator deletes `public`, the next start does not create it again."""
         with suppress(TenantExistsError):
             await self.tenants.create(DEFAULT_NAMESPACE.tenant)
         with suppress(NamespaceExistsError):
@@ -154,17 +153,17 @@ class Registry:
         return list(self._clusters.items().values())
 
     def cluster(self, name: str) -> Cluster:
-        """ClusterNotFoundError if there is none."""
+        """The cluster; ClusterNotFoundError."""
         found = self._clusters.get(keys.cluster(name))
         if found is None:
-            raise ClusterNotFoundError(f"there is no cluster {name[:80]}")
+            raise ClusterNotFoundError(f"cluster {name[:80]} does not exist")
         return found
 
     async def change_cluster(self, name: str, change: Callable[[Cluster], Cluster]) -> Cluster:
-        """Change the cluster, made if it is not there, by a pure function."""
+        """Change the cluster with a pure function; creates it first if necessary."""
         if name != STANDALONE:
             raise ClusterNotFoundError(
-                f"there is no cluster {name[:80]}", hint=f"this Weir has one cluster, {STANDALONE}"
+                f"cluster {name[:80]} does not exist", hint=f"this Weir has one cluster, {STANDALONE}"
             )
         changed = await self._clusters.upsert(keys.cluster(name), lambda cluster: change(cluster or Cluster(name)))
         return changed.value
@@ -179,12 +178,12 @@ class Registry:
 
     @property
     def policies_revision(self) -> tuple[int, int]:
-        """Another one whenever `policies` may answer otherwise for a topic that is held."""
+        """Changes whenever `policies` may change for a topic in memory."""
         return (self._namespace_revision, self.topics.revision)
 
     def policies(self, where: TopicName | NamespaceName) -> Policies:
-        """What holds for a topic or for a namespace: every field has a value. For a topic whose record is not in
-        memory, what its namespace says: see `look_policies`."""
+        """Effective policies of a topic or namespace: every field has a value. For a topic without a record in
+        memory, those of its namespace: see `look_policies`."""
         if isinstance(where, NamespaceName):
             namespace = self.namespaces.find(where)
             return self._defaults if namespace is None else _said(namespace.policies).over(self._defaults)
@@ -197,14 +196,14 @@ class Registry:
         return policies
 
     async def look_policies(self, topic: TopicName) -> Policies:
-        """What holds for a topic, whether or not its record is in memory."""
+        """Effective policies of a topic; reads its record from the store if necessary."""
         record = await self.topics.look(topic)
         if record is None or self.topics.find(topic) is not None:
             return self.policies(topic)
         return _said(record.policies).over(self.policies(topic.namespace))
 
     async def policies_change(self, topic: TopicName, seen: Policies) -> Policies:
-        """Wait until the topic's policies are no longer `seen`; answers what they are."""
+        """Wait until the topic's policies differ from `seen`; returns them."""
         self.topics.hold(topic)
         try:
             await self.topics.look(topic)
@@ -217,7 +216,7 @@ class Registry:
     async def change_policies(
         self, where: TopicName | NamespaceName, change: Callable[[Policies], Policies]
     ) -> Policies:
-        """Change what a topic or a namespace says itself, by a pure function; answers what it says now."""
+        """Change the own policies of a topic or namespace with a pure function; returns the new ones."""
         if isinstance(where, NamespaceName):
             namespace = await self.namespaces.change(
                 where, lambda value: replace(value, policies=change(value.policies))
@@ -229,7 +228,7 @@ class Registry:
     async def change_properties(
         self, where: TopicName | NamespaceName, change: Callable[[Mapping[str, str]], Mapping[str, str]]
     ) -> Mapping[str, str]:
-        """Change a topic's or a namespace's properties, by a pure function; answers what they are now."""
+        """Change the properties of a topic or namespace with a pure function; returns the new ones."""
         if isinstance(where, NamespaceName):
             namespace = await self.namespaces.change(
                 where, lambda value: replace(value, properties=dict(change(value.properties)))
@@ -243,9 +242,9 @@ class Registry:
     # --- topics -------------------------------------------------------------------------------------------------
 
     async def ensure_topic(self, name: TopicName, *, create: bool = True) -> TopicRecord:
-        """The topic (of a partition: the one that has it), made now if `create` and policy allow it.
+        """The record of the topic, or of the partition's topic; created if `create` is set and policies allow it.
 
-        TenantNotFoundError, NamespaceNotFoundError, TopicNotFoundError. A known topic costs no wait."""
+        TenantNotFoundError, NamespaceNotFoundError, TopicNotFoundError. No wait if the record is in memory."""
         if create and name.namespace == SYSTEM_NAMESPACE:
             return system_record(name)
         found = self.topics.find(name)
@@ -260,45 +259,45 @@ class Registry:
             raise
 
     async def doom_topic(self, name: TopicName) -> TopicRecord:
-        """Mark the topic as being deleted, for good; answers what it is."""
+        """Mark the topic for deletion, which is irrevocable; returns its record."""
         return await self.topics.doom(name)
 
     async def confirm_topic(self, name: TopicName) -> TopicRecord | None:
-        """The topic by the metadata store's own word."""
+        """The record of the topic, read from the metadata store."""
         if name.namespace == SYSTEM_NAMESPACE:
             return system_record(name)
         return await self.topics.confirm(name)
 
     async def doomed_topics(self) -> list[TopicName]:
-        """Those that are marked as being deleted."""
+        """Topics marked for deletion."""
         return await self.topics.index.doomed()
 
     def hold_topic(self, name: TopicName) -> None:
-        """Keep what holds for the topic in memory: it is loaded. Until it is let go of as often."""
+        """Keep the record and policies of a loaded topic in memory, until as many calls of `let_go_of_topic`."""
         self.topics.hold(name)
 
     def let_go_of_topic(self, name: TopicName) -> None:
         self.topics.let_go(name)
 
     async def forget_topic(self, doomed: TopicRecord) -> None:
-        """Take the grants on a topic that is being deleted out of the metadata, and the topic itself last, so that
-        what is interrupted can be done again."""
+        """Delete the grants on a topic marked for deletion, and its record last, so that an interrupted deletion
+        can be repeated."""
         await self.grants.forget(doomed.name)
         await self.topics.delete(doomed)
 
     async def delete_topic(self, name: TopicName) -> TopicRecord:
-        """Take a topic that holds nothing out of the metadata; answers what it was."""
+        """Delete a topic without stored data from the metadata; returns its last record."""
         doomed = await self.doom_topic(name)
         await self.forget_topic(doomed)
         return doomed
 
     async def delete_namespace(self, name: NamespaceName) -> None:
-        """NotEmptyError if it has topics. The grants on it go too."""
+        """Delete the namespace and its grants. NotEmptyError if it has topics."""
         await self.namespaces.delete(name)
         await self.grants.forget(name)
 
     async def delete_tenant(self, name: str) -> None:
-        """NotEmptyError if it has namespaces. The grants on it go too."""
+        """Delete the tenant and its grants. NotEmptyError if it has namespaces."""
         await self.tenants.delete(name)
         await self.grants.forget(name)
 
@@ -310,8 +309,8 @@ class Registry:
         domain: Domain | None = None,
         after: TopicName | None = None,
     ) -> AsyncIterator[list[TopicName]]:
-        """Every topic of the namespace, each partition on its own, in some at a time; only those that come `after`
-        a topic. NamespaceNotFoundError; NotAllowedError for a pattern that is none."""
+        """All topics of the namespace in pages, with each partition as a topic; with `after`, only later topics in
+        the order of names. NamespaceNotFoundError; NotAllowedError for an invalid pattern."""
         self.namespaces.get(namespace)
         only = TopicFilter(None if pattern is None else TopicPattern(pattern), domain)
         async for page in self.topics.pages(namespace, domain, after=after):
@@ -326,8 +325,8 @@ class Registry:
         known_hash: str = "",
         may_see: Callable[[], bool] = lambda: True,
     ) -> TopicListWatch:
-        """The list that `topic_names` gives, and then what changes in it, until it is closed; a namespace that is
-        not there, or not any more, is an empty one. While `may_see` says no, nothing changes for the watcher."""
+        """A watch on the list of `topic_names` and its changes, until it is closed. The list of a namespace that
+        does not exist is empty. While `may_see` returns False, the watcher gets no changes."""
         watch = TopicListWatch(
             TopicFilter(None if pattern is None else TopicPattern(pattern), domain),
             lambda: self.topics.pages(namespace, domain),
@@ -354,16 +353,16 @@ class Registry:
 
     @property
     def access_revision(self) -> int:
-        """Grows whenever a grant, a user or a tenant's administrators may have changed."""
+        """Increases whenever a grant, a user or a tenant's administrators may have changed."""
         return self._access_revision
 
     async def access_change(self, seen: int) -> int:
-        """Wait until `access_revision` is no longer `seen`; answers what it is."""
+        """Wait until `access_revision` differs from `seen`; returns it."""
         while self._access_revision == seen:
             await self._bells.wait([_ACCESS])
         return self._access_revision
 
-    # --- what the tables tell -----------------------------------------------------------------------------------
+    # --- change callbacks ---------------------------------------------------------------------------------------
 
     def _access_changed(self, _key: str, _present: bool) -> None:
         self._access_revision += 1
@@ -385,7 +384,7 @@ class Registry:
 
 
 def _said(policies: Policies) -> Policies:
-    """A level's policies; a compatibility that is said to be undefined says nothing."""
+    """Policies of one level; a compatibility of UNDEFINED counts as unset."""
     if policies.schema_compatibility is SchemaCompatibility.UNDEFINED:
         return replace(policies, schema_compatibility=None)
     return policies

@@ -1,6 +1,6 @@
-"""Tenants and namespaces: create, read, change, delete; each read from memory.
+"""Tenants and namespaces: create, read, change, delete; reads are from memory.
 
-Reads that many ask for at once: one answers all who asked before it began.
+`SharedReads` merges concurrent reads of the metadata store: one read answers all callers that wait when it starts.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class SharedReads(Generic[T]):
-    """Whoever asks gets an answer that was read after the question."""
+    """Shares reads between concurrent callers; each caller gets a value that was read after its call."""
 
     def __init__(self, read: Callable[[str], Awaitable[T]], name: str) -> None:
         self._read = read
@@ -64,7 +64,7 @@ class SharedReads(Generic[T]):
         except Exception as failure:
             if not answer.done():
                 answer.set_exception(failure)
-                answer.exception()  # those who asked may have gone
+                answer.exception()  # the callers may have been cancelled
         else:
             if not answer.done():
                 answer.set_result(found)
@@ -101,7 +101,7 @@ class TenantTable:
         return self._mirror.get(keys.tenant(name))
 
     def get(self, name: str) -> Tenant:
-        """TenantNotFoundError if there is none."""
+        """The tenant; TenantNotFoundError."""
         found = self.find(name)
         if found is None:
             raise _no_tenant(name)
@@ -110,7 +110,7 @@ class TenantTable:
     async def create(
         self, name: str, *, admin_roles: tuple[str, ...] = (), allowed_clusters: tuple[str, ...] = (STANDALONE,)
     ) -> Tenant:
-        """TenantExistsError; NotAllowedError for the names that brokers keep for themselves."""
+        """TenantExistsError; NotAllowedError for names that are reserved for brokers."""
         check_entity_name(name, "tenant")
         if name in SYSTEM_TENANTS:
             raise NotAllowedError(f"tenant {name} is reserved", hint="choose another name")
@@ -118,7 +118,7 @@ class TenantTable:
         try:
             made = await self._mirror.create(keys.tenant(name), tenant)
         except MetaConflictError:
-            raise TenantExistsError(f"tenant {name} exists") from None
+            raise TenantExistsError(f"tenant {name} exists already") from None
         return made.value
 
     async def change(
@@ -128,7 +128,7 @@ class TenantTable:
         admin_roles: tuple[str, ...] | None = None,
         allowed_clusters: tuple[str, ...] | None = None,
     ) -> Tenant:
-        """Set what is given; the rest stays."""
+        """Set the given fields; None leaves a field unchanged."""
 
         def changed(tenant: Tenant) -> Tenant:
             return replace(
@@ -159,7 +159,7 @@ class TenantTable:
             raise NotEmptyError(f"tenant {name} has namespaces") from None
 
     async def check_stands(self, name: str) -> None:
-        """TenantNotFoundError unless it may take children, by the store's own word."""
+        """TenantNotFoundError if the store has no such tenant, or marks it as deleted."""
         found = await self._mirror.refresh(keys.tenant(name))
         if found is None or found.value.deleting:
             raise _no_tenant(name)
@@ -178,7 +178,7 @@ class NamespaceTable:
         self._meta = meta
         self._tenants = tenants
         self._mirror = Mirror(meta, runtime, keys.NAMESPACES, NAMESPACE, on_change)
-        #: Many topics that are made at once ask the same.
+        #: Shared, because concurrent creations of topics check the same namespace.
         self._confirmed = SharedReads(self._mirror.refresh, "namespaces")
 
     async def start(self) -> None:
@@ -189,7 +189,7 @@ class NamespaceTable:
         await self._mirror.close()
 
     def names(self, tenant: str) -> list[NamespaceName]:
-        """The namespaces of a tenant; TenantNotFoundError if there is none."""
+        """The namespaces of a tenant; TenantNotFoundError."""
         self._tenants.get(tenant)
         return [item.name for item in self._mirror.items().values() if item.name.tenant == tenant]
 
@@ -197,7 +197,7 @@ class NamespaceTable:
         return self._mirror.get(keys.namespace(name))
 
     def get(self, name: NamespaceName) -> Namespace:
-        """NamespaceNotFoundError if there is none."""
+        """The namespace; NamespaceNotFoundError."""
         found = self.find(name)
         if found is None:
             raise _no_namespace(name)
@@ -213,7 +213,7 @@ class NamespaceTable:
         try:
             made = await self._mirror.create(keys.namespace(name), namespace)
         except MetaConflictError:
-            raise NamespaceExistsError(f"namespace {name} exists") from None
+            raise NamespaceExistsError(f"namespace {name} exists already") from None
         try:
             await self._tenants.check_stands(name.tenant)
         except TenantNotFoundError:
@@ -222,7 +222,7 @@ class NamespaceTable:
         return made.value
 
     async def change(self, name: NamespaceName, change: Callable[[Namespace], Namespace]) -> Namespace:
-        """Change it by a pure function."""
+        """Change the namespace with a pure function."""
         try:
             now = await self._mirror.change(keys.namespace(name), change)
         except MetaKeyMissingError:
@@ -230,7 +230,7 @@ class NamespaceTable:
         return now.value
 
     async def delete(self, name: NamespaceName) -> None:
-        """NotEmptyError if it has topics. Its exchanges go with it."""
+        """Delete the namespace with its exchanges. NotEmptyError if it has topics."""
         try:
             await delete_if_empty(
                 self._meta,
@@ -246,7 +246,7 @@ class NamespaceTable:
         await forget_exchanges(self._meta, name)
 
     async def check_stands(self, name: NamespaceName) -> None:
-        """NamespaceNotFoundError unless it may take topics, by the store's own word."""
+        """NamespaceNotFoundError if the store has no such namespace, or marks it as deleted."""
         found = await self._confirmed.read(keys.namespace(name))
         if found is None or found.value.deleting:
             raise _no_namespace(name)

@@ -1,6 +1,6 @@
-"""The topics of a namespace as a list: filtered by a pattern, hashed, and watched for what comes and goes.
+"""Lists of the topics of a namespace: pattern filter, hash, and watches that report added and removed topics.
 
-A list is read in pages, and what a watch keeps of it is what its pattern matches.
+A list is read in pages, and a watch keeps only the topics that match its pattern.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from weir.wire.registry import topic_partitions
 
 log = logging.getLogger(__name__)
 
-#: Changes that a watcher has not looked at yet; of more it lists anew.
+#: Limit of pending changes of a watch; beyond it, the watch reads the list again.
 _MAX_PENDING = 10_000
-#: No list that is watched, or told to a client as a whole, may be longer: no client of Pulsar takes more.
+#: Limit of a watched list, and of a list in one response: Pulsar clients accept no larger frame.
 MAX_LIST_BYTES = 5 * 1024 * 1024
 
 
 class TopicPattern(Pattern):
-    """On topic names, without their domain and partition."""
+    """A pattern on topic names without domain and partition."""
 
     def __init__(self, pattern: str) -> None:
         for domain in ("non-persistent://", "persistent://"):
@@ -39,7 +39,7 @@ class TopicPattern(Pattern):
 
 
 def topics_hash(names: Sequence[str]) -> str:
-    """The hash that Pulsar's clients know a list of topics by: CRC32C of the sorted names, joined by commas.
+    """The hash of a topic list in the Pulsar protocol: CRC32C of the sorted names, joined by commas.
 
     Java sorts by UTF-16 units, and Guava writes a 32-bit hash with its lowest byte first.
     """
@@ -56,7 +56,7 @@ def _hash_of_sorted(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicListChange:
-    """What came and what went since the last look, and the hash of the list as it is now."""
+    """Topics added and removed since the last change, and the hash of the current list."""
 
     added: list[TopicName]
     removed: list[TopicName]
@@ -65,7 +65,7 @@ class TopicListChange:
 
 @dataclass(frozen=True, slots=True)
 class TopicFilter:
-    """Which topics of a namespace are in a list."""
+    """Selects the topics of a list."""
 
     pattern: TopicPattern | None = None
     domain: Domain | None = None
@@ -77,7 +77,7 @@ class TopicFilter:
 
 
 class Listed(NamedTuple):
-    """A topic of a page of records."""
+    """A topic from a page of records."""
 
     key: str
     base: TopicName
@@ -86,7 +86,7 @@ class Listed(NamedTuple):
 
 
 def listed(page: Sequence[Versioned], only: TopicFilter) -> list[Listed]:
-    """Those of the page that are in the list; what cannot be read is not."""
+    """Topics of the page that the filter selects; unreadable records are logged and skipped."""
     found = []
     for item in page:
         base = keys.topic_of(item.key)
@@ -99,12 +99,13 @@ def listed(page: Sequence[Versioned], only: TopicFilter) -> list[Listed]:
 
 
 def parts_of(base: TopicName, partitions: int) -> list[TopicName]:
-    """The topics that hold messages: each partition, or the topic itself."""
+    """The partitions of the topic, or the topic itself if it is not partitioned."""
     return [base.at(n) for n in range(partitions)] if partitions else [base]
 
 
 class TopicListWatch:
-    """A list of topics, and what changes in it. Changes between two looks are merged, so nothing piles up."""
+    """A list of topics and its changes. Changes between two calls of `next` are merged, so memory stays
+    bounded."""
 
     def __init__(
         self,
@@ -115,8 +116,8 @@ class TopicListWatch:
         access_changed: Callable[[], Awaitable[None]],
         on_close: Callable[["TopicListWatch"], object],
     ) -> None:
-        """`pages` reads the records. While `may_see` says no, nothing changes for the watcher; `access_changed`
-        waits until it may answer something else."""
+        """`pages` reads the records. While `may_see` returns False, the watcher gets no changes; `access_changed`
+        waits until its result may differ."""
         self._only = only
         self._pages = pages
         self._may_see = may_see
@@ -126,17 +127,17 @@ class TopicListWatch:
         self._known: dict[str, tuple[int, int]] = {}
         self._sorted: list[str] = []
         self._bytes = 0
-        #: What was told since the last look: partitions (None: gone) and version.
+        #: Changes since the last call of `next`: partitions (None: deleted) and version.
         self._pending: dict[str, tuple[int | None, int]] = {}
-        #: Whether changes were missed, so that only a new list tells.
+        #: Whether changes were missed, so that the list must be read again.
         self._stale = False
         self._news = asyncio.Event()
         self.is_news = True
 
-    # --- what is told -------------------------------------------------------------------------------------------
+    # --- changes -----------------------------------------------------------------------------------------------
 
     def note(self, key: str, value: bytes | None, version: int) -> None:
-        """A topic of the namespace was put, or deleted."""
+        """Record a put or deleted topic of the namespace."""
         if value is not None and not self._only.takes(keys.topic_of(key)):
             return
         if value is None and key not in self._known and key not in self._pending:
@@ -151,7 +152,7 @@ class TopicListWatch:
         self._news.set()
 
     def miss(self) -> None:
-        """Changes were missed."""
+        """Note that changes were missed: `next` reads the list again."""
         self._pending.clear()
         self._stale = True
         self._news.set()
@@ -159,14 +160,14 @@ class TopicListWatch:
     # --- the list -----------------------------------------------------------------------------------------------
 
     async def open(self, known_hash: str = "") -> None:
-        """Read the list. `known_hash`: of the list that the watcher has already; if it is right, `names` need not
-        be sent. TooManyError if no client could take it."""
+        """Read the list. `known_hash`: hash of the list that the watcher has already; if it matches, the caller
+        need not send `names`. TooManyError if the list exceeds `MAX_LIST_BYTES`."""
         await self._list()
         self.is_news = self.hash != known_hash
 
     @property
     def names(self) -> list[TopicName]:
-        """As they are in the order of keys."""
+        """Topics in the order of keys."""
         return [part for key in sorted(self._known) for part in parts_of(keys.topic_of(key), self._known[key][0])]
 
     @property
@@ -204,7 +205,7 @@ class TopicListWatch:
         return dict.fromkeys(parts_of(keys.topic_of(key), of[key][0])) if key in of else {}
 
     async def next(self) -> TopicListChange:
-        """Wait for a change. Cancelling loses nothing."""
+        """Wait for a change. Cancellation loses no change."""
         while True:
             self._news.clear()
             if self._may_see():
@@ -220,7 +221,7 @@ class TopicListWatch:
             await self._access_changed()
 
     def close(self) -> None:
-        """Nobody looks any more."""
+        """End the watch."""
         self._on_close(self)
 
     def _take(self) -> tuple[list[TopicName], list[TopicName]]:
@@ -248,8 +249,8 @@ class TopicListWatch:
 
 
 def check_size(size: int) -> None:
-    """TooManyError if names of so many bytes are more than a client takes."""
+    """TooManyError if names of so many bytes exceed the limit of clients."""
     if size > MAX_LIST_BYTES:
         raise TooManyError(
-            "the list has more topics than a client can be told", hint="ask with a pattern that fewer match"
+            "the list has more topics than a client can receive", hint="use a pattern that matches fewer topics"
         )

@@ -1,12 +1,12 @@
-"""Topics as the metadata knows them: which exist, with how many partitions, policies and properties.
+"""Records of topics in the metadata: partitions, policies and properties, with an index by topic id and by
+deletion.
 
-A record is in memory while it is used; of the others the metadata store is asked (docs/adr/0027).
+Records in use are in memory; the table reads others from the metadata store (docs/adr/0027).
 
-Topics found without looking at all of them: by the id that Kafka's clients know, and by being deleted.
-
-Both are keys of their own beside the topic's record: the id is put with it and goes with it, the mark is put
-before a topic is marked as being deleted and goes after it. Topics of releases before this have neither: once all
-brokers write them, one walk over all topics adds them, and a key says that it was done.
+The index finds topics by Kafka's topic id, and topics marked for deletion, without a scan of all topics. Both are
+separate keys: the id key is created and deleted with the record; the deletion mark is written before the mark in
+the record, and deleted after the record. Topics of earlier releases have neither: after all brokers write the
+index, one scan of all topics adds them, and a key records that the scan is complete.
 """
 
 import asyncio
@@ -40,20 +40,20 @@ from weir.wire.registry import decode_topic, encode_topic
 
 log = logging.getLogger(__name__)
 
-#: Ids that are remembered.
+#: Topic ids in memory.
 _KEPT_IDS = 20_000
-#: A page of a walk over topics, and how many of them are looked at between two turns of the loop.
+#: Page size of a scan of topics, and topics per turn of the event loop.
 _PAGE = 1000
 _TOPIC_INDEX_AT_ONCE = 100
-#: Deletions that are gone on with in one round.
+#: Limit of deletions in one round.
 _DOOMED_AT_ONCE = 1000
-#: A mark without a deletion goes after this; whoever marks is through with it long before.
+#: Age at which a mark without a deletion is deleted; far above the time between mark and record change.
 _FORGOTTEN_MS = 120_000
 
 
 class TopicIndex:
     def __init__(self, meta: MetaStore, runtime: Runtime, may_complete: Callable[[], bool]) -> None:
-        """`may_complete`: whether every broker writes the index by now."""
+        """`may_complete`: whether all brokers write the index."""
         self._meta = meta
         self._clock = runtime.clock
         self._may_complete = may_complete
@@ -64,11 +64,11 @@ class TopicIndex:
     # --- ids ----------------------------------------------------------------------------------------------------
 
     def entry(self, record: TopicRecord) -> tuple[str, bytes]:
-        """The key and value that a topic's id is found by."""
+        """Key and value of the index entry of a topic id."""
         return keys.topic_id(record.topic_id), str(record.name).encode()
 
     def note(self, record: TopicRecord) -> None:
-        """Remember the id of a topic that is at hand."""
+        """Cache the id of a topic."""
         topic_id = record.topic_id
         self._ids.pop(topic_id, None)
         self._ids[topic_id] = record.name
@@ -76,11 +76,11 @@ class TopicIndex:
             del self._ids[next(iter(self._ids))]
 
     def known(self, topic_id: bytes) -> TopicName | None:
-        """The topic that had this id when it was last seen here."""
+        """The topic with this id in the cache; it may be deleted already."""
         return self._ids.get(topic_id)
 
     async def look(self, topic_id: bytes) -> TopicName | None:
-        """The topic that has this id, or had it."""
+        """The topic with this id; it may be deleted already."""
         found = self._ids.get(topic_id)
         if found is not None:
             return found
@@ -96,14 +96,14 @@ class TopicIndex:
         return None
 
     async def forget(self, record: TopicRecord) -> None:
-        """Before the record goes."""
+        """Delete the id entry, before the deletion of the record."""
         self._ids.pop(record.topic_id, None)
         await self._meta.delete(keys.topic_id(record.topic_id))
 
-    # --- topics that are being deleted --------------------------------------------------------------------------
+    # --- topics marked for deletion -----------------------------------------------------------------------------
 
     async def doom(self, name: TopicName) -> None:
-        """Before the record is marked."""
+        """Write the deletion mark, before the mark in the record."""
         await self._meta.put(keys.doomed_topic(name), f"{self._clock.wall_ms()} {name}".encode())
 
     async def mark_of(self, name: TopicName) -> Versioned | None:
@@ -111,13 +111,13 @@ class TopicIndex:
         return await self._meta.get(keys.doomed_topic(name))
 
     async def undoom(self, mark: Versioned | None) -> None:
-        """After the record is gone; the mark of a later topic of this name stays."""
+        """Delete the mark, after the deletion of the record; keeps the mark of a later topic of this name."""
         if mark is not None:
             with suppress(MetaConflictError):
                 await self._meta.delete(mark.key, expect=mark.version)
 
     async def doomed(self) -> list[TopicName]:
-        """Topics that are marked as being deleted, or were; the first of them, if there are very many."""
+        """Topics marked for deletion, at most `_DOOMED_AT_ONCE`."""
         await self.complete()
         listing = await self._meta.page(keys.DOOMED_TOPICS, limit=_DOOMED_AT_ONCE)
         found = []
@@ -134,7 +134,7 @@ class TopicIndex:
         if not since.isdigit() or self._clock.wall_ms() - int(since) >= _FORGOTTEN_MS:
             await self.undoom(item)
 
-    # --- topics of before ---------------------------------------------------------------------------------------
+    # --- earlier releases ---------------------------------------------------------------------------------------
 
     async def is_complete(self) -> bool:
         if not self._complete:
@@ -142,7 +142,7 @@ class TopicIndex:
         return self._complete
 
     async def complete(self) -> None:
-        """Index what releases of before have made, once for all brokers."""
+        """Index the topics of earlier releases, once for the cluster."""
         if not self._may_complete() or await self.is_complete():
             return
         async with self._walking:
@@ -182,7 +182,7 @@ def _name(value: bytes) -> TopicName | None:
 
 
 TOPIC: Codec[TopicRecord] = Codec(encode_topic, decode_topic)
-#: A count that took longer than this is kept for a while.
+#: A count that takes longer than this is cached for `_COUNT_KEPT_S`.
 _QUICK_S = 0.02
 _COUNT_KEPT_S = 60.0
 
@@ -193,14 +193,14 @@ class TopicLimits:
 
     max_partitions: int = 10_000
     max_topics_per_namespace: int = 0
-    #: Records in memory, besides those of topics that are loaded.
+    #: Records in memory, in addition to those of loaded topics.
     cached: int = 10_000
-    #: Records that are read at once where all are wanted.
+    #: Records per page of a full scan.
     page: int = 1000
 
 
 class TopicTable:
-    """Every topic, by its name without a partition. Methods take the name of a partition for its topic's."""
+    """All topics, by name without partition. Methods treat the name of a partition as the name of its topic."""
 
     def __init__(
         self,
@@ -213,7 +213,8 @@ class TopicTable:
         on_gap: Callable[[], None],
         may_index: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`on_change(key, value, version)`: a topic was put, or deleted (None); `on_gap`: changes were missed."""
+        """`on_change(key, value, version)`: called for a put or deleted (None) topic; `on_gap`: for missed
+        changes."""
         self._meta = meta
         self._clock = runtime.clock
         self._namespaces = namespaces
@@ -226,7 +227,7 @@ class TopicTable:
         self._creations = GroupedCreations(meta, runtime.clock)
         self._may_index = may_index
         self.index = TopicIndex(meta, runtime, may_index)
-        #: Grows whenever a topic that is in memory has changed, and when any has gone.
+        #: Increases with each change of a topic in memory, and with each deletion of a topic.
         self.revision = 0
         self._counted = 0
         self._count_again_at = 0.0
@@ -250,23 +251,23 @@ class TopicTable:
     # --- in memory ----------------------------------------------------------------------------------------------
 
     def find(self, name: TopicName) -> TopicRecord | None:
-        """The topic (of a partition: the one that has it) if its record is in memory: surely while it is held,
-        else perhaps not though there is one."""
+        """The record of the topic, or of the partition's topic, if it is in memory. Guaranteed after `hold`;
+        otherwise None does not mean that the topic does not exist."""
         entry = self.entry(name)
         return None if entry is None else entry.value
 
     def entry(self, name: TopicName) -> CachedValue[TopicRecord] | None:
-        """`find`, with what was derived from the record."""
+        """Like `find`, with the values derived from the record."""
         found = self._records.peek(keys.topic(name))
         return found if found is not None and found.value.holds(name) else None
 
     @property
     def in_memory(self) -> int:
-        """How many records are in memory."""
+        """Number of records in memory."""
         return len(self._records)
 
     def hold(self, name: TopicName) -> None:
-        """Keep the topic's record in memory, until it is let go of as often."""
+        """Keep the topic's record in memory, until as many calls of `let_go`."""
         self._records.hold(keys.topic(name))
 
     def let_go(self, name: TopicName) -> None:
@@ -275,7 +276,7 @@ class TopicTable:
     # --- reading ------------------------------------------------------------------------------------------------
 
     async def look(self, name: TopicName) -> TopicRecord | None:
-        """The topic, or of a partition the topic that has it; what is not in memory is asked of the store."""
+        """The record of the topic, or of the partition's topic, from memory or from the store."""
         found = self.find(name)
         if found is not None:
             return found
@@ -283,14 +284,14 @@ class TopicTable:
         return read.value if read is not None and read.value.holds(name) else None
 
     async def get(self, name: TopicName) -> TopicRecord:
-        """TopicNotFoundError if there is none."""
+        """The record of the topic; TopicNotFoundError."""
         record = await self.look(name)
         if record is None:
             raise _no_topic(name)
         return record
 
     async def by_id(self, topic_id: bytes) -> TopicRecord | None:
-        """The topic that has this id."""
+        """The topic with this id."""
         name = await self.index.look(topic_id)
         found = None if name is None else await self.look(name)
         if found is None or found.topic_id != topic_id:
@@ -301,9 +302,8 @@ class TopicTable:
     async def pages(
         self, namespace: NamespaceName, domain: Domain | None = None, *, after: TopicName | None = None
     ) -> AsyncIterator[list[Versioned]]:
-        """The records of a namespace's topics as the store has them, sorted by domain and name: read page by page,
-        with turns for others; only those that come `after` a topic. What comes or goes meanwhile may show or
-        not."""
+        """Encoded records of a namespace's topics, sorted by domain and name; with `after`, only later ones. Reads
+        page by page and yields to the event loop. Concurrent changes may or may not be visible."""
         prefix = keys.topics_of(namespace) + ("" if domain is None else f"{domain.value}/")
         last = "" if after is None else keys.topic(after)
         while True:
@@ -318,7 +318,7 @@ class TopicTable:
     async def of(
         self, namespace: NamespaceName, domain: Domain | None = None, *, after: TopicName | None = None
     ) -> AsyncIterator[TopicRecord]:
-        """The topics of a namespace, as `pages` has them."""
+        """Decoded records of a namespace's topics, in the order of `pages`."""
         async for page in self.pages(namespace, domain, after=after):
             for item in page:
                 try:
@@ -327,7 +327,7 @@ class TopicTable:
                     log.error("%s cannot be read: %s", item.key, bad)
 
     async def count(self) -> int:
-        """How many there are. Where counting takes long, as of a minute ago."""
+        """Number of topics; up to one minute old if counting is slow."""
         now = self._clock.monotonic()
         if now >= self._count_again_at:
             self._counted = await self._meta.count(keys.TOPICS)
@@ -363,7 +363,7 @@ class TopicTable:
         try:
             made = await self._made(record)
         except MetaConflictError:
-            raise TopicExistsError(f"{name} exists") from None
+            raise TopicExistsError(f"{name} exists already") from None
         try:
             await self._namespaces.check_stands(name.namespace)
         except NamespaceNotFoundError:
@@ -373,7 +373,7 @@ class TopicTable:
         return made.value
 
     async def _made(self, record: TopicRecord) -> VersionedValue[TopicRecord]:
-        """Make the record, with the key that its id is found by; MetaConflictError if there is one."""
+        """Create the record and the index entry of its id; MetaConflictError if the record exists."""
         key, data, beside = keys.topic(record.name), encode_topic(record), self.index.entry(record)
         try:
             version = await self._creations.create(Creation(key, data, (beside,)))
@@ -390,10 +390,11 @@ class TopicTable:
     async def _check_room(self, namespace: NamespaceName) -> None:
         limit = self._limits.max_topics_per_namespace
         if 0 < limit <= (await self._meta.count(keys.topics_of(namespace)) if limit else 0):
-            raise TooManyError(f"namespace {namespace} has as many topics as it may")
+            raise TooManyError(f"namespace {namespace} has reached its limit of {limit} topics")
 
     async def ensure(self, name: TopicName, policy: AutoTopicCreation) -> TopicRecord:
-        """The topic, made now if the policy lets it; TopicNotFoundError otherwise. Any number may ask at once."""
+        """The record of the topic, created if the policy allows it; else TopicNotFoundError. Safe for concurrent
+        calls."""
         found = await self.look(name)
         while found is None:
             if name.partition is not None:
@@ -405,11 +406,11 @@ class TopicTable:
             try:
                 return await self.create(name, partitions=policy.partitions)
             except TopicExistsError:
-                found = await self.look(name)  # gone again already: then once more
+                found = await self.look(name)  # None if it was deleted meanwhile: try again
         return found
 
     async def grow(self, name: TopicName, partitions: int) -> TopicRecord:
-        """Give a partitioned topic more partitions; it never gets fewer."""
+        """Increase the number of partitions; NotAllowedError for a decrease."""
         self.check_partitions(partitions)
 
         def grown(record: TopicRecord) -> TopicRecord:
@@ -424,7 +425,7 @@ class TopicTable:
         return await self.change(name, grown)
 
     async def change(self, name: TopicName, change: Callable[[TopicRecord], TopicRecord]) -> TopicRecord:
-        """Change it by a pure function."""
+        """Change the record with a pure function."""
         try:
             changed = await self._records.change(keys.topic(name), change)
         except MetaKeyMissingError:
@@ -432,12 +433,12 @@ class TopicTable:
         return changed.value
 
     async def confirm(self, name: TopicName) -> TopicRecord | None:
-        """The topic by the store's own word, which may be ahead of what is known here."""
+        """The record of the topic, read from the store, which may be newer than the one in memory."""
         found = await self._records.refresh(keys.topic(name))
         return None if found is None else found.value
 
     async def doom(self, name: TopicName) -> TopicRecord:
-        """Mark it as being deleted; what it is, so that the caller knows its partitions."""
+        """Mark the topic for deletion; returns its record, which names the partitions."""
         if name.partition is not None:
             raise NotAllowedError(f"{name} is a partition", hint="delete the topic as a whole")
         await self.get(name)
@@ -447,8 +448,8 @@ class TopicTable:
         )
 
     async def delete(self, doomed: TopicRecord) -> None:
-        """Take a topic that is being deleted out of the metadata; fine if somebody was faster, and one made anew
-        under its name stays."""
+        """Delete the record of a topic marked for deletion. Does nothing if another broker was faster; keeps a new
+        topic of the same name."""
         key = keys.topic(doomed.name)
         while True:
             found = await self._records.refresh(key)
@@ -456,20 +457,20 @@ class TopicTable:
                 return
             mark = await self.index.mark_of(doomed.name)
             await self.index.forget(found.value)
-            with suppress(MetaConflictError):  # it was changed meanwhile
+            with suppress(MetaConflictError):  # changed meanwhile
                 await self._records.delete(key, expect=found.version)
                 await self.index.undoom(mark)
                 return
 
     def check_partitions(self, partitions: int) -> None:
-        """NotAllowedError, TooManyError if no topic can have so many."""
+        """NotAllowedError or TooManyError for an invalid number of partitions."""
         if partitions < 0:
             raise NotAllowedError(f"a topic cannot have {partitions} partitions")
         if 0 < self._limits.max_partitions < partitions:
             raise TooManyError(f"a topic has at most {self._limits.max_partitions} partitions, not {partitions}")
 
 
-#: Records that are looked at between two turns of the loop.
+#: Records per turn of the event loop.
 _AT_ONCE = 100
 
 

@@ -1,12 +1,11 @@
-"""Delayed messages of committed transactions: from where they are hidden in the log into the holding area, once.
+"""Delayed messages of one topic: the holding area, its administration, and the moves of committed transactions
+into it.
 
-Each hidden batch becomes one held batch, which names the offset that it comes from; so does the released one. What
-a former broker, or an attempt that failed, may have held is looked for in the holding area, once that can no
-longer change, and in the log, before anything is held again.
-
-A holding area that is opened when there is something in it: most topics never hold a message.
-
-What a topic holds until its moment, as administrators list, cancel and release it.
+A topic opens its holding area for the first delayed message: most topics never have one. Delayed messages of a
+transaction are hidden in the log until the commit; then each hidden batch moves to the holding area exactly once.
+The moved batch and the released batch name the offset of the hidden one. A former broker or a failed attempt may
+have moved batches already: `DelayedMoves` first searches the holding area, once that can no longer change, and the
+log.
 """
 
 import asyncio
@@ -41,7 +40,7 @@ from weir.wire.delayed_batches import decode_held
 
 
 class LazyHolding:
-    """Fills `ports.Holding`. What is held while the area opens waits for it, in order."""
+    """Fills `ports.Holding`. Batches that arrive while the area opens wait for it, in order."""
 
     def __init__(
         self,
@@ -60,11 +59,11 @@ class LazyHolding:
 
     @property
     def area(self) -> Holding | None:
-        """The area itself, once it is open."""
+        """The open area; None before."""
         return self._area
 
     async def open(self) -> None:
-        """Open it now: a former holder left something."""
+        """Open the area now, because a former owner stored batches in it."""
         self._area = await self._open_area()
 
     def hold(self, batch: Batch, due_ms: int) -> "asyncio.Future[HeldId]":
@@ -122,7 +121,7 @@ class LazyHolding:
 
     async def cancel(self, held: HeldId) -> None:
         if self._area is None:
-            raise NotHeldError("nothing is held")
+            raise NotHeldError("the topic has no delayed messages")
         self._before_cancel()
         await self._area.cancel(held)
 
@@ -154,7 +153,8 @@ def _chain(source: "asyncio.Future[HeldId]", target: "asyncio.Future[HeldId]") -
 async def open_lazily(
     context: BrokerContext, name: str, stream: Stream, state: StateLog, *, before_cancel: Callable[[], None]
 ) -> LazyHolding | None:
-    """A topic's holding area, opened at once if a former holder left something; None where nothing is held."""
+    """A topic's holding area, open if a former owner stored batches in it; None if the broker has no delayed
+    messages."""
     open_area = context.open_holding
     if open_area is None:
         return None
@@ -165,7 +165,7 @@ async def open_lazily(
 
 
 class DecidedElsewhere(Protocol):
-    """What is held but waits for a decision, which is made in another place."""
+    """Half messages: batches in the holding area that wait for a commit or rollback instead of a time."""
 
     def __contains__(self, held: HeldId) -> bool: ...
 
@@ -174,8 +174,8 @@ class DecidedElsewhere(Protocol):
 
 
 class HeldInTopic:
-    """Fills `api.HeldMessages`. `half`: what it leaves alone. `before_cancel`: writes down what must be known of a
-    batch that is cancelled."""
+    """Fills `api.HeldMessages`. `half`: messages that it ignores. `before_cancel`: saves the facts about moved
+    batches that must survive the cancellation of a batch."""
 
     def __init__(self, area: HoldingArea, half: DecidedElsewhere, before_cancel: Callable[[], None]) -> None:
         self._area = area
@@ -205,19 +205,19 @@ class HeldInTopic:
         if held in self._half:
             raise NotHeldError(
                 f"{held.ledger}:{held.entry} is a half message, which waits for a decision",
-                hint="weir prepared commit|rollback decides it",
+                hint="decide it with: weir prepared commit|rollback",
             )
 
 
 log = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 20
-#: Batches that are held at a time: few enough for the holding area's window.
+#: Batches of a move in progress at the same time: few enough for the holding area's window.
 _AT_ONCE = 100
 
 
 class DelayedMoves:
-    """Of one topic. `landed` is told of each batch that is held, and where."""
+    """The moves of one topic. `landed`: callback invoked with each moved batch and its id in the holding area."""
 
     def __init__(
         self,
@@ -239,26 +239,27 @@ class DelayedMoves:
         self._clock = clock
         self._pause_s = pause_s
         self._task: asyncio.Task[None] | None = None
-        #: Whether something that counts as unmoved may be held all the same.
+        #: Whether the holding area may contain batches that count as unmoved.
         self._in_doubt = False
         self._open = False
 
     def open(self) -> None:
-        """Go on where the former broker stopped; the log is known, and the holding area open, if there is one."""
+        """Continue the moves of the former broker. The producer state must be up to date, and the holding area
+        open."""
         self._in_doubt = bool(self._delays.unmoved)
         self._open = True
         self.wake()
 
     def wake(self) -> None:
-        """Something is committed; before `open` it waits."""
+        """Start moving batches of committed transactions; does nothing before `open`."""
         if self._open and self._task is None and self._delays.unmoved:
-            self._task = self._tasks.spawn(self._run(), "hold what is committed")
+            self._task = self._tasks.spawn(self._run(), "move delayed messages")
 
     async def before_trim(self, offset: int) -> None:
-        """Wait until everything before the offset is moved."""
+        """Wait until all hidden batches before the offset are moved."""
         while self._producer_state.unmoved_from < offset:
             if self._task is None:
-                raise StreamClosedError("what is committed can no longer be held here")
+                raise StreamClosedError("this broker can no longer move delayed messages of the topic")
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
@@ -270,12 +271,16 @@ class DelayedMoves:
                     raise
                 except (StreamClosedError, StreamFencedError):
                     self._in_doubt = True
-                    return  # the next broker goes on
+                    return  # the next broker continues
                 except StreamTerminatedError:
-                    log.warning("%s is terminated: what was to be seen later never is", self._stream.name)
+                    log.warning("%s is terminated: its delayed messages will not be delivered", self._stream.name)
                     self._delays.unmoved.clear()
                 except WeirError as failed:
-                    log.warning("what is committed in %s is held later: %s", self._stream.name, failed)
+                    log.warning(
+                        "move of delayed messages of %s failed (repeated after a pause): %s",
+                        self._stream.name,
+                        failed,
+                    )
                     self._in_doubt = True
                     await self._clock.sleep(self._pause_s)
         finally:
@@ -284,8 +289,8 @@ class DelayedMoves:
     async def _move_all(self) -> None:
         holding = self._holding()
         if holding is None:
-            raise StreamClosedError("there is no holding area")
-        positions = holding.positions()  # nothing of what is held from now on is among these
+            raise StreamClosedError("the topic has no holding area")
+        positions = holding.positions()  # they end before all batches that are moved from now on
         if self._in_doubt:
             await self._look_for_moved(holding)
             self._in_doubt = False
@@ -294,7 +299,7 @@ class DelayedMoves:
         while offset is not None:
             try:
                 batches = await self._stream.read(offset, _READ_BYTES)
-            except OffsetTrimmedError:  # somebody has deleted it
+            except OffsetTrimmedError:  # a client deleted the messages
                 self._delays.trim(self._stream.start_offset)
                 return
             for batch in batches:
@@ -307,12 +312,12 @@ class DelayedMoves:
         async with aclosing(holding.held_since(self._delays.known)) as all_held:
             async for _, batch in all_held:
                 self._delays.found(batch)
-        # What was released since, and is no longer there, is in the log.
+        # Batches that the holding area has released since then are in the log.
         await self._stream.settled()
         await self._producer_state.catch_up()
 
     async def _move(self, holding: Holding, batches: list[Batch]) -> None:
-        """All of them, in their order; raises if one failed, once it is known of each."""
+        """Move the batches in order; after the last one has ended, raise the first failure."""
         moving: list[asyncio.Future[HeldId]] = []
         await holding.wait_capacity()
         for batch in batches:
@@ -342,7 +347,7 @@ async def _all_of(moving: "list[asyncio.Future[HeldId]]") -> None:
 
 
 def _opened(hidden: Batch) -> tuple[int, Batch] | None:
-    """When its messages may be seen, and they themselves; None if that cannot be told any more."""
+    """Due time and content of a hidden batch; None if it is damaged."""
     try:
         due_ms, inner = decode_held(hidden.payload)
     except WireError as bad:

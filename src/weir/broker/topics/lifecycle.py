@@ -1,10 +1,7 @@
-"""How the logs of a topic are ended: closed, or passed on to the next broker as they are.
+"""Lifecycle of a served topic: liveness, growth listeners, and its end by close or by handover to the next broker.
 
-Passing a topic on to the next broker: ends of its ledgers that are written down when that has it already.
-
-Whether a topic is served here: until it is closed, or somebody else has taken its log over.
-
-Who wants to hear that a topic has grown: gateways that wait for messages by offset.
+A topic is alive until this broker closes it, or another broker takes its log over. After a handover, the former
+owner closes the topic's last ledgers in the background: the next broker has the topic already.
 """
 
 import asyncio
@@ -33,14 +30,14 @@ class Life:
         """TopicClosedError."""
         if not self.alive:
             why = self._dead.result() if self._dead.done() else "it is being closed"
-            raise TopicClosedError(f"{self._name} is not served here any more: {why}")
+            raise TopicClosedError(f"{self._name} is no longer served by this broker: {why}")
 
     def on_death(self, callback: Callable[[], None]) -> None:
-        """Call a plain function, soon, once the topic is of no more use."""
+        """Call a plain function soon after the topic dies."""
         self._dead.add_done_callback(lambda _: callback())
 
     def closing(self) -> None:
-        """By this broker itself: nobody is told of a death."""
+        """This broker closes the topic: callbacks of `on_death` do not run."""
         self.alive = False
 
     def die(self, why: str) -> None:
@@ -49,16 +46,16 @@ class Life:
 
 
 class GrowthListeners:
-    """Called in the order of coming; each may stop itself, or others, while they are called."""
+    """Callbacks run in the order of registration; a callback may remove itself or others during the calls."""
 
     def __init__(self) -> None:
         self._callbacks: dict[int, Callable[[], None]] = {}
-        #: Those of the broker itself.
+        #: Callbacks of the broker itself.
         self._own: dict[int, None] = {}
         self._count = 0
 
     def add(self, callback: Callable[[], None], *, own: bool = False) -> Callable[[], None]:
-        """Answers how to stop."""
+        """Register a callback; returns the function that removes it."""
         self._count += 1
         number = self._count
         self._callbacks[number] = callback
@@ -73,7 +70,7 @@ class GrowthListeners:
 
     @property
     def clients(self) -> int:
-        """How many of them act for clients."""
+        """Number of callbacks that act for clients."""
         return len(self._callbacks) - len(self._own)
 
     def tell(self) -> None:
@@ -84,15 +81,15 @@ class GrowthListeners:
 
 log = logging.getLogger(__name__)
 
-#: Tells the next broker how a topic was left; whether it knows.
+#: Sends the final state of a topic to the next broker; returns whether that accepted it.
 PassOn = Callable[[Left], Awaitable[bool]]
 
 _GRACE_S = 5.0
 
 
 class LeftLedgers:
-    """Ledgers that are closed in the background, when nobody waits for anything else any more. One that is not is
-    closed by whoever reads it."""
+    """Ledgers of topics after a handover, which this broker closes in the background. If it does not close a
+    ledger, the next reader does."""
 
     def __init__(self) -> None:
         self._left: list[LedgerWriter] = []
@@ -111,11 +108,15 @@ class LeftLedgers:
     async def _close(self, writer: LedgerWriter) -> None:
         try:
             await writer.close()
-        except WeirError as failed:  # its reader was faster, or has deleted it
-            log.info("ledger %s is left as it is: %s", writer.ledger_id, failed)
+        except WeirError as failed:  # a reader has closed or deleted it
+            log.info(
+                "ledger %s was not closed after the handover (its next reader closes it): %s",
+                writer.ledger_id,
+                failed,
+            )
 
     async def close(self) -> None:
-        """Wait for them, within a limit."""
+        """Close all ledgers; wait for them for a limited time."""
         self.close_soon()
         if self._closing:
             await asyncio.wait(list(self._closing), timeout=_GRACE_S)
@@ -128,9 +129,9 @@ class LeftLedgers:
 async def end_logs(
     stream: Stream, state: StateLog, mark_all: Callable[[], None], pass_on: PassOn | None
 ) -> list[LedgerWriter]:
-    """Let go of both; answers ledgers that are left open, where the next broker knows all that it needs.
-    `mark_all`: sets what must be in the state before it is closed; it was called before if nothing is passed
-    on."""
+    """Release or close both logs. Returns the ledgers that stay open because the next broker has received all that
+    it needs. `mark_all`: sets the values that the state must contain before it is closed; without `pass_on`, the
+    caller has called it already."""
     if pass_on is not None:
         left = await _passed_on(stream, state, mark_all, pass_on)
         if left is not None:
@@ -143,11 +144,11 @@ async def end_logs(
 async def _passed_on(
     stream: Stream, state: StateLog, mark_all: Callable[[], None], pass_on: PassOn
 ) -> list[LedgerWriter] | None:
-    """None if the next broker does not know; else nothing is left to write but the ends of these ledgers."""
+    """Ledgers of which only the ends are still unwritten; None if the next broker did not accept the handover."""
     _, ended = await asyncio.gather(state.leave(), stream.end())
     if not ended or state.damaged or state.failure is not None:
         return None
-    mark_all()  # with all that was acknowledged: the log is not read for it
+    mark_all()  # includes all acknowledgements: the next broker does not read the log for them
     values, unsaved = state.contents()
     if not await pass_on(stream.leave(values, unsaved=unsaved)):
         return None
@@ -156,8 +157,8 @@ async def _passed_on(
 
 
 async def _close(stream: Stream, state: StateLog) -> None:
-    """Both at once: who comes next waits for them. What is acknowledged after the state was written is read from
-    the log when the topic is opened."""
+    """Close both at once, because the next owner waits for them. When it opens the topic, it reads
+    acknowledgements that are newer than the state from the log."""
     ended = await asyncio.gather(state.close(), stream.close(), return_exceptions=True)
     for failure in ended:
         if failure is not None:

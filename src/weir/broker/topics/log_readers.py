@@ -1,6 +1,6 @@
-"""What a reader by offset sees of a topic: the whole log, or of a topic that compacts itself what that left.
+"""Log readers: what a reader by offset sees of a topic, which is the whole log or the compacted log.
 
-Offsets of a stream as positions, (ledger, distance), and back.
+Also converts offsets of a stream to positions (ledger, distance) and back.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ B = TypeVar("B", list[Batch], list[Batch] | None)
 
 
 class Reads(NamedTuple):
-    """Of all readers of a topic: counts what is read, and hears of it where somebody wants to."""
+    """Counts the reads of all readers of a topic; calls `note`, if set, with the batches of each read."""
 
     meter: Meter
     note: Callable[[Sequence[Batch]], None] | None = None
@@ -31,7 +31,7 @@ class _Cached(Protocol):
 
 
 class WholeLog:
-    """All that is stored. `cached`: what of it is in memory, where anything is; `reads`: counts what is read."""
+    """The whole log. `cached`: reads batches that are in memory, if available; `reads`: counts the reads."""
 
     whole = True
 
@@ -64,7 +64,7 @@ class WholeLog:
 
 
 class CompactedLog:
-    """What compaction left."""
+    """The log after compaction."""
 
     whole = False
 
@@ -93,21 +93,21 @@ class CompactedLog:
         return masks_of(wanted)
 
     def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
-        """Compaction took the aborted messages with their markers. A reader that was told of a transaction whose
-        marker never comes would take all that its producer sent later for aborted, too."""
+        """Compaction removed the aborted messages with their markers. A reader that knows an aborted transaction
+        without its marker would treat all later messages of the producer as aborted, too."""
         return [found for found in self._topic.aborted(first, end) if found.last_offset >= self._view.horizon]
 
 
 def reader_of(topic: Topic, stream: Stream, view: CompactedView, policies: Policies, reads: Reads) -> LogReader:
-    """By the policies as they are now. What was compacted once stays so until retention has taken it. `reads`: all
-    readers of the topic are counted there."""
+    """The reader that the current policies select. A compacted part of the log stays compacted until retention
+    deletes it. `reads`: shared by all readers of the topic."""
     policy = policies.log_compaction
     compacts = (policy is not None and policy.cleanup.compacts) or view.compacted.own
     return CompactedLog(topic, view, reads) if compacts else WholeLog(topic, stream, reads)
 
 
 def _counted(batches: B, reads: Reads | None) -> B:
-    """What was read, once it is counted."""
+    """Count the batches, and return them."""
     if batches and reads is not None:
         meter, note = reads
         meter.count(sum(batch.count for batch in batches), sum(len(batch.payload) for batch in batches))
@@ -117,7 +117,7 @@ def _counted(batches: B, reads: Reads | None) -> B:
 
 
 def position_of(stream: Stream, offset: int) -> tuple[int, int]:
-    """Where the offset is; of the end: where the next message will be, or (-1, -1)."""
+    """Position of the offset; for the end offset, the position of the next message, or (-1, -1)."""
     found = stream.position_of(offset)
     if found is not None:
         return found
@@ -128,7 +128,7 @@ def position_of(stream: Stream, offset: int) -> tuple[int, int]:
 
 
 def offset_of(stream: Stream, ledger: int, entry: int) -> int:
-    """The offset there, or the nearest that there is: see `api.Topic.offset_of`."""
+    """The offset at the position, or the nearest existing one: see `api.Topic.offset_of`."""
     start, end = stream.start_offset, stream.end_offset
     if ledger < 0:
         return start
@@ -136,14 +136,14 @@ def offset_of(stream: Stream, ledger: int, entry: int) -> int:
         if span.ledger_id == ledger:
             last = end if span.end_offset is None else span.end_offset
             return max(start, min(span.first_offset + max(entry, 0), last))
-        if span.ledger_id > ledger:  # a ledger that stayed empty, or was trimmed away, before this one
+        if span.ledger_id > ledger:  # an empty or trimmed ledger before this one
             return max(start, span.first_offset)
     return end
 
 
 async def last_position(stream: Stream, producer_state: ProducerStateManager) -> Position:
-    """Of the last message that consumers see, with its index in its batch. What is lost nobody sees: a reader that
-    goes on until it has the last message would wait for it for ever."""
+    """Position of the last message that consumers see, with its index in its batch. Skips lost messages: a reader
+    that reads up to the last position would wait for them forever."""
     end = producer_state.stable_offset
     while True:
         last = producer_state.index.last_visible(stream.start_offset, end)

@@ -1,4 +1,4 @@
-"""Topics that store nothing: what is published goes to whoever has credit at that moment, or nowhere."""
+"""Non-persistent topics: deliver a message to consumers with free capacity, and drop it otherwise."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,7 +42,7 @@ from weir.stream.cursor import Cursor
 
 
 class PassingSubscription:
-    """Consumers that share what passes. It remembers nothing, so acknowledgements mean nothing."""
+    """Subscription of a non-persistent topic. It has no state, so acknowledgements have no effect."""
 
     durable = False
     deals_parts = False
@@ -74,7 +74,7 @@ class PassingSubscription:
     def backlog(self) -> int:
         return 0
 
-    # --- who there is -----------------------------------------------------------------------------------
+    # --- consumers --------------------------------------------------------------------------------------
 
     def add(
         self, request: SubscribeRequest, batch_bytes: int, latency: Histogram, delivery_share: ByteShare | None
@@ -153,7 +153,7 @@ class PassingSubscription:
     # --- delivering -------------------------------------------------------------------------------------
 
     def offer(self, batch: Batch) -> None:
-        """To whoever has credit for it now; else it is dropped."""
+        """Deliver the batch to a consumer that has capacity now; drop it otherwise."""
         if not self._consumers:
             return
         passing = None if self._filter is None else self._topic.masks.mask(self._filter, batch)
@@ -177,7 +177,7 @@ class PassingSubscription:
                 self._give(next(iter(self._consumers.values())), batch, passing)
 
     def _shares(self, batch: Batch, wanted: int | None) -> dict[int | None, int | None]:
-        """Which messages of a batch, as bits, are for which consumer; None for all of them."""
+        """Consumer number to the mask of its messages in the batch; a mask of None means all messages."""
         shares: dict[int | None, list[int]] = {}
         for key_hash, at in split_by_hash(self._topic.keys_of(batch), wanted):
             number = self._map.owner(key_hash)
@@ -195,7 +195,7 @@ class PassingSubscription:
         else:
             consumer.give(Delivery(batch, mask), cost)
 
-    # --- what consumers ask -----------------------------------------------------------------------------
+    # --- consumer requests ------------------------------------------------------------------------------
 
     def demanded(self, consumer: BrokerConsumer) -> None:
         if self.type is SubscriptionType.SHARED:
@@ -216,13 +216,13 @@ class PassingSubscription:
         pass
 
     def lease(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]], span_ms: int) -> None:
-        raise NotAllowedError("a topic that stores nothing delivers nothing twice")
+        raise NotAllowedError("a non-persistent topic does not redeliver messages")
 
     def reject(self, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]]) -> None:
         pass
 
     async def seek(self, offset: int) -> None:
-        raise NotAllowedError("a topic that stores nothing has no other place to go to")
+        raise NotAllowedError("a non-persistent topic does not support seek")
 
     async def persisted(self) -> None:
         pass
@@ -238,7 +238,7 @@ class PassingSubscription:
 
 
 class NonPersistentTopic:
-    """Fills `api.Topic`. Offsets count what was published since it was loaded."""
+    """Fills `api.Topic`. Offsets count the messages published since the topic was loaded."""
 
     def __init__(self, context: BrokerContext, name: TopicName, policies: Policies, epoch: int = 0) -> None:
         self._context = context
@@ -257,7 +257,7 @@ class NonPersistentTopic:
         self._end = 0
         self._name_count = 0
         self._growth = Waiters()
-        #: What passes which filter.
+        #: Masks of the messages that pass each filter.
         self.masks = Masks()
         self._life = Life(name)
 
@@ -300,9 +300,9 @@ class NonPersistentTopic:
         self._context.guard.check(request.role, self._name, Action.PRODUCE)
         version = await self._context.schemas.for_producer(self._name, request.schema, role=request.role)
         self._life.check()
-        self._context.guard.check(request.role, self._name, Action.PRODUCE)  # it may be taken back meanwhile
+        self._context.guard.check(request.role, self._name, Action.PRODUCE)  # permissions may have changed
         if 0 < (self.policies.max_producers or 0) <= len(self.producers):
-            raise TooManyError(f"{self._name} has as many producers as it may have")
+            raise TooManyError(f"{self._name} has reached its limit of producers")
         self._name_count += 1
         name = request.name or f"weir-{self._context.runtime.rng.getrandbits(48):012x}-{self._name_count}"
         producer = BrokerProducer(self, self.producers, name, request, version, clock=self.clock)
@@ -314,11 +314,11 @@ class NonPersistentTopic:
         limit = self.policies.max_message_bytes or 0
         refusal: WeirError | None = None
         if not producer.open or not producer.admitted or not self.alive:
-            refusal = ProducerClosedError(f"producer {producer.name!r} is closed, or may not send yet")
+            refusal = ProducerClosedError(f"producer {producer.name!r} is closed, or has not been admitted yet")
         elif 0 < limit < len(outgoing.payload):
-            refusal = MessageTooLargeError(f"a message has {len(outgoing.payload)} bytes, {limit} are allowed")
+            refusal = MessageTooLargeError(f"a message has {len(outgoing.payload)} bytes, the limit is {limit}")
         elif outgoing.half is not None:
-            refusal = NotAllowedError("a topic that stores nothing has no half messages")
+            refusal = NotAllowedError("a non-persistent topic does not support half messages")
         if refusal is not None:
             receipt.set_exception(refusal)
             return receipt
@@ -357,7 +357,7 @@ class NonPersistentTopic:
         self._life.check()
         self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=request.subscription)
         if 0 < (self.policies.max_consumers or 0) <= sum(len(s.consumers) for s in self._subscriptions.values()):
-            raise TooManyError(f"{self._name} has as many consumers as it may have")
+            raise TooManyError(f"{self._name} has reached its limit of consumers")
         found = self._subscriptions.get(request.subscription)
         if found is not None:
             self._context.consumer_limit.check(len(found.consumers), str(self._name), found.name)
@@ -367,7 +367,7 @@ class NonPersistentTopic:
         return consumer
 
     def forget(self, subscription: PassingSubscription) -> None:
-        """Its last consumer has gone."""
+        """Remove a subscription after its last consumer has left."""
         if self._subscriptions.get(subscription.name) is subscription:
             del self._subscriptions[subscription.name]
             self._delivered += subscription.meter.messages
@@ -430,12 +430,12 @@ class NonPersistentTopic:
         return []
 
     def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:
-        return lambda: None  # nothing is kept that could be read later
+        return lambda: None  # no messages are stored for reads by offset
 
     # --- ending -----------------------------------------------------------------------------------------
 
     def check_unused(self) -> None:
-        """NotAllowedError while someone is connected."""
+        """NotAllowedError while the topic has producers or consumers."""
         if len(self.producers) or self._subscriptions:
             raise NotAllowedError(f"{self._name} has producers or consumers")
 

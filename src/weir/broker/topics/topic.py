@@ -1,8 +1,6 @@
 """A persistent topic: one stream with its state, producers, subscriptions and policies.
 
-Who hears what becomes of a topic's messages, of those whom its broker has.
-
-Opening a topic of either kind.
+`open_topic` opens a persistent or a non-persistent topic.
 """
 
 import logging
@@ -67,14 +65,14 @@ log = logging.getLogger(__name__)
 
 
 def stream_name(topic: TopicName) -> str:
-    """Where the metadata keeps the topic's stream."""
+    """Name of the topic's stream in the metadata."""
     return f"{topic.namespace}/{topic.local_with_partition}"
 
 
 class BrokerTopic:
-    """Fills `api.Topic`. Made by `open`; dies when another broker takes its stream over.
+    """Fills `api.Topic`. Created by `open`; dies when another broker takes its stream over.
 
-    Its parts have one job each; who needs one (upkeep, consumer groups, administrators by `stored`) asks the part.
+    Each component has one job. Upkeep, consumer groups and administrators (by `stored`) use components directly.
     """
 
     def __init__(
@@ -185,7 +183,7 @@ class BrokerTopic:
             None if tracing is None else partial(note_fetched, tracing, name),
         )
         self._growth = GrowthListeners()
-        #: Ledgers of a topic that was passed on.
+        #: Ledgers that are still open after a handover of the topic.
         self.left_open: list[LedgerWriter] = []
         stream.listen(self._stream_changed)
         state.on_failure(self._die)
@@ -194,8 +192,8 @@ class BrokerTopic:
     async def open(
         cls, context: BrokerContext, name: TopicName, policies: Policies, epoch: int = 0, *, written: bool = False
     ) -> "BrokerTopic":
-        """Take the topic over from whoever had it, in this leader epoch, and bring its state up to date;
-        `written`: with a ledger, which is opened meanwhile."""
+        """Take the topic over from its former owner, in this leader epoch, and bring its state up to date.
+        `written`: open a ledger at the same time, so that the first message does not wait for it."""
         stream = await Stream.open(context.streams, stream_name(name), create_missing=True, leader=epoch)
         state: StateLog | None = None
         try:
@@ -219,7 +217,7 @@ class BrokerTopic:
     def _area(self) -> HoldingArea | None:
         return self.stored.area
 
-    # --- what it is -------------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------------
 
     @property
     def name(self) -> TopicName:
@@ -231,7 +229,7 @@ class BrokerTopic:
 
     @property
     def unread_warnings(self) -> tuple[UnreadWarning, ...]:
-        """What policies are about to delete unread, as upkeep last saw it."""
+        """Unread messages that policies delete soon, as of the last upkeep."""
         return self._subscriptions.unread
 
     def note_unread(self, warnings: tuple[UnreadWarning, ...]) -> None:
@@ -252,7 +250,7 @@ class BrokerTopic:
         return reader_of(self, self.stream, self.view, self._policies, self._reads)
 
     def traffic(self) -> Traffic:
-        """What passed since it was loaded, for whoever balances brokers."""
+        """Traffic since the topic was loaded, for the load balancer."""
         return traffic_of(
             self.publisher.meter, (self._reads.meter, *(s.meter for s in self.subscriptions.values()))
         )
@@ -262,11 +260,11 @@ class BrokerTopic:
         return self._life.alive
 
     def on_death(self, callback: Callable[[], None]) -> None:
-        """Call a plain function, soon, once the topic is of no more use."""
+        """Call a plain function soon after the topic dies."""
         self._life.on_death(callback)
 
     async def apply(self, policies: Policies) -> None:
-        """These policies hold from now on."""
+        """Apply new policies."""
         self._policies = policies
         self.transient.apply(policies)
         self.writing.limit(policies)
@@ -280,7 +278,7 @@ class BrokerTopic:
 
     @property
     def queue_side(self) -> QueueSide:
-        """What dispatchers know of it as a queue."""
+        """State of the topic as a queue, for dispatchers."""
         return self._subscriptions.queue_side
 
     @property
@@ -290,11 +288,11 @@ class BrokerTopic:
 
     @property
     def queue_rules(self) -> QueueRules:
-        """What holds for it as a queue."""
+        """Rules of the topic as a queue."""
         return self._queue_rules
 
     def apply_queue(self, rules: QueueRules) -> None:
-        """These hold from now on."""
+        """Apply new queue rules."""
         self._queue_rules = rules
         self._subscriptions.apply_queue(rules)
 
@@ -330,12 +328,13 @@ class BrokerTopic:
         return await self._subscriptions.subscribe(request, delivery_share)
 
     def ensure_subscription(self, name: str, start: StartAt, properties: Mapping[str, str]) -> Subscription:
-        """A durable one, made now if there is none and policies allow; durable with the state's next flush."""
+        """The durable subscription of this name, created if policies allow it; the next flush of the state stores
+        it."""
         self._life.check()
         return self._subscriptions.ensure(name, start, properties=properties)
 
     def keep_for_queue(self) -> None:
-        """What is in it stays until consumers of the queue have taken it."""
+        """Create the subscription of the queue: messages stay until consumers of the queue acknowledge them."""
         self._subscriptions.ensure_queue()
 
     # --- offsets and positions --------------------------------------------------------------------------
@@ -387,22 +386,22 @@ class BrokerTopic:
         return self.producer_state.infos()
 
     def on_growth(self, callback: Callable[[], None], *, own: bool = False) -> Callable[[], None]:
-        """`own`: for the broker itself, which does not keep the topic loaded."""
+        """`own`: a callback of the broker itself, which does not keep the topic loaded."""
         return self._growth.add(callback, own=own)
 
     @property
     def has_watchers(self) -> bool:
-        """Whether clients wait for it to grow, or members of consumer groups read it."""
+        """Whether clients wait for new messages, or members of consumer groups read the topic."""
         return bool(self._growth.clients or self._context.members.on(self._name))
 
-    # --- what upkeep and administrators see -------------------------------------------------------------
+    # --- upkeep and administration ----------------------------------------------------------------------
 
     @property
     def terminated(self) -> bool:
         return self.stream.chain.terminated_at is not None
 
     def check_unused(self) -> None:
-        """NotAllowedError while someone is connected."""
+        """NotAllowedError while the topic has producers or consumers."""
         if len(self.producers) or self._subscriptions.consumer_count:
             raise NotAllowedError(f"{self._name} has producers or consumers")
 
@@ -421,13 +420,13 @@ class BrokerTopic:
             now_ms=self._clock.wall_ms(),
         )
 
-    # --- living and ending ------------------------------------------------------------------------------
+    # --- lifecycle --------------------------------------------------------------------------------------
 
     def _cursor_moved(self, subscription: Subscription, runs: Sequence[Run] | None) -> bool:
         return self.transient.moved(subscription, runs)
 
     def _stream_changed(self) -> None:
-        """The stream has grown, or it has died."""
+        """Called when the stream has grown or failed."""
         failure = self.stream.failure
         if failure is not None:
             self._die(failure)
@@ -443,7 +442,7 @@ class BrokerTopic:
         if self._life.dead:
             return
         if self._life.alive:
-            log.info("%s is no longer served here: %s", self._name, failure)
+            log.info("%s is no longer served by this broker: %s", self._name, failure)
         self._life.die(failure.what)
         self._disconnect(failure.what)
         self._subscriptions.close()
@@ -454,13 +453,13 @@ class BrokerTopic:
         self._subscriptions.disconnect(reason)
 
     async def close(self, reason: str = "the topic is unloaded", pass_on: PassOn | None = None) -> None:
-        """Let go of the topic: everyone is disconnected, what is under way is stored. Closing twice is fine.
-        `pass_on` may tell the next broker how it was left: `left_open` are to be closed then."""
+        """Release the topic: disconnect all clients, and store pending state. Idempotent. If `pass_on` hands the
+        final state to the next broker, the caller then closes the ledgers in `left_open`."""
         self._life.closing()
         self._disconnect(reason)
-        # From the last step to the first; each is taken whatever the others say.
+        # In order from the last step to the first; each step runs even if another one fails.
         async with AsyncExitStack() as last:
-            last.callback(self._growth.tell)  # whoever watches looks for the topic anew
+            last.callback(self._growth.tell)  # waiting readers look up the new owner
             last.push_async_callback(self._end_logs, pass_on)
             last.push_async_callback(self.view.close)
             last.push_async_callback(self.key_index.close)
@@ -474,7 +473,7 @@ class BrokerTopic:
                 last.push_async_callback(self.publisher.holding.close)
 
     async def write_down(self) -> None:
-        """Store now what is set and not stored yet: what comes until it is closed is one more entry then."""
+        """Flush the state now, so that the close writes only the changes since then, in one entry."""
         if self.alive:
             await self.state.flush()
 
@@ -482,7 +481,7 @@ class BrokerTopic:
         self.left_open = await end_logs(self.stream, self.state, self._mark_all, pass_on)
 
     def _mark_all(self) -> None:
-        """What must be in the state before it is closed."""
+        """Set the values that the state must contain before it is closed."""
         self.writing.save()
         self._subscriptions.mark()
 
@@ -493,7 +492,7 @@ AnyTopic = BrokerTopic | NonPersistentTopic
 async def open_topic(
     context: BrokerContext, name: TopicName, policies: Policies, epoch: int, *, written: bool = False
 ) -> AnyTopic:
-    """`written`: with a ledger, so that the first message does not wait for one."""
+    """`written`: open a ledger, too, so that the first message does not wait for it."""
     if name.persistent:
         return await BrokerTopic.open(context, name, policies, epoch, written=written)
     return NonPersistentTopic(context, name, policies, epoch)

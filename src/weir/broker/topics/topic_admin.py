@@ -1,4 +1,4 @@
-"""What administrators ask of a topic: what it takes, its subscriptions, and that messages be forgotten."""
+"""Administration of a stored topic: its storage, subscriptions, delayed messages, truncation and compaction."""
 
 from collections.abc import Mapping, Sequence
 
@@ -30,7 +30,7 @@ from weir.stream.retention import bytes_from
 
 
 class BrokerStoredTopic:
-    """Fills `api.StoredTopic`. Keeps nothing of its own: everything is asked of the topic's parts."""
+    """Fills `api.StoredTopic`. Stateless: delegates to the components of the topic."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class BrokerStoredTopic:
         self.half = half
         self._key_index = key_index
 
-    # --- what it takes ----------------------------------------------------------------------------------
+    # --- storage ----------------------------------------------------------------------------------------
 
     @property
     def deduplicates(self) -> bool:
@@ -100,7 +100,7 @@ class BrokerStoredTopic:
         return self._subscriptions.get(name)
 
     def members(self, subscription: str) -> Sequence[ConsumerStats]:
-        """Members of the consumer group of this name that were given the topic."""
+        """Members of the consumer group of this name to which the topic is assigned."""
         return self._members.of(self.topic.name, subscription)
 
     @property
@@ -132,14 +132,14 @@ class BrokerStoredTopic:
 
     @property
     def area(self) -> HoldingArea | None:
-        """Where messages wait that may not be seen yet; None while none ever did."""
+        """Stores delayed and half messages until they are due; None until the topic has its first one."""
         holding = self._publisher.holding
         area = holding.area if isinstance(holding, LazyHolding) else holding
         return area if isinstance(area, HoldingArea) else None
 
     @property
     def held_messages(self) -> int:
-        """About how many wait for their moment."""
+        """Approximate number of delayed messages."""
         return 0 if self.area is None else max(0, self.area.held_messages - self.half.counts_held.messages)
 
     @property
@@ -151,7 +151,7 @@ class BrokerStoredTopic:
         return await self._key_index.find(key, limit)
 
     async def terminate(self) -> Position:
-        """Producers are closed: coming back, each is told why."""
+        """Close all producers; an attempt to reconnect fails with the reason."""
         await self._stream.terminate()
         self._producers.close("the topic is terminated")
         return await self.topic.last_position()
@@ -163,7 +163,7 @@ class BrokerStoredTopic:
         await self._trimming.forget_before(end)
 
     async def delete_before(self, offset: int) -> None:
-        """Once the compaction that is running has ended: it would bring back what is deleted."""
+        """Wait for a running compaction first: it would restore deleted messages."""
         await self._compaction.ended()
         await self._view.forget_before(offset)
         await self._trimming.forget_before(offset)

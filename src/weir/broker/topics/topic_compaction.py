@@ -1,4 +1,4 @@
-"""The compactions of one topic: one at a time, and how the last one went."""
+"""Compaction of one topic: one run at a time, and the status of the last run."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ from weir.stream.log import Stream
 
 
 class Compaction:
-    """`rules` is asked when a compaction has its turn: policies and transactions may have moved meanwhile."""
+    """`rules` is called when a compaction starts: policies and transactions may have changed while it waited."""
 
     def __init__(
         self,
@@ -35,12 +35,12 @@ class Compaction:
         self._turns = turns
         self._rules = rules
         self._last: asyncio.Task[None] | None = None
-        #: Where the log ended when the last one was begun: nothing that came since, nothing to compact.
+        #: End of the log at the start of the last run. A new run is needed only after the log has grown.
         self.begun_at = -1
 
     @property
     def status(self) -> CompactionStatus:
-        """How the last one went."""
+        """Status of the last run."""
         task = self._last
         if task is None:
             return CompactionStatus.NOT_RUN
@@ -50,9 +50,9 @@ class Compaction:
         return CompactionStatus.ERROR if failed else CompactionStatus.SUCCESS
 
     def start(self) -> None:
-        """Begin one, by the rules as they are then; NotAllowedError while one is running."""
+        """Start a run, with the rules of that moment; NotAllowedError while another one runs."""
         if self.status is CompactionStatus.RUNNING:
-            raise NotAllowedError(f"{self._name} is being compacted already")
+            raise NotAllowedError(f"a compaction of {self._name} runs already")
         self.begun_at = self._view.end_offset
         self._last = self._tasks.spawn(self._compact(), "compact")
 
@@ -61,13 +61,13 @@ class Compaction:
             await self._view.compact(self._keyed_of, await self._rules())
 
     async def ended(self) -> None:
-        """Wait until the one that is running has ended."""
+        """Wait until the running compaction ends."""
         if self._last is not None:
             await asyncio.wait([self._last])
 
 
 class Decided(Protocol):
-    """A topic that knows which transactions are decided, and how."""
+    """A topic that knows the outcome of its transactions."""
 
     @property
     def stream(self) -> Stream: ...
@@ -79,8 +79,8 @@ class Decided(Protocol):
 
 
 async def compaction_rules(policies: Policies, topic: Decided) -> Rules:
-    """How far a compaction may go now. What is not decided yet waits. Of a topic that compacts itself the last
-    batch does, too: readers know by it that they have come to the end."""
+    """Rules for a run that starts now. It stops before the first open transaction. If a policy compacts the topic,
+    it also leaves the last batch: readers detect the end of the log by it."""
     policy, stream = policies.log_compaction or LogCompaction(), topic.stream
     horizon = topic.stable_offset
 

@@ -1,6 +1,6 @@
-"""Deleting topics as a whole: marked first, then every part wherever it is served, the record last.
+"""Deletion of topics: mark the record, delete every partition on the broker that owns it, delete the record.
 
-Deleting a stream by its name, with every ledger that it or its state names.
+The deletion of a stream includes every ledger that the stream or its state names.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from weir.stream.log import Stream
 
 
 async def erase(context: StreamContext, name: str, *, confirm: Callable[[], Awaitable[None]]) -> None:
-    """Take the stream over and delete it; fine if it is gone.
+    """Take the stream over and delete it; does nothing if the stream does not exist.
 
-    `confirm` is asked once the stream is held, and raises if it must stay. That order makes it safe for whoever is
-    late: a stream made anew under the name is either seen by `confirm`, or made after it, and then this holder is
-    fenced and deletes nothing (StreamFencedError)."""
+    `confirm` runs after the takeover, and raises if the stream must stay. That order makes a late deletion safe:
+    either `confirm` sees a new stream of the same name, or that stream was created after `confirm`; its owner has
+    then fenced this broker, which deletes nothing (StreamFencedError)."""
     try:
         stream = await Stream.open(context, name)
     except StreamNotFoundError:
@@ -52,7 +52,7 @@ async def _named_by_the_state(stream: Stream) -> tuple[LedgerId, ...]:
     try:
         state = await stream.open_state()
     except LedgerNotFoundError:
-        return ()  # nothing can be known of them any more
+        return ()  # without the state, its ledgers are unknown
     try:
         return (
             *holding_ledger.ledgers_in(state),
@@ -66,42 +66,42 @@ async def _named_by_the_state(stream: Stream) -> tuple[LedgerId, ...]:
 
 log = logging.getLogger(__name__)
 
-#: How long a broker that goes down waits for topics that are being deleted.
+#: How long a broker that shuts down waits for running deletions.
 _GRACE_S = 5.0
 
 
 class ServedParts(Protocol):
-    """What this broker serves, as far as a deletion has to do with it."""
+    """The partitions that this broker serves, as a deletion needs them."""
 
     async def check_unused(self, part: TopicName) -> None:
-        """NotAllowedError if somebody is connected to the topic; NotOwnerError if it is another broker's."""
+        """NotAllowedError if the topic has producers or consumers; NotOwnerError if another broker owns it."""
 
     async def put_down(self, part: TopicName) -> None:
-        """Close a topic that is served here."""
+        """Close the topic if this broker serves it."""
 
 
 class Deletions:
-    """Those that this broker does."""
+    """Topic deletions that this broker runs."""
 
     def __init__(
         self, context: BrokerContext, registry: Registry, ownership: Ownership, served: ServedParts
     ) -> None:
-        #: Asked for what a deletion needs of other brokers.
+        #: Runs the steps of a deletion on other brokers.
         self.elsewhere: PartsElsewhere = NothingElsewhere()
         self._context = context
         self._registry = registry
         self._ownership = ownership
         self._served = served
-        #: Topics as a whole: nothing of one is loaded before that is over.
+        #: Key: topic without partition. The broker loads no partition of a topic while its deletion runs.
         self.under_way: dict[TopicName, asyncio.Task[None]] = {}
         self._closing = False
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
-        """End a topic with all of its partitions and everything in them. Those that are connected are a reason not
-        to, unless forced (NotAllowedError)."""
+        """Delete a topic with all of its partitions and messages. NotAllowedError if it has producers or
+        consumers, unless forced."""
         while True:
             record = await self._registry.ensure_topic(name, create=False)
-            if record.name in self.under_way:  # by somebody else; what has the name then is another topic
+            if record.name in self.under_way:  # another request deletes it; the name is another topic after that
                 await asyncio.wait([self.under_way[record.name]])
                 continue
             if record.deleting:
@@ -113,12 +113,13 @@ class Deletions:
                 return await self._deleted(record.name)
 
     async def finish(self, base: TopicName) -> None:
-        """Delete what is left of a topic whose deletion was cut short; or wait for whoever does so already."""
+        """Finish an interrupted deletion, or wait for the task that finishes it already."""
         await self._deleted(base, again=True)
 
     async def erase(self, part: TopicName) -> None:
-        """Close a part of a topic that is being deleted, and delete what it holds; NotOwnerError if it is another
-        broker's. Nothing of it is loaded any more: whoever does so looks at its record when it has the part."""
+        """Close a partition of a topic in deletion, and delete its data; NotOwnerError if another broker owns it.
+        No broker loads the partition any more: a broker reads the topic's record after it acquires the
+        partition."""
         await self._ownership.own(part)
         await self._still_doomed(part.base)
         await self._served.put_down(part)
@@ -127,7 +128,8 @@ class Deletions:
             await Overviews(self._context.streams).forget(part)
 
     async def close(self) -> None:
-        """One that takes too long is cut short; its mark stays, and whoever asks for the topic goes on with it."""
+        """Interrupt deletions after a grace period. The marks stay: the next request for the topic finishes its
+        deletion."""
         self._closing = True
         if self.under_way:
             _, late = await asyncio.wait(self.under_way.values(), timeout=_GRACE_S)
@@ -143,29 +145,29 @@ class Deletions:
 
     async def _deleted(self, base: TopicName, *, again: bool = False) -> None:
         if self._closing:
-            raise TopicClosedError("the broker is going down")
+            raise TopicClosedError("the broker is shutting down")
         deleting = self.under_way.get(base)
         if deleting is None:
             deleting = asyncio.get_running_loop().create_task(self._delete(base, again), name=f"delete {base}")
             self.under_way[base] = deleting
             deleting.add_done_callback(lambda done: self._ended(base, done))
-        # Whoever gives up waiting must not leave half of a topic behind.
+        # A caller that stops waiting must not interrupt the deletion.
         await asyncio.shield(deleting)
 
     def _ended(self, base: TopicName, done: "asyncio.Task[None]") -> None:
         del self.under_way[base]
         if not done.cancelled() and (failure := done.exception()) is not None:
-            log.warning("%s is not deleted yet: %s", base, failure)
+            log.warning("deletion of %s failed (the next request for the topic repeats it): %s", base, failure)
 
     async def _delete(self, base: TopicName, again: bool) -> None:
-        """The mark first, so that what is left after a crash is served to nobody; the record last, so that it can
-        be found and deleted again."""
+        """Mark the record first: after a crash, no broker serves the rest of the topic. Delete the record last:
+        until then a broker can find and finish the deletion."""
         log_about(topic=str(base))
         doomed = await (self._registry.confirm_topic(base) if again else self._registry.doom_topic(base))
         if doomed is None:
             raise TopicClosedError(f"{base} was deleted just now", hint="try again")
         if not doomed.deleting:
-            return  # ended by another broker, and made anew
+            return  # another broker finished the deletion, and the topic was created again
         for part in doomed.parts():
             await self._served.put_down(part)
         for part in doomed.parts():
@@ -180,7 +182,7 @@ class Deletions:
         await self._registry.forget_topic(doomed)
 
     async def _still_doomed(self, base: TopicName) -> None:
-        """Another broker may have ended the deletion, and the name may be another topic's by now."""
+        """TopicNotFoundError if another broker finished the deletion: the name may be a new topic's by now."""
         record = await self._registry.confirm_topic(base)
         if record is None or not record.deleting:
             raise TopicNotFoundError(f"{base} was deleted by another broker")

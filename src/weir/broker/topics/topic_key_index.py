@@ -1,4 +1,4 @@
-"""The index of keys of one topic: there if the policy says so, kept up beside everything else."""
+"""The key index of one topic: exists if the policy enables it; a background task keeps it up to date."""
 
 import asyncio
 import logging
@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 
 
 class TopicKeyIndex:
-    """`visible`: which messages of a batch anybody may see. `shared`: how many indexes are built at once."""
+    """`visible`: mask of the messages of a batch that readers may see. `shared`: limits concurrent index
+    builds."""
 
     def __init__(
         self,
@@ -41,12 +42,12 @@ class TopicKeyIndex:
 
     @property
     def working(self) -> bool:
-        """Whether it is being built, or deleted."""
+        """Whether a task builds or deletes the index."""
         return self._work is not None
 
     @property
     def covered_to(self) -> int:
-        """Everything before this offset is indexed."""
+        """The index covers every message before this offset."""
         return self._index.covered_to
 
     def apply(self, policies: Policies) -> None:
@@ -54,15 +55,15 @@ class TopicKeyIndex:
         self.look()
 
     def grown(self, ledgers: int) -> None:
-        """The topic has grown, to so many ledgers."""
+        """Called when the topic grows; `ledgers` is its number of ledgers."""
         if ledgers != self._ledgers:
             self._ledgers = ledgers
             self.look()
 
     def look(self) -> None:
-        """A ledger may have been sealed or trimmed: begin what there is to do."""
+        """Start the update (or the deletion) of the index if a sealed or trimmed ledger requires one."""
         if self._work is None and (self._index.behind if self._on else self._index.there):
-            self._work = self._tasks.spawn(self._keep_up(), "index of keys")
+            self._work = self._tasks.spawn(self._keep_up(), "key index")
 
     async def _keep_up(self) -> None:
         try:
@@ -70,19 +71,20 @@ class TopicKeyIndex:
                 await (self._index.keep_up() if self._on else self._index.forget())
         except (StreamClosedError, StreamFencedError):
             return
-        except WeirError as failed:  # it is tried again when something comes, or at the next upkeep
-            log.warning("the index of keys of %s is behind: %s", self._name, failed)
+        except WeirError as failed:  # retried at the next message or the next upkeep
+            log.warning("key index of %s is behind: %s", self._name, failed)
         finally:
             self._work = None
 
     async def find(self, key: bytes, limit: int) -> list[tuple[Batch, int]]:
-        """The latest messages of a key that may be seen, the latest first. NotAllowedError without an index."""
+        """The latest visible messages of a key, newest first. NotAllowedError if the topic has no key index."""
         if not self._on:
             raise NotAllowedError(
-                f"{self._name} has no index of keys", hint=f"weir messages index {self._name.local} --on makes one"
+                f"{self._name} has no key index",
+                hint=f"create one with: weir messages index {self._name.local} --on",
             )
         found = await self._index.find(key, limit, self._visible)
-        self.look()  # part of it may be damaged
+        self.look()  # the search may have found a damaged part, which is rebuilt
         return found
 
     async def close(self) -> None:

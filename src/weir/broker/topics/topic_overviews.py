@@ -1,7 +1,7 @@
-"""The index of topics that no broker has loaded: an overview of each, written to the metadata when it is unloaded.
+"""Overviews of unloaded topics: a broker writes one to the metadata when it unloads a topic.
 
-Lists of topics, subscriptions and queues read it, so they load no topic. An overview is valid as long as the chain
-of the topic's ledgers is the one that it names: a broker that loads the topic writes the chain first.
+Lists of topics, subscriptions and queues read them, so they load no topic. An overview names the version of the
+topic's ledger chain and is valid for that version only: a broker that loads the topic writes the chain first.
 """
 
 import logging
@@ -20,7 +20,7 @@ from weir.wire.stream import decode_chain
 
 log = logging.getLogger(__name__)
 
-#: A topic with a larger overview has none: it is loaded for lists.
+#: Limit of an overview. Lists load a topic that exceeds it.
 _MAX_BYTES = 256 * 1024
 _NOTHING = TopicOverview(0, 0, 0, 0, 0, terminated=False)
 
@@ -31,19 +31,19 @@ class Overviews:
         self._losses = streams.ledgers.context.losses
 
     async def note(self, topic: BrokerTopic) -> None:
-        """Keep the overview of a topic that was just closed. Without one, lists load the topic."""
+        """Store the overview of a topic that was just closed. Without one, lists load the topic."""
         try:
             value = encode_overview(_overview_of(topic))
             if len(value) <= _MAX_BYTES:
                 await self._meta.put(keys.topic_overview(stream_name(topic.name)), value)
         except WeirError as failed:
-            log.info("%s is unloaded without an overview: %s", topic.name, failed)
+            log.info("%s unloaded without an overview (lists will load the topic): %s", topic.name, failed)
 
     async def look(self, name: TopicName) -> TopicStats | None:
-        """The stats of a persistent topic that is loaded nowhere; None if it is loaded, or may be."""
+        """Stats of a persistent topic that no broker has loaded; None if a broker may have loaded it."""
         stream = stream_name(name)
         chain = await self._meta.get(keys.stream(stream))
-        if chain is None:  # nothing was ever stored
+        if chain is None:  # the topic never stored a message
             return self._stats(name, _NOTHING, Chain())
         found = await self._meta.get(keys.topic_overview(stream))
         if found is None:
@@ -51,7 +51,7 @@ class Overviews:
         try:
             overview, spans = decode_overview(found.value), decode_chain(chain.value)
         except WireError as bad:
-            log.warning("the overview of %s is not used: %s", name, bad)
+            log.warning("overview of %s ignored: %s", name, bad)
             return None
         if overview.version != chain.version or spans.doomed is not None:
             return None
@@ -64,7 +64,7 @@ class Overviews:
         return replace(_stats_of(name, overview), lost=lost, lake=_lake_stats(chain))
 
     async def forget(self, name: TopicName) -> None:
-        """After the topic is deleted."""
+        """Delete the overview, after the deletion of the topic."""
         await self._meta.delete(keys.topic_overview(stream_name(name)))
 
 

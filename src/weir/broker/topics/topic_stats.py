@@ -1,7 +1,4 @@
-"""The stats of a persistent topic, from its live parts.
-
-Stats as values, from the live parts of a topic.
-"""
+"""Statistics of a topic, its producers and its subscriptions, as immutable values."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -40,7 +37,7 @@ _NOWHERE = -1
 
 
 class AnySubscription(Protocol):
-    """What all kinds of subscriptions can say of themselves."""
+    """The attributes that all kinds of subscriptions have for statistics."""
 
     name: str
     meter: Meter
@@ -69,7 +66,7 @@ class AnySubscription(Protocol):
 
 
 def flow_of(*meters: Meter) -> Flow:
-    """All meters together."""
+    """Sum of the meters."""
     rates = [meter.rates() for meter in meters]
     return Flow(
         sum(meter.messages for meter in meters),
@@ -111,7 +108,7 @@ def consumer_stats(consumer: BrokerConsumer) -> ConsumerStats:
 
 
 def unplaced(group: str, members: Sequence[ConsumerStats]) -> SubscriptionStats:
-    """A consumer group that reads, and has not said how far it is: a subscription comes to be when it does."""
+    """A consumer group without a committed offset: its first commit creates the subscription."""
     return SubscriptionStats(
         name=group,
         type=None,
@@ -142,7 +139,7 @@ def subscription_stats(
     members: Sequence[ConsumerStats] = (),
     query: QueryProgress | None = None,
 ) -> SubscriptionStats:
-    """`members`: of the consumer group that the subscription is, besides consumers that are connected to it."""
+    """`members`: members of the consumer group of this name, in addition to connected consumers."""
     consumers = (*(consumer_stats(consumer) for consumer in subscription.consumers), *members)
     return SubscriptionStats(
         name=subscription.name,
@@ -215,7 +212,7 @@ def topic_stats(
 
 
 def _delivered(subscriptions: Subscriptions, reads: Meter) -> Flow:
-    """To all subscriptions, and to those who read by offset, as Kafka's clients do. It never falls."""
+    """Deliveries to all subscriptions and to readers by offset, such as Kafka clients. Never decreases."""
     now, former = flow_of(reads, *(s.meter for s in subscriptions.by_name.values())), subscriptions.former
     return replace(now, messages=now.messages + former.messages, bytes=now.bytes + former.bytes)
 
@@ -237,12 +234,12 @@ def _subscription_stats(
 
 
 def backlog_bytes(stream: Stream, subscription: Subscription) -> int:
-    """About how many bytes lie from the first unacknowledged message on."""
+    """Approximate size of the log from the first unacknowledged message on."""
     return bytes_from(stream.chain, subscription.cursor.mark_delete + 1, stream.end_offset, stream.open_bytes)
 
 
 def internal_stats(stream: Stream, publisher: Publisher, subscriptions: Subscriptions) -> InternalStats:
-    """The ledgers behind a topic, and the cursors of its durable subscriptions."""
+    """The ledgers of a topic, and the cursors of its durable subscriptions."""
     spans = stream.chain.spans
     return InternalStats(
         published=publisher.meter.messages,

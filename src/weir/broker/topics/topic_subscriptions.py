@@ -1,4 +1,4 @@
-"""The subscriptions of one topic: found, made and deleted, and the limits that its policies set them."""
+"""The subscriptions of one topic: lookup, creation, deletion, and the limits that policies set."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -43,14 +43,14 @@ log = logging.getLogger(__name__)
 
 
 class Given(NamedTuple):
-    """How much was delivered."""
+    """Amount of delivered messages."""
 
     messages: int = 0
     bytes: int = 0
 
 
 class Subscriptions:
-    """Begins with the durable ones that the state knows. The policies hold once they are applied."""
+    """Loads the durable subscriptions from the state. Policies take effect with `apply`."""
 
     def __init__(
         self,
@@ -75,12 +75,12 @@ class Subscriptions:
         self._view = view
         clock, settings = context.runtime.clock, context.settings
         self._rate = RateLimit(clock, Rate(), settings.rate_burst_s)
-        #: From append to delivery.
+        #: Time from append to delivery.
         self.latency = Histogram()
         self.queue_side = QueueSide()
         self._queue_rules = QueueRules()
         self.by_name: dict[str, Subscription] = {}
-        #: Delivered to subscriptions that are gone.
+        #: Deliveries to subscriptions that no longer exist.
         self.former = Given()
         self.letters = TopicLetters(
             context,
@@ -113,15 +113,15 @@ class Subscriptions:
             label=str(topic),
             consumer_limit=context.consumer_limit,
         )
-        #: What policies are about to delete unread.
+        #: Warnings of unread messages that policies delete soon.
         self.unread: tuple[UnreadWarning, ...] = ()
         self.by_name.update(_load_subscriptions(self._around, state))
 
     async def move_to_end(self) -> None:
-        """Subscriptions whose positions are beyond the end of the log move to it, durably before the first new
-        message: they would skip new messages until the log has grown to their positions. A log can end earlier
-        than it did: its last messages were lost with a damaged disk. Offsets that the lake's table has are not
-        given out again: the log then continues where the table ends."""
+        """Move subscriptions with positions beyond the end of the log to the end, durably before the first new
+        message: otherwise they would skip new messages until the log reaches their positions. A log can end
+        earlier than before if a damaged disk lost its last messages. The broker does not assign offsets again that
+        the lake's table contains: the log then continues where the table ends."""
         lake = self.by_name.get(LAKE_SUBSCRIPTION)
         if lake is not None and lake.retains and lake.cursor.mark_delete >= self._stream.end_offset:
             self._stream.begin_at(lake.cursor.mark_delete + 1)
@@ -150,7 +150,7 @@ class Subscriptions:
             raise SubscriptionNotFoundError(f"{self._topic} has no subscription {name!r}")
         return found
 
-    # --- messages for one of them alone (`publishing.Addressees`) -----------------------------------------
+    # --- messages for a single subscription (`publishing.Addressees`) -----------------------------------------
 
     def has(self, name: str) -> bool:
         return name in self.by_name
@@ -166,14 +166,14 @@ class Subscriptions:
 
     @property
     def only_the_queue(self) -> bool:
-        """Whether nobody but consumers of the queue waits for messages."""
+        """Whether the queue is the only subscription, and has only consumers of its own protocol."""
         queue = self.by_name.get(QUEUE_SUBSCRIPTION)
         return queue is not None and len(self.by_name) == 1 and not queue.others
 
     # --- policies ---------------------------------------------------------------------------------------
 
     def apply(self, policies: Policies) -> None:
-        """These policies hold from now on."""
+        """Apply new policies."""
         self._policies = policies
         self._rate.set(policies.dispatch_rate or Rate())
         self._apply_priority()
@@ -189,14 +189,14 @@ class Subscriptions:
         subscription.apply_retry(self._retry_of(subscription))
 
     def _retry_of(self, subscription: Subscription) -> RetryPolicy | None:
-        """The topic's, and for its queue what that was declared with."""
+        """Retry policy of the topic; for its queue, the declared one takes precedence."""
         said, declared = self._policies.retry, self._queue_rules.retry
         if subscription.name != QUEUE_SUBSCRIPTION or declared is None:
             return said
         return declared.over(said)
 
     def apply_queue(self, rules: QueueRules) -> None:
-        """What the topic is as a queue from now on."""
+        """Apply new queue rules."""
         self._queue_rules = rules
         self.queue_side.single_active = rules.single_active
         self._apply_priority()
@@ -208,8 +208,8 @@ class Subscriptions:
             self.queue_side.hooks.apply()
 
     def _apply_priority(self) -> None:
-        """Levels are what the queue was declared with, or the policy's. Shared consumers come back to a dispatcher
-        that knows them."""
+        """Set the priority levels: the declared ones of the queue, or else those of the policy. A change gives
+        shared consumers a new dispatcher."""
         side, said = self.queue_side, self._policies.priority or NO_LEVELS
         priority = replace(said, levels=self._queue_rules.max_priority or said.levels)
         if side.priority == priority:
@@ -221,18 +221,18 @@ class Subscriptions:
                 subscription.renew("the topic has other levels of priority now")
 
     def _count(self, queue: Subscription) -> None:
-        """As in RabbitMQ, a queue with a limit knows after a crash how often messages were delivered."""
+        """As in RabbitMQ, a queue with a delivery limit keeps the delivery counts of messages over a crash."""
         queue.retries.counted = self._queue_rules.delivery_limit is not None
 
-    # --- coming -----------------------------------------------------------------------------------------
+    # --- creation ---------------------------------------------------------------------------------------
 
     async def subscribe(self, request: SubscribeRequest, delivery_share: ByteShare | None) -> BrokerConsumer:
-        """Let a consumer in; a subscription that is made for it is stored before this returns."""
+        """Add a consumer; if this creates a durable subscription, store it before the return."""
         self._check_consumers()
-        compiled(wanted_filter(request))  # before a subscription is made for it
+        compiled(wanted_filter(request))  # FilterError before a subscription is created
         wanted_retry(request)
         if not request.per_message and self._stream.end_offset > self._stream.written_to:
-            await self._stream.write_gap()  # what it gets has a place in the log
+            await self._stream.write_gap()  # deliver only messages with a place in the log
         subscription = self.by_name.get(request.subscription)
         fresh = subscription is None
         if subscription is None:
@@ -254,31 +254,31 @@ class Subscriptions:
     async def create(
         self, name: str, start: StartAt, *, properties: Mapping[str, str] | None = None
     ) -> Subscription:
-        """A durable one without consumers. FilterError."""
+        """Create a durable subscription without consumers. FilterError."""
         compiled(filter_in(properties or {}))
         subscription = self._add(name, start, durable=True, properties=properties)
         await self._state.flush()
         return subscription
 
     def ensure(self, name: str, start: StartAt, *, properties: Mapping[str, str]) -> Subscription:
-        """The durable one of this name, made now if policies allow; it is for the caller to flush the state."""
+        """The durable subscription of this name, created if policies allow it; the caller flushes the state."""
         found = self.by_name.get(name)
         if found is not None:
             if not found.durable:
-                raise SubscriptionBusyError(f"{self._topic} has a passing subscription {name!r}")
+                raise SubscriptionBusyError(f"{self._topic} has a non-durable subscription {name!r}")
             return found
         self._check_made(name)
         return self._add(name, start, durable=True, properties=properties)
 
     def ensure_queue(self) -> None:
-        """The subscription of the queue, whatever policies say, from the oldest message on."""
+        """Create the subscription of the queue at the oldest message, regardless of policies."""
         if QUEUE_SUBSCRIPTION not in self.by_name:
             self._add(QUEUE_SUBSCRIPTION, StartAt(), durable=True)
 
     def _check_consumers(self) -> None:
         limit = self._policies.max_consumers or 0
         if 0 < limit <= self.consumer_count:
-            raise TooManyError(f"{self._topic} has {limit} consumers, as many as it may have")
+            raise TooManyError(f"{self._topic} has {limit} consumers, which is its limit")
 
     def _add_for(self, request: SubscribeRequest) -> Subscription:
         if request.durable:
@@ -297,7 +297,7 @@ class Subscriptions:
     def _check_made(self, name: str) -> None:
         if not self._policies.auto_subscription_creation:
             raise SubscriptionNotFoundError(
-                f"{self._topic} has no subscription {name!r}, and consumers may not make one"
+                f"{self._topic} has no subscription {name!r}, and consumers may not create one"
             )
 
     def _add(
@@ -311,12 +311,12 @@ class Subscriptions:
     ) -> Subscription:
         limit = self._policies.max_subscriptions or 0
         if 0 < limit <= len(self.by_name):
-            raise TooManyError(f"{self._topic} has {limit} subscriptions, as many as it may have")
+            raise TooManyError(f"{self._topic} has {limit} subscriptions, which is its limit")
         full = self._streams.ledgers.full(self._streams.settings.quorum) if durable else None
-        if full is not None:  # it could not be stored: better said than waited for
+        if full is not None:  # fail now, because the subscription cannot be stored
             raise full
         cursor = Cursor(self._start(start, compacted) - 1)
-        retry_of(properties or {})  # raises for what cannot be
+        retry_of(properties or {})  # raises if the retry policy is invalid
         subscription = Subscription(self._around, name, cursor, durable=durable, properties=properties)
         self._limit(subscription)
         if name == QUEUE_SUBSCRIPTION:
@@ -333,20 +333,20 @@ class Subscriptions:
             return first
         return max(first, min(start.offset, self._stream.end_offset))
 
-    # --- being there, going -----------------------------------------------------------------------------
+    # --- delivery and end -------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """The stream has grown: deliver."""
+        """Deliver new messages, after the stream has grown."""
         for subscription in list(self.by_name.values()):
             subscription.pump()
 
     def skip_all(self) -> None:
-        """Everything that is stored counts as acknowledged."""
+        """Acknowledge all stored messages in all subscriptions."""
         for subscription in self.by_name.values():
             subscription.skip_all()
 
     def disconnect(self, reason: str) -> None:
-        """Send every consumer away."""
+        """Disconnect every consumer."""
         for subscription in list(self.by_name.values()):
             subscription.disconnect(reason)
 
@@ -359,12 +359,12 @@ class Subscriptions:
         await self._state.flush()
 
     def mark(self) -> None:
-        """What must be in the state before it is closed."""
+        """Set the values that the state must contain before it is closed."""
         for subscription in self.by_name.values():
             subscription.failing.mark()
 
     def close(self) -> None:
-        """Nothing happens by itself any more."""
+        """Stop all timers and background work of the subscriptions."""
         for subscription in self.by_name.values():
             subscription.close()
 
@@ -377,7 +377,7 @@ class Subscriptions:
 
 
 def _load_subscriptions(around: SubscriptionParts, state: StateLog) -> dict[str, Subscription]:
-    """Every durable subscription that the state knows."""
+    """Load every durable subscription from the state."""
     found: dict[str, Subscription] = {}
     for key in state.keys(record_key("")):
         name = key.removeprefix(record_key(""))

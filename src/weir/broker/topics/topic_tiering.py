@@ -1,4 +1,4 @@
-"""One topic's ledgers on their way to the lake, and what became of them."""
+"""Tiered storage of one topic: moves its ledgers to the lake, and reports the result."""
 
 import asyncio
 import logging
@@ -19,12 +19,12 @@ from weir.stream.log import Stream
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 5_000, 300_000
-#: How often it is looked for objects that nobody names.
+#: Interval of sweeps, which delete objects that no segment references.
 _SWEEP_MS = 24 * 3_600_000
 
 
 class TieredTopic(Protocol):
-    """What is asked of the topic."""
+    """The part of the topic that tiering needs."""
 
     @property
     def policies(self) -> Policies: ...
@@ -35,7 +35,7 @@ class TieredTopic(Protocol):
 
 
 class TopicTiering:
-    """`look` decides what is to be done; it is done in the background, a few topics of a broker at a time."""
+    """`look` starts the work that is due, as a background task. `shared` limits concurrent topics per broker."""
 
     def __init__(
         self,
@@ -61,47 +61,47 @@ class TopicTiering:
         self._failures = 0
         self._again_ms = 0
         self._swept_ms: int | None = None
-        #: Ledgers that are damaged in every copy: they stay.
+        #: Ledgers with damage in every copy: they are not moved.
         self._damaged: dict[LedgerId, None] = {}
         self._problem = ""
 
     @property
     def rules(self) -> TieringRules | None:
-        """What holds; None if its ledgers stay where they are."""
+        """The rules in force; None if the topic has no tiered storage."""
         log_compaction = self._topic.policies.log_compaction
         if log_compaction is not None and log_compaction.cleanup.compacts:
-            return None  # of its log nothing stays but the latest message of each key
+            return None  # compaction keeps only the latest message of each key
         return self._rules()
 
     @property
     def retention(self) -> Retention:
-        """For how long messages stay, be they in ledgers or in the lake. With tiered storage, what somebody has
-        said for the topic or its namespace, and for as long as the lake keeps them; not the broker's default."""
+        """Retention of messages, in ledgers or in the lake. With tiered storage, this is the policy of the topic
+        or namespace, limited by the retention of the lake; the broker's default does not apply."""
         rules = self.rules
         return (self._topic.policies.retention or Retention()) if rules is None else rules.retention
 
     def stats(self) -> LakeStats | None:
-        """None if the lake has nothing of it."""
+        """None if the lake has no ledger of the topic and no move failed."""
         there = [span for span in self._stream.chain.spans if span.in_lake]
         if not there and not self._problem:
             return None
         end = max((span.end_offset or 0 for span in there), default=self._stream.start_offset)
         return LakeStats(len(there), sum(span.size_bytes for span in there), end, self._problem)
 
-    # --- what is due --------------------------------------------------------------------------------------------
+    # --- due work ----------------------------------------------------------------------------------------------
 
     def look(self, now_ms: int) -> None:
-        """Start what is due, unless something is under way or has failed a moment ago."""
+        """Start the work that is due, unless a task runs or the pause after a failure has not ended."""
         if self._running is None and now_ms >= self._again_ms and self._is_due(now_ms):
             self._running = self._tasks.spawn(self._run(), "tiering")
 
     @property
     def working(self) -> bool:
-        """Whether ledgers are being copied or deleted."""
+        """Whether a task copies or deletes ledgers."""
         return self._running is not None
 
     async def done(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no task runs."""
         while self._running is not None:
             await asyncio.wait([self._running])
 
@@ -118,7 +118,7 @@ class TopicTiering:
         return bool(self._stream.chain.stores) and (self._swept_ms is None or now_ms - self._swept_ms >= _SWEEP_MS)
 
     def _roll_due(self, rules: TieringRules, now_ms: int) -> bool:
-        """A ledger that is old enough as a whole goes; so that one with few messages does, it is closed first."""
+        """Only closed ledgers move to the lake: whether the open ledger is old enough to be closed for that."""
         spans = self._stream.chain.spans
         last = spans[-1] if spans else None
         if last is None or last.closed or self._stream.end_offset <= last.first_offset:
@@ -126,7 +126,7 @@ class TopicTiering:
         return now_ms - last.first_ms >= rules.after_ms
 
     def _next(self, rules: TieringRules, now_ms: int) -> Span | None:
-        """The oldest ledger that is to go: in the lake's table as a whole, and old enough."""
+        """The oldest ledger to move: old enough, and completely exported to the lake's table."""
         exported_to = self._topic.exported_to
         for span in self._stream.chain.spans:
             if span.end_offset is None or span.end_offset > exported_to or now_ms - span.last_ms < rules.after_ms:
@@ -135,7 +135,7 @@ class TopicTiering:
                 return span
         return None
 
-    # --- doing it -----------------------------------------------------------------------------------------------
+    # --- moves --------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
@@ -143,13 +143,13 @@ class TopicTiering:
                 await self._all()
             self._failures, self._problem = 0, ""
         except (StreamClosedError, StreamFencedError):
-            pass  # another broker goes on
+            pass  # the next owner of the topic continues
         except WeirError as failed:
             pause_ms = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS << min(self._failures, 10))
             self._failures += 1
             self._again_ms = self._clock.wall_ms() + pause_ms
             self._problem = failed.what
-            log.warning("%s stays in its ledgers (next try in %d s): %s", self._name, pause_ms // 1000, failed)
+            log.warning("tiering of %s failed (next attempt in %d s): %s", self._name, pause_ms // 1000, failed)
         finally:
             self._running = None
 
@@ -170,7 +170,7 @@ class TopicTiering:
             swept = await tiering.sweep()
             self._swept_ms = clock.wall_ms()
             if swept:
-                log.info("%d objects of %s that nobody named are gone", swept, self._name)
+                log.info("%d unreferenced objects of %s deleted from the lake", swept, self._name)
 
     async def _move(self, folder: SegmentStore, span: Span) -> None:
         tiering = self._stream.tiering
@@ -179,13 +179,18 @@ class TopicTiering:
                 await tiering.copy(span.ledger_id, folder)
             except EntryLostError as lost:
                 self._damaged[span.ledger_id] = None
-                log.warning("ledger %s of %s is damaged, and stays as it is: %s", span.ledger_id, self._name, lost)
+                log.warning(
+                    "ledger %s of %s is damaged and does not move to the lake: %s",
+                    span.ledger_id,
+                    self._name,
+                    lost,
+                )
                 return
         await tiering.let_go(span.ledger_id)
         now = self._stream.chain.span_of(span.ledger_id)
         if now is not None and now.segment is not None and now.segment.ledger is LedgerFate.GONE:
             log.info(
-                "offsets %d to %s of %s are read from the lake now",
+                "ledger moved: readers of offsets %d to %s of %s now read from the lake",
                 span.first_offset,
                 (span.end_offset or 0) - 1,
                 self._name,

@@ -1,12 +1,10 @@
-"""What of a topic has to do with those who write to it: who is let in, what failed appends left behind, how
-transactions end.
+"""The write side of a topic: admission of producers, recovery after failed appends, ends of transactions,
+trimming.
 
-Markers that were damaged in every copy: the decision is asked for, and stored again.
-
-Without its marker a transaction would stay open in the topic for good, and everything behind its first message
-unseen by those who want decided messages only. docs/adr/0021 says which decisions are still known.
-
-Forgetting the beginning of a topic's log, in the order that a crash at any moment forgives.
+`LostMarkers` replaces transaction markers with damage in every copy: it requests the decision from the
+coordinator, and stores the marker again. Without its marker a transaction would stay open in the topic forever,
+and readers of committed messages would see no message after its first one. docs/adr/0021 lists the decisions that
+are still known.
 """
 
 import asyncio
@@ -45,15 +43,15 @@ from weir.stream.state_log import StateLog
 
 log = logging.getLogger(__name__)
 
-#: Between two looks at transactions that began before a loss and may still be open.
+#: Interval of checks of transactions that began before a loss and may still be open.
 _LOOK_S = 1.0
-#: The topic cannot take a marker any more, here or anywhere.
+#: The topic accepts no markers any more, on this broker or on any other.
 _OVER = (StreamClosedError, StreamFencedError, StreamTerminatedError)
 
 
 class LostMarkers:
-    """Of one topic. Costs nothing while nothing is lost. `settled` waits until it is known what failed appends
-    left behind."""
+    """Replaces lost markers of one topic; idle while no message is lost. `settled` waits until the outcome of
+    failed appends is known."""
 
     def __init__(
         self,
@@ -78,22 +76,24 @@ class LostMarkers:
         self._looking: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """What the log says is known by now."""
+        """Start; the producer state must be up to date with the log."""
         self._opened = True
         if self._doubtful():
             self.look_soon()
 
     def _doubtful(self) -> list[int]:
-        """Producers whose open transactions began before a loss, which may have taken their markers."""
+        """Producers with open transactions from before a loss: the lost messages may include their markers."""
         lost_to = max((run.end_offset for _, run in self._stream.lost), default=-1)
         return [
-            who for who in self._producer_state.index.open_before(lost_to) if self._producer_state.is_open(who)
+            producer
+            for producer in self._producer_state.index.open_before(lost_to)
+            if self._producer_state.is_open(producer)
         ]
 
     def look_soon(self) -> None:
-        """Messages were found lost."""
+        """Start a check, after a read found lost messages."""
         if self._opened and self._looking is None:
-            self._looking = self._tasks.spawn(self._look(), "look for lost markers")
+            self._looking = self._tasks.spawn(self._look(), "replace lost markers")
 
     async def _look(self) -> None:
         try:
@@ -101,10 +101,12 @@ class LostMarkers:
                 try:
                     await self._decide()
                 except _OVER as over:
-                    log.info("no marker is stored again in %s: %s", self._name, over)
+                    log.info("replacement of lost markers of %s stopped: %s", self._name, over)
                     return
                 except WeirError as failed:
-                    log.warning("markers of %s are lost, and tried again: %s", self._name, failed)
+                    log.warning(
+                        "replacement of lost markers of %s failed (repeated after a pause): %s", self._name, failed
+                    )
                 if not self._producer_state.behind and not self._doubtful():
                     return
                 await self._clock.sleep(_LOOK_S)
@@ -115,7 +117,7 @@ class LostMarkers:
         await self._settled()
         if self._producer_state.behind:
             return
-        receipts = [await self._mark(who) for who in self._doubtful()]
+        receipts = [await self._mark(producer) for producer in self._doubtful()]
         for receipt in receipts:
             if receipt is not None:
                 await receipt
@@ -125,20 +127,22 @@ class LostMarkers:
         asked = index.open_since(producer_id), states.tip(producer_id)
         try:
             fate = await self._gate.fate(producer_id, self._name, states.seen_ms(producer_id))
-        except StreamError as failed:  # of the coordinator's own topic
-            raise NotOwnerError(f"the coordinator of transactions moves: {failed.what}") from failed
-        # Nothing may have changed since it was asked: a transaction that begins meanwhile is not hit.
+        except StreamError as failed:  # of the topic of the coordinator
+            raise NotOwnerError(
+                f"the transaction coordinator is moving to another broker: {failed.what}"
+            ) from failed
+        # Store the marker only if the producer has not changed since the request: a new transaction must not end.
         if (index.open_since(producer_id), states.tip(producer_id)) != asked:
             return None
         if fate is Fate.OPEN:
             return None
         log.warning(
-            "%s: the marker of producer %d is lost, whose transaction began at offset %d; stored again at %d: %s",
+            "%s: transaction marker of producer %d lost (transaction began at offset %d), stored again at %d: %s",
             self._name,
             producer_id,
             self._producer_state.index.open_since(producer_id),
             self._stream.end_offset,
-            "aborted, since nobody knows how it ended" if fate is Fate.UNKNOWN else fate.value,
+            "aborted, because its decision is unknown" if fate is Fate.UNKNOWN else fate.value,
         )
         stamp = Stamp(producer_id, max(states.epoch(producer_id), 0))
         abort = fate is not Fate.COMMITTED
@@ -146,7 +150,8 @@ class LostMarkers:
 
 
 class Trimming:
-    """Nothing is trimmed that the state does not know of yet: the log is where it would be learnt from again."""
+    """Trims the log, safe against a crash at any moment: stores the state first, since a recovery would read the
+    missing facts from the log."""
 
     def __init__(
         self,
@@ -158,7 +163,7 @@ class Trimming:
         moves: DelayedMoves,
         trimmed: Callable[[int], None] = lambda start: None,
     ) -> None:
-        """`trimmed`: told what the log begins with from then on."""
+        """`trimmed`: callback invoked with the new start offset."""
         self._stream = stream
         self._state = state
         self._publisher = publisher
@@ -167,7 +172,7 @@ class Trimming:
         self._trimmed = trimmed
 
     async def forget_before(self, offset: int) -> None:
-        """Trim the stream, once everything that must not fall back behind it is persisted."""
+        """Store all state that depends on earlier messages, then trim the stream."""
         await self._moves.before_trim(offset)
         if self._publisher.holding is not None:
             await self._publisher.holding.before_trim(offset)
@@ -180,7 +185,7 @@ class Trimming:
 
 
 class WriteSide:
-    """`changed`: told that more may be read. `area`: where messages wait, once there is one."""
+    """`changed`: callback invoked when readers may see more messages. `area`: the holding area, if it is open."""
 
     def __init__(
         self,
@@ -253,7 +258,7 @@ class WriteSide:
         )
 
     async def open(self) -> None:
-        """Bring what is known of the log up to date."""
+        """Bring the state up to date with the log, and start the background work."""
         await self.producer_state.open()
         self.publisher.holding = await open_lazily(
             self._context, str(self._name), self._stream, self._state, before_cancel=self.producer_state.save_moves
@@ -264,7 +269,7 @@ class WriteSide:
         self._lost_markers.open()
 
     def limit(self, policies: Policies) -> None:
-        """These policies hold from now on; `apply_dedup` comes last."""
+        """Apply policies, except for deduplication: the caller calls `apply_dedup` last."""
         self.publisher.policies = policies
         self.publisher.rate.set(policies.publish_rate or Rate())
 
@@ -272,7 +277,7 @@ class WriteSide:
         await self.publisher.dedup_switch.turn(bool(policies.deduplication))
 
     def save(self) -> None:
-        """What must be in the state before it is closed."""
+        """Set the values that the state must contain before it is closed."""
         self.publisher.dedup_switch.mark()
         self.producer_state.save()
         self.publisher.split.save()
@@ -284,14 +289,16 @@ class WriteSide:
         self._context.guard.check(request.role, self._name, Action.PRODUCE)
         version = await self._context.schemas.for_producer(self._name, request.schema, role=request.role)
         first = request.initial_subscription
-        if first is not None:  # a subscription is for who may consume, whether there is one or not
+        if first is not None:  # requires the permission to consume, whether the subscription exists or not
             self._context.guard.check(request.role, self._name, Action.CONSUME, subscription=first)
             subscriptions = self._subscriptions()
             if first not in subscriptions.by_name:
                 await subscriptions.create(first, StartAt(latest=False))
         await self.settled()
         self._life.check()
-        self._context.guard.check(request.role, self._name, Action.PRODUCE)  # it may be taken back meanwhile
+        self._context.guard.check(
+            request.role, self._name, Action.PRODUCE
+        )  # permissions may have changed meanwhile
         self._check_room()
         producer = BrokerProducer(
             self.publisher, self.producers, request.name or self._new_name(), request, version, clock=self._clock
@@ -310,11 +317,11 @@ class WriteSide:
             raise full
         limit = self.publisher.policies.max_producers or 0
         if 0 < limit <= len(self.producers):
-            raise TooManyError(f"{self._name} has {limit} producers, as many as it may have")
+            raise TooManyError(f"{self._name} has {limit} producers, which is its limit")
 
     def produce_as_broker(self, name: str) -> BrokerProducer:
-        """One that is the broker's own, is counted nowhere and stands in nobody's way; once it fails, there shall
-        be another after `settled`."""
+        """A producer of the broker itself: not counted, and independent of access modes. After a failure, the
+        caller waits for `settled` and creates another one."""
         producer = BrokerProducer(
             self.publisher, self.producers, name, ProducerRequest("", name=name), b"", clock=self._clock
         )
@@ -327,8 +334,8 @@ class WriteSide:
         return f"weir-{self._context.runtime.rng.getrandbits(48):012x}-{self._name_count}"
 
     async def settled(self, *, patient: bool = True) -> None:
-        """Wait until it is known what failed appends left behind: that counts as stored. Unless `patient`, an
-        attempt to find out that fails is raised, and not repeated."""
+        """Wait until the outcome of failed appends is known: entries that are in the log count as stored. Unless
+        `patient`, raise a failure of the recovery instead of repeating it."""
         while self.publisher.failed:
             failures = self._stream.failures
             await self._stream.settled(patient=patient)
@@ -340,9 +347,9 @@ class WriteSide:
     # --- transactions -----------------------------------------------------------------------------------
 
     async def end_transaction(self, producer_id: int, epoch: int, *, commit: bool, nth: int | None) -> None:
-        """Store the marker that decides the producer's open transaction; nothing if it has none here. Fine to ask
-        again, after an error too. `nth`: which transaction is meant (`TransactionEnd`); whichever is open if it is
-        not said."""
+        """Store the marker that decides the producer's open transaction; does nothing if the producer has none in
+        this topic. Idempotent, also after an error. `nth`: number of the transaction (`TransactionEnd`); None for
+        the open one."""
         while True:
             self._life.check()
             await self.settled()
@@ -352,7 +359,9 @@ class WriteSide:
                 return
             late = False if nth is None else self.producer_state.rounds.is_late(producer_id, nth)
             if late:
-                log.info("%s: a marker of producer %d came late, and is left out", self._name, producer_id)
+                log.info(
+                    "%s: late marker of producer %d ignored (its transaction has ended)", self._name, producer_id
+                )
                 return
             if late is not None:
                 break

@@ -1,8 +1,8 @@
-"""Messages of a queue that need not outlive the broker: in memory, as long as nobody else wants them in the log.
+"""Transient messages of a queue: the broker keeps them in memory while only the queue's consumers need them.
 
-They have offsets of the topic like all others. They go to the log when the queue is no classic one that somebody
-declared; when the topic has another subscription, a consumer of another protocol, or somebody who reads it by
-offset (within the last hour); when its policies keep messages for later; when the memory for queues is used up.
+They have offsets of the topic like all other messages. The broker writes them to the log instead if a client did
+not declare the topic as a classic queue; if the topic has another subscription, a consumer of another protocol, or
+a reader by offset (within the last hour); if its policies retain messages; or if the memory for queues is used up.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ from weir.stream.log import Stream
 from weir.stream.state_log import StateLog
 
 _READ_KEY = "memory/read"
-#: How long somebody who reads by offset is waited for, and how often it is written down that he does.
+#: How long a read by offset keeps messages in the log, and how often the time of the last read is stored.
 _READER_MS = 3_600_000
 _NOTED_MS = 600_000
-#: Of the memory for queues: the rest is for queues that have no other place.
+#: Share of the memory for queues. The rest is reserved for queues that exist in memory only.
 _USED_AT_MOST = 0.75
 
 
 class TransientMessages:
-    """Of one topic."""
+    """The transient messages of one topic: decides whether they stay in memory, and hands them over."""
 
     def __init__(
         self,
@@ -56,18 +56,18 @@ class TransientMessages:
         self._ready = False
         self._kept_for_later = False
         noted = state.get(_READ_KEY)
-        #: When somebody read by offset.
+        #: Time of the last read by offset.
         self._read_ms = self._noted_ms = 0 if noted is None else int(noted)
         stream.on_forgotten(producer_state.forgotten)
 
     async def open(self) -> None:
-        """Go on with what the former broker had."""
+        """Load the messages that the former broker handed over."""
         queue = self._subscriptions.by_name.get(QUEUE_SUBSCRIPTION)
         await self._carried.open(None if queue is None else queue.cursor)
         self._forget_carried()
 
     async def close(self) -> None:
-        """Write down what the next broker shall have, and what is acknowledged of it."""
+        """Store the messages for the next broker, with the cursor of the queue."""
         if self._stream.unwritten is not None:
             self._mark_cursor()
             await self._carried.save(self._mark_cursor)
@@ -77,11 +77,11 @@ class TransientMessages:
         if queue is not None:
             self._state.mark(cursor_key(queue.name), queue.cursor.to_bytes)
 
-    # --- who wants them ---------------------------------------------------------------------------------
+    # --- memory or log ----------------------------------------------------------------------------------
 
     def allow(self) -> None:
-        """The topic is a classic queue that somebody declared. What was never written is known by the index of
-        what nobody sees: its place in the state is made first."""
+        """Allow transient messages: a client declared the topic as a classic queue. The index of invisible offsets
+        records the messages that were never written, so the producer state creates its entry first."""
         if self._queue:
             return
         self._queue = True
@@ -95,7 +95,7 @@ class TransientMessages:
         self._ready = failure is None
 
     def apply(self, policies: Policies) -> None:
-        """Somebody who sets a retention of his own, or has the topic compacted, wants to read it later."""
+        """A retention policy of its own or compaction means that clients read the topic later: use the log."""
         self._kept_for_later = bool(
             policies.retention not in (None, Retention(), DEFAULT_RETENTION)
             or policies.compaction_threshold
@@ -103,7 +103,7 @@ class TransientMessages:
         )
 
     def read_by_offset(self) -> None:
-        """Somebody does."""
+        """Record a read by offset, and write all messages that are in memory to the log."""
         self._read_ms = self._clock.wall_ms()
         if self._queue:
             self._note_reader()
@@ -116,7 +116,7 @@ class TransientMessages:
             self._state.put(_READ_KEY, b"%d" % self._read_ms)
 
     def takes(self, size: int) -> bool:
-        """Whether messages of so many bytes are kept in memory."""
+        """Whether messages of `size` bytes stay in memory."""
         return (
             self._ready
             and not self._kept_for_later
@@ -126,11 +126,11 @@ class TransientMessages:
             and self._features.uses(UNWRITTEN)
         )
 
-    # --- what became of them ----------------------------------------------------------------------------
+    # --- acknowledgements -------------------------------------------------------------------------------
 
     def moved(self, subscription: Subscription, runs: Sequence[Run] | None) -> bool:
-        """A cursor has moved; whether that must be written down. What is in memory only is gone with the broker,
-        acknowledged or not."""
+        """Called when a cursor moves; returns whether the new position must be stored. Messages in memory vanish
+        with the broker, whether acknowledged or not."""
         unwritten = self._stream.unwritten
         if not unwritten or subscription.name != QUEUE_SUBSCRIPTION:
             return True
@@ -143,4 +143,4 @@ class TransientMessages:
         unwritten = self._stream.unwritten
         if self._carried.there and not (unwritten and unwritten.has_carried):
             self._carried.there = False
-            self._tasks.spawn(self._carried.forget(), "forget what was carried over")
+            self._tasks.spawn(self._carried.forget(), "forget transient messages of the former broker")

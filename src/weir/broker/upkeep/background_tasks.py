@@ -1,18 +1,10 @@
-"""Upkeep of topics that no broker has loaded: retention, expiry and backlog quotas.
+"""Background tasks of a broker: upkeep of loaded and idle topics, unloading, interrupted deletions, revoked
+grants.
 
-What is old is told from the metadata alone; only a topic that has something to lose is loaded, looked after, and
-let go again. So a broker with many idle topics keeps them out of its memory. A topic that needs its timers after
-that, since part of its backlog expires later, stays loaded until they have run.
-
-Unloads topics that were not used for some time; the next use loads them again.
-
-Whether a topic may be unloaded: no client uses it, and no timer or background work of its own needs it.
-
-What was allowed and is no longer: producers and consumers of a role that lost its grant are sent away.
-
-Deletions that were cut short, by a crash say, are ended without anybody asking for the topic.
-
-One task per broker that looks after its topics in turn.
+Idle topics: the broker finds expired data from the metadata alone, and loads a topic only to delete some, so many
+idle topics do not fill its memory. A topic that needs timers after that, because part of its backlog expires
+later, stays loaded until they have run. Unloading: a topic without clients, timers and background work is unloaded
+after some time; the next use loads it again.
 """
 
 import logging
@@ -43,7 +35,7 @@ from weir.wire.stream import decode_chain
 
 log = logging.getLogger(__name__)
 
-#: Topics looked after before everyone else gets a turn.
+#: Topics per turn of the event loop.
 _MAINTENANCE_AT_ONCE = 20
 
 
@@ -54,33 +46,33 @@ class Maintenance:
         self._topics = topics
 
     async def run(self) -> None:
-        """For ever."""
+        """Run until cancelled."""
         while True:
             await self._clock.sleep(self._interval_s)
             await self.round()
 
     async def round(self) -> None:
-        """Look after every loaded topic once."""
+        """Run the upkeep of every loaded topic once."""
         for number, topic in enumerate(self._topics()):
             if not isinstance(topic, BrokerTopic) or not topic.alive:
                 continue
             try:
                 await maintain(topic, self._clock.wall_ms())
             except WeirError as failed:
-                log.warning("%s could not be looked after this time: %s", topic.name, failed)
+                log.warning("upkeep of %s failed (repeated in the next round): %s", topic.name, failed)
             if number % _MAINTENANCE_AT_ONCE == _MAINTENANCE_AT_ONCE - 1:
                 await self._clock.sleep(0)
 
 
-#: Streams looked at before others get a turn.
+#: Streams checked per turn of the event loop.
 _AT_ONCE = 50
-#: Streams whose metadata is in memory at once.
+#: Streams per page of metadata.
 _PAGE = 500
 
 
 class IdleTopics:
-    """`is_idle` and `borrow` are the broker's. `is_idle`: whether this broker is to serve the topic, and has not
-    loaded it. `borrow` loads a topic, and unloads it afterwards if it is not needed."""
+    """Upkeep of topics that no broker has loaded. `is_idle`: whether this broker owns the topic and has not loaded
+    it. `borrow` loads a topic, and afterwards unloads it unless a client needs it."""
 
     def __init__(
         self,
@@ -96,20 +88,21 @@ class IdleTopics:
         self._overviews = overviews
         self._is_idle = is_idle
         self._borrow = borrow
-        #: The oldest ledger of those that were looked after and lost nothing: a subscription holds it back, say.
+        #: Topics whose last upkeep deleted nothing, because of an unacknowledged backlog, say, with their oldest
+        #: ledger.
         self._held_back: dict[TopicName, LedgerId] = {}
 
     async def run(self) -> None:
-        """For ever."""
+        """Run until cancelled."""
         while True:
             await self._clock.sleep(self._context.settings.idle_s)
             try:
                 await self.round()
             except WeirError as failed:
-                log.warning("idle topics could not be looked after this time: %s", failed)
+                log.warning("upkeep of idle topics failed (repeated in the next round): %s", failed)
 
     async def round(self) -> None:
-        """Look at every stream that there is once."""
+        """Check every stream of the cluster once."""
         held_back: dict[TopicName, LedgerId] = {}
         after = ""
         while True:
@@ -132,8 +125,8 @@ class IdleTopics:
         self._held_back = held_back
 
     async def _has_old(self, name: TopicName, chain: Chain) -> bool:
-        """Whether its oldest ledger would go, if nobody holds it back. Only where somebody said for how long or
-        how much: what goes once it is acknowledged goes when its subscribers come."""
+        """Whether retention would delete the oldest ledger, unless a subscription needs it. Applies only to a
+        retention by time or size: otherwise the next acknowledgement triggers the deletion."""
         policies = await self._registry.look_policies(name)
         cleanup = (policies.log_compaction or LogCompaction()).cleanup
         if not chain.spans or not cleanup.deletes:
@@ -147,7 +140,7 @@ class IdleTopics:
         return expired or bool(over and over > chain.start_offset)
 
     async def _is_to_move(self, name: TopicName, chain: Chain) -> bool:
-        """Whether a ledger of it may have to go to the lake."""
+        """Whether a ledger is due to move to the lake."""
         staying = next((span for span in chain.spans if span.closed and not span.in_lake), None)
         rules = None if staying is None else await self._context.tiering.look(name)
         return (
@@ -155,7 +148,7 @@ class IdleTopics:
         )
 
     async def _expires(self, name: TopicName, chain: Chain) -> bool:
-        """Whether part of a backlog is older than a policy allows, or a subscription expires unless it is used."""
+        """Whether a backlog is older than a policy allows, or an unused subscription may expire."""
         if not chain.spans:
             return False
         policies = await self._registry.look_policies(name)
@@ -163,7 +156,7 @@ class IdleTopics:
         if limit_ms is None and not policies.subscription_expiry_min:
             return False
         stats = await self._overviews.look(name)
-        if stats is None:  # its broker ended without an overview
+        if stats is None:  # its last broker stored no overview
             return True
         if policies.subscription_expiry_min and any(one.name != QUEUE_SUBSCRIPTION for one in stats.subscriptions):
             return True
@@ -179,8 +172,8 @@ class IdleTopics:
                 if isinstance(topic, BrokerTopic):
                     await maintain(topic, self._clock.wall_ms())
                     await topic.tiering.done()
-        except WeirError as failed:  # another broker has it, say
-            log.info("%s, which is idle, was not looked after: %s", name, failed)
+        except WeirError as failed:  # another broker owns it, say
+            log.info("upkeep of idle topic %s failed (repeated in the next round): %s", name, failed)
 
 
 def _backlog_limit_ms(policies: Policies) -> int | None:
@@ -204,7 +197,7 @@ _EVERY_S = 60.0
 
 
 class Leftovers:
-    """Looks for topics that are marked as being deleted. `delete` ends one, or waits for whoever is at it."""
+    """Finishes interrupted deletions. `delete` finishes one, or waits for a deletion that runs already."""
 
     def __init__(self, clock: Clock, registry: Registry, delete: Callable[[TopicName], Awaitable[None]]) -> None:
         self._clock = clock
@@ -212,30 +205,30 @@ class Leftovers:
         self._delete = delete
 
     async def run(self) -> None:
-        """For ever; at the start, too."""
+        """Run until cancelled; the first round starts at once."""
         while True:
             for name in await self._doomed():
                 try:
                     await self._delete(name)
-                    log.info("%s, whose deletion was cut short, is gone", name)
-                except WeirError as failed:  # another broker is at it, say
-                    log.info("the deletion of %s is not ended yet: %s", name, failed)
+                    log.info("interrupted deletion of %s finished", name)
+                except WeirError as failed:  # another broker deletes it, say
+                    log.info("deletion of %s failed (repeated in the next round): %s", name, failed)
             await self._clock.sleep(_EVERY_S)
 
     async def _doomed(self) -> list[TopicName]:
         try:
             return await self._registry.doomed_topics()
         except WeirError as failed:
-            log.info("topics whose deletion was cut short cannot be looked for: %s", failed)
+            log.info("search for interrupted deletions failed (repeated in the next round): %s", failed)
             return []
 
 
-#: So many topics, then it is the others' turn.
+#: Topics checked per turn of the event loop.
 _TOPICS_PER_TURN = 200
 
 
 class Revoking:
-    """Waits for changes of what roles may do, and asks anew for everyone who is connected."""
+    """Waits for changes of permissions, and checks all connected producers and consumers again."""
 
     def __init__(self, guard: Guard, clock: Clock, topics: Callable[[], list[AnyTopic]]) -> None:
         self._guard = guard
@@ -252,7 +245,7 @@ class Revoking:
                     await self._clock.sleep(0)
 
     def check(self, topic: AnyTopic) -> None:
-        """Send everyone away who may not be there. They come back at once, and are told why not."""
+        """Disconnect producers and consumers without permission. When they reconnect, they receive the error."""
         for producer in list(topic.producers):
             if denied := self._denied(producer.request.role, topic.name, Action.PRODUCE):
                 topic.producers.remove(producer, denied.what)
@@ -286,7 +279,7 @@ def is_needed(topic: AnyTopic) -> bool:
 
 
 def _has_unfinished(topic: BrokerTopic) -> bool:
-    """Whether something that was begun has not ended: it would be lost, or begun again by the next load."""
+    """Whether the topic has pending work, which an unload would lose or the next load would repeat."""
     stream = topic.stream
     return bool(
         stream.unwritten
@@ -303,7 +296,7 @@ def _has_unfinished(topic: BrokerTopic) -> bool:
 
 
 def _has_timers(topic: BrokerTopic) -> bool:
-    """Whether something happens to its messages, or to itself, when a time has come."""
+    """Whether a timer is pending for the topic or its messages."""
     policies, rules = topic.policies, topic.queue_rules
     subscriptions = [one for one in topic.subscriptions.values() if one.durable]
     if topic.stored.held_messages or rules.acts_by_itself:
@@ -320,7 +313,7 @@ def _has_timers(topic: BrokerTopic) -> bool:
 
 
 def _is_compacted_later(topic: BrokerTopic) -> bool:
-    """Whether there are messages that a compaction, whose time has not come, is to look at."""
+    """Whether the topic has messages for a later compaction."""
     policy = topic.policies.log_compaction or LogCompaction()
     if not policy.cleanup.compacts:
         return False
@@ -328,14 +321,14 @@ def _is_compacted_later(topic: BrokerTopic) -> bool:
     return tombstones or topic.compaction.begun_at < topic.stream.end_offset > topic.view.horizon
 
 
-#: Rounds within the time after which a topic is unloaded.
+#: Rounds within the idle time that precedes an unload.
 _ROUNDS = 4
-#: Topics that are checked, and topics that are unloaded, before others get a turn.
+#: Topics checked per turn of the event loop.
 _CHECKED_AT_ONCE = 256
 
 
 class _Seen(NamedTuple):
-    """A topic as one round saw it, and when it was seen so first."""
+    """State of a topic in a round, and since when it has not changed."""
 
     topic: AnyTopic
     uses: int
@@ -344,7 +337,7 @@ class _Seen(NamedTuple):
 
 
 class UnusedTopics:
-    """`loaded` and `unload` are the broker's. `after_s`: 0 for never."""
+    """Unloads unused topics. `after_s`: idle time before an unload; 0 disables it."""
 
     def __init__(
         self,
@@ -357,41 +350,41 @@ class UnusedTopics:
         self._after_s = after_s
         self._loaded = loaded
         self._unload = unload
-        #: How often each loaded topic was asked for.
+        #: Number of requests for each loaded topic.
         self._uses: dict[TopicName, int] = {}
         self._seen: dict[TopicName, _Seen] = {}
 
     def used(self, name: TopicName) -> int:
-        """Note that a caller asks for the topic; answers how often that was, this time included."""
+        """Count a request for the topic; returns the number of requests, including this one."""
         uses = self._uses[name] = self._uses.get(name, 0) + 1
         return uses
 
     def forget(self, name: TopicName) -> None:
-        """The topic is not loaded any more."""
+        """Remove the counts of an unloaded topic."""
         self._uses.pop(name, None)
         self._seen.pop(name, None)
 
     async def release(self, topic: AnyTopic, uses: int) -> None:
-        """Unload a topic that the broker loaded for itself, unless it was asked for since."""
+        """Unload a topic that the broker loaded for itself, unless a client requested it since."""
         if self._uses.get(topic.name) == uses and not is_needed(topic):
             await self._unload(topic.name, "no client uses it")
 
     async def run(self) -> None:
-        """For ever."""
+        """Run until cancelled."""
         while self._after_s > 0:
             await self._clock.sleep(self._after_s / _ROUNDS)
             await self.round()
 
     async def round(self) -> None:
-        """Look at every loaded topic once, and unload those whose time has come."""
+        """Check every loaded topic once, and unload unused ones."""
         unloaded = 0
         for number, topic in enumerate(self._loaded(), 1):
             if self._is_due(topic):
                 unloaded += 1
                 try:
-                    await self._unload(topic.name, f"it was not used for {self._after_s:g} s")
+                    await self._unload(topic.name, f"unused for {self._after_s:g} s")
                 except WeirError as failed:
-                    log.info("%s was not unloaded: %s", topic.name, failed)
+                    log.info("unload of %s failed: %s", topic.name, failed)
             if not number % _CHECKED_AT_ONCE:
                 await self._clock.sleep(0)
         if unloaded:

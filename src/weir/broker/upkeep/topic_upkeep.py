@@ -1,9 +1,6 @@
-"""What policies are about to delete before anybody has read it: said in the log when it begins, in stats while
-it is so.
+"""Upkeep of one topic: expiry, backlog quota, retention, compaction, unused subscriptions and idle producers.
 
-Looking after one topic: expiry, backlog quota, retention, subscriptions and producer names that nobody uses.
-
-Topics that compact themselves: when, how far, and what goes from the view as retention says.
+Warns of unread messages that a policy deletes soon: once in the log, and in the topic's stats while this is so.
 """
 
 import logging
@@ -18,14 +15,14 @@ from weir.model.policies import BacklogAction, BacklogQuota, LogCompaction, Poli
 from weir.model.queues import QUEUE_SUBSCRIPTION
 from weir.stream.retention import bytes_from, offset_keeping, trim_point
 
-#: So much that is not compacted is worth a compaction, however large the topic's ledgers may grow.
+#: Uncompacted bytes that justify a compaction, even if the topic's ledgers may become larger.
 _ENOUGH_BYTES = 16 * 1024 * 1024
 
 
 def is_due(topic: BrokerTopic, now_ms: int) -> bool:
-    """Whether a compaction shall begin: enough has come since the last one, or its tombstones were seen for long
-    enough. A few messages on a quiet topic wait until they would have filled a ledger, or are as old as one
-    may get: each compaction writes all that is live anew."""
+    """Whether to start a compaction: enough new messages since the last one, or tombstones older than their
+    retention. A few messages on a quiet topic wait until their size or age reaches the limit of a ledger, because
+    each compaction rewrites all live messages."""
     policy, view, stream = topic.policies.log_compaction or LogCompaction(), topic.view, topic.stream
     if not policy.cleanup.compacts or topic.compaction.status is CompactionStatus.RUNNING:
         return False
@@ -44,13 +41,13 @@ def is_due(topic: BrokerTopic, now_ms: int) -> bool:
 
 
 def _oldest_ms(topic: BrokerTopic) -> int:
-    """No message that is not compacted, and could have been, is older."""
+    """Lower bound of the time of all messages that a compaction could process."""
     span = topic.stream.chain.span_at(max(topic.view.horizon, topic.stream.start_offset))
     return max(0 if span is None else span.first_ms, topic.view.compacted.done_ms)
 
 
 async def forget_expired(topic: BrokerTopic, retention: Retention, now_ms: int) -> None:
-    """Compacted messages that are retained no longer."""
+    """Delete compacted messages beyond the retention."""
     view = topic.view
     start, horizon = view.start_offset, view.horizon
     point = start
@@ -62,7 +59,7 @@ async def forget_expired(topic: BrokerTopic, retention: Retention, now_ms: int) 
 
 
 def _within(topic: BrokerTopic, limit_bytes: int) -> int:
-    """The first offset from which on about so much is left; sizes count as spread evenly."""
+    """The first offset that leaves about `limit_bytes` behind it; assumes messages of equal size."""
     view, stream = topic.view, topic.stream
     left = limit_bytes - bytes_from(stream.chain, view.horizon, stream.end_offset, stream.open_bytes)
     if view.size_bytes <= left:
@@ -73,19 +70,19 @@ def _within(topic: BrokerTopic, limit_bytes: int) -> int:
 
 log = logging.getLogger(__name__)
 
-#: It is told when so much of the time that a policy gives is left, and at least this long before.
+#: Warn when this fraction (1/N) of a policy's time is left, and at least this long before its end.
 _LEAD_PART = 5
 _LEAD_MS = 60_000
 
 
 def warn_of_unread(topic: BrokerTopic, now_ms: int) -> None:
-    """Look at the policies as they are now; what is new is logged, and all of it is in the topic's stats."""
+    """Evaluate the current policies: log new warnings, and set all of them in the topic's stats."""
     found = tuple(_found(topic, topic.policies, now_ms))
-    known = {(told.subscription, told.policy) for told in topic.unread_warnings}
+    known = {(warning.subscription, warning.policy) for warning in topic.unread_warnings}
     topic.note_unread(found)
-    for told in found:
-        if (told.subscription, told.policy) not in known:
-            log.warning("%s: %s", topic.name, told.what)
+    for warning in found:
+        if (warning.subscription, warning.policy) not in known:
+            log.warning("%s: %s", topic.name, warning.what)
 
 
 def _found(topic: BrokerTopic, policies: Policies, now_ms: int) -> list[UnreadWarning]:
@@ -157,14 +154,14 @@ def _of_expiry(topic: BrokerTopic, policies: Policies, now_ms: int) -> list[Unre
             continue
         what = (
             f"subscription {subscription.name!r} has {subscription.backlog} unread messages, and is deleted at"
-            f" {_moment(at_ms)} because nobody uses it"
+            f" {_moment(at_ms)} because no client uses it"
         )
         found.append(UnreadWarning(subscription.name, "subscription_expiry", subscription.backlog, at_ms, what))
     return found
 
 
 def _of_retention(topic: BrokerTopic, retention: Retention, now_ms: int) -> list[UnreadWarning]:
-    """Of those whom retention does not wait for: consumer groups, and a topic that nobody has subscribed to."""
+    """Warnings for readers that do not delay retention: consumer groups, and topics without subscriptions."""
     stream = topic.stream
     if any(s.durable and s.retains for s in topic.subscriptions.values()):
         return []
@@ -183,13 +180,14 @@ def _of_retention(topic: BrokerTopic, retention: Retention, now_ms: int) -> list
             found.append(UnreadWarning(group.name, "retention", unread, at_ms, what))
     if not groups:
         unread = end - stream.start_offset
-        what = f"nobody has subscribed, and retention deletes {unread} messages from {_moment(at_ms)} on"
+        what = f"the topic has no subscription, and retention deletes {unread} messages from {_moment(at_ms)} on"
         found.append(UnreadWarning("", "retention", unread, at_ms, what))
     return found
 
 
 def _of_compaction(topic: BrokerTopic, now_ms: int) -> list[UnreadWarning]:
-    """Of a topic that compacts itself, and soon will: those who are away, and will find the latest of each key."""
+    """Warnings for subscriptions without consumers: soon a compaction leaves only the latest message of each
+    key."""
     if not is_due(topic, now_ms + _LEAD_MS):
         return []
     stream, found = topic.stream, []
@@ -199,8 +197,8 @@ def _of_compaction(topic: BrokerTopic, now_ms: int) -> list[UnreadWarning]:
         if subscription.consumers or not subscription.durable or unread < 2:
             continue
         what = (
-            f"{subscription.name!r} has not read {unread} messages, and the compaction that is due leaves only the"
-            " latest of each key"
+            f"{subscription.name!r} has not read {unread} messages, and the next compaction leaves only the latest"
+            " message of each key"
         )
         found.append(UnreadWarning(subscription.name, "compaction", unread, now_ms, what))
     return found
@@ -211,7 +209,7 @@ def _moment(at_ms: int) -> str:
 
 
 async def maintain(topic: BrokerTopic, now_ms: int) -> None:
-    """One round. What a round does is decided from the policies as they are now."""
+    """Run one round of upkeep, by the current policies."""
     policies = topic.policies
     durable = [s for s in topic.subscriptions.values() if s.durable]
     for subscription in durable:
@@ -233,8 +231,8 @@ async def maintain(topic: BrokerTopic, now_ms: int) -> None:
 
 
 async def _expire(topic: BrokerTopic, subscription: Subscription, policies: Policies, now_ms: int) -> None:
-    """What is older than its time to live counts as acknowledged. What cannot be read has no age, and must not
-    keep the rest from being looked after."""
+    """Acknowledge messages older than their time to live. Unreadable messages have no age, and must not stop the
+    rest of the upkeep."""
     try:
         oldest = await subscription.oldest_unacked()
     except ReadFailedError:
@@ -252,7 +250,7 @@ def _drop_unused(topic: BrokerTopic, subscription: Subscription, policies: Polic
         or subscription.name == QUEUE_SUBSCRIPTION  # a queue stays until it is deleted
     )
     if idle_ms and not used and now_ms - subscription.last_active_ms >= idle_ms:
-        subscription.end("nobody used it for long")
+        subscription.end("the subscription was unused for the time that its expiry policy allows")
 
 
 async def _keep_quota(topic: BrokerTopic, quota: BacklogQuota, now_ms: int) -> None:
@@ -263,7 +261,7 @@ async def _keep_quota(topic: BrokerTopic, quota: BacklogQuota, now_ms: int) -> N
         await _evict(topic, quota, now_ms)
     else:
         kind = ProducersHeldError if quota.action is BacklogAction.HOLD_PRODUCERS else QuotaExceededError
-        topic.producers.refuse(kind(f"the backlog of {topic.name} is over its quota: {over}"))
+        topic.producers.refuse(kind(f"the backlog of {topic.name} exceeds its quota: {over}"))
 
 
 def _exceeded(topic: BrokerTopic, quota: BacklogQuota, now_ms: int) -> str | None:
@@ -272,14 +270,16 @@ def _exceeded(topic: BrokerTopic, quota: BacklogQuota, now_ms: int) -> str | Non
             continue
         size = backlog_bytes(topic.stream, subscription) if quota.bytes >= 0 else 0
         if 0 <= quota.bytes < size:
-            return f"{size} bytes wait for {subscription.name!r}"
+            return f"subscription {subscription.name!r} has a backlog of {size} bytes"
         if subscription.oldest is not None and 0 <= quota.seconds * 1000 < now_ms - subscription.oldest[1]:
-            return f"{subscription.name!r} has not acknowledged the oldest for {quota.seconds} s"
+            return (
+                f"subscription {subscription.name!r} has not acknowledged its oldest message for {quota.seconds} s"
+            )
     return None
 
 
 async def _evict(topic: BrokerTopic, quota: BacklogQuota, now_ms: int) -> None:
-    """The oldest messages count as acknowledged until the rest is within the quota."""
+    """Acknowledge the oldest messages until the backlog is within the quota."""
     stream = topic.stream
     keep_from = 0
     if quota.bytes >= 0:
@@ -292,7 +292,7 @@ async def _evict(topic: BrokerTopic, quota: BacklogQuota, now_ms: int) -> None:
 
 
 def _compact(topic: BrokerTopic, policies: Policies, now_ms: int) -> None:
-    """Once enough has come since the last time."""
+    """Start a compaction if enough messages have arrived since the last one."""
     threshold, stream = policies.compaction_threshold or 0, topic.stream
     if is_due(topic, now_ms):
         topic.compaction.start()
@@ -303,25 +303,25 @@ def _compact(topic: BrokerTopic, policies: Policies, now_ms: int) -> None:
 
 
 async def trim(topic: BrokerTopic, retention: Retention, now_ms: int) -> None:
-    """Forget ledgers that everyone has acknowledged and that are retained no longer. The cursors are persisted
-    first: one that fell back behind the trimmed ledgers would count what is gone as lost."""
+    """Delete ledgers that all subscriptions have acknowledged and that retention no longer protects. Persists the
+    cursors first: a cursor that fell back behind the trimmed ledgers would count deleted messages as lost."""
     stream, view = topic.stream, topic.view
     cleanup = (topic.policies.log_compaction or LogCompaction()).cleanup
     acknowledged = min(
         (s.cursor.mark_delete + 1 for s in topic.subscriptions.values() if s.durable and s.retains),
         default=stream.end_offset,
     )
-    # What is not decided yet nobody could see, nor what is yet to be held.
+    # Consumers have not seen messages of open transactions, nor delayed ones that have not moved yet.
     acknowledged = min(acknowledged, topic.stable_offset, topic.producer_state.unmoved_from)
     point = stream.start_offset
-    if cleanup.compacts:  # nobody sees the log behind the horizon any more
+    if cleanup.compacts:  # no reader uses the log before the horizon any more
         behind = min(acknowledged, view.horizon)
         point = trim_point(stream.chain, behind, Retention(), now_ms, stream.open_bytes)
     elif (topic.policies.compaction_threshold or 0) > 0 or (view.horizon and not view.compacted.own):
-        acknowledged = min(acknowledged, view.horizon)  # what is not compacted yet is still wanted
+        acknowledged = min(acknowledged, view.horizon)  # compaction still needs the rest
     if cleanup.deletes:
         if 0 < retention.time_ms <= now_ms - stream.last_ms and stream.end_offset <= acknowledged:
-            await stream.roll()  # nothing comes, so nothing else would ever let the last ledger go
+            await stream.roll()  # without new messages, only this allows the deletion of the last ledger
         point = max(point, trim_point(stream.chain, acknowledged, retention, now_ms, stream.open_bytes))
     if point > stream.start_offset:
         await topic.trimming.forget_before(point)
