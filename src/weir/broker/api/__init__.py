@@ -1,11 +1,11 @@
-"""All that gateways and the admin API know of the broker: values, and interfaces with few verbs.
+"""The broker's interface for gateways and the admin API: value classes, and protocols with few methods.
 
-Nothing here knows a protocol. Everything is asked in offsets; `Topic.position_of` and `offset_of` translate to
-ledger positions for protocols whose message ids are made of them. There are no callbacks: what changes is
-something to await. Every call that somebody makes for a user takes that user's `role`, and raises
-NotAuthorisedError if the role may not.
+This package is independent of client protocols. Its methods use offsets; `Topic.position_of` and `offset_of`
+translate offsets to ledger positions for protocols that build message ids from ledger positions. Callers await
+changes instead of registering callbacks. A call on behalf of a user passes the user's `role` and raises
+NotAuthorisedError if the role lacks the permission.
 
-An import contract holds it: `gateway` and `admin` import nothing else of `weir.broker`, and nothing below it.
+An import contract enforces this: `gateway` and `admin` import nothing else of `weir.broker`, and nothing below it.
 """
 
 from weir.broker.api.broker import (
