@@ -1,12 +1,7 @@
-"""The broker as a whole: which topics it serves, who serves the others, and who somebody is.
+"""The broker as a whole: topic lookup and ownership, topic lists and watches, totals of traffic, authentication.
 
-What passes through all topics of a broker together, and which ones it passes: known without asking any.
-
-Lists of topics: filtered by a pattern, and watched for what comes and goes.
-
-Regular expressions of clients.
-
-Calls of clients that reached the wrong broker: its gateway hands them on to that of the right one.
+Also clients' topic patterns, and the forwarding of client calls that reached the wrong broker to the gateway of
+the right one.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,19 +16,19 @@ from weir.model.errors import NotAllowedError
 from weir.model.registry import BrokerInfo
 from weir.model.topics import Domain, NamespaceName, TopicName
 
-#: So many busy topics are remembered between two looks; of more, some are noticed at a later one.
+#: Most busy topics recorded between two calls of `take_busy`; a later call reports the topics beyond this limit.
 MAX_BUSY = 2_000
 
 
 class TopicsFlow:
-    """Totals of one direction since the broker started. Each topic's own meter counts here, too."""
+    """Totals of one direction since the broker started. The meter of each topic also counts here."""
 
     __slots__ = ("busy", "bytes", "messages")
 
     def __init__(self) -> None:
         self.messages = 0
         self.bytes = 0
-        #: Topics through which something passed since somebody took them; None while nobody looks.
+        #: Topics with traffic since the last `take_busy`; None while recording is off.
         self.busy: set[TopicName] | None = None
 
     def note(self, topic: TopicName, messages: int, size: int) -> None:
@@ -44,17 +39,18 @@ class TopicsFlow:
             busy.add(topic)
 
     def take_busy(self) -> set[TopicName]:
-        """Those since the last time; from now on they are remembered."""
+        """Return the topics with traffic since the last call, and start recording."""
         busy, self.busy = self.busy, set()
         return busy or set()
 
     def forget_busy(self) -> None:
-        """Nobody looks any more."""
+        """Stop recording."""
         self.busy = None
 
 
 class BrokerFlows:
-    """Both directions: what was stored, and what consumers and readers were given."""
+    """Totals of both directions: `taken` counts stored messages, `given` counts messages to consumers and
+    readers."""
 
     __slots__ = ("given", "taken")
 
@@ -75,7 +71,7 @@ class TopicListChange(Protocol):
 
 
 class TopicListWatch(Protocol):
-    """A list of topics, and what changes in it."""
+    """A list of topics and the changes to it."""
 
     @property
     def names(self) -> Sequence[TopicName]: ...
@@ -85,12 +81,12 @@ class TopicListWatch(Protocol):
 
     @property
     def is_news(self) -> bool:
-        """Whether the list differs from the one whose hash the watcher knew."""
+        """Whether the list differs from the list behind the watcher's known hash."""
 
     async def next(self) -> TopicListChange: ...
 
     def close(self) -> None:
-        """Nobody looks any more."""
+        """End the watch."""
 
 
 class TopicLists(Protocol):
@@ -103,8 +99,8 @@ class TopicLists(Protocol):
         domain: Domain | None = None,
         known_hash: str = "",
     ) -> TopicListWatch:
-        """NotAuthorisedError; TooManyError if no client could be told so many. And nothing is told any more
-        once the role may not know."""
+        """Watch the topics of a namespace. NotAuthorisedError; TooManyError if the list is too long for any
+        client. The watch reports no more changes once the role loses the permission to list topics."""
 
 
 _MAX_PATTERN_CHARS = 512
@@ -113,11 +109,11 @@ _MAX_PATTERN_CHARS = 512
 class Pattern:
     """A regular expression of a client, in RE2's syntax as in Pulsar.
 
-    RE2 takes time linear in the input whatever the pattern, so a client cannot stall the broker with one.
+    RE2 runs in time linear in the input for every pattern, so a client cannot stall the broker with a pattern.
     """
 
     def __init__(self, pattern: str) -> None:
-        """NotAllowedError if it is too long or not a pattern."""
+        """Compile the pattern; NotAllowedError if it is too long or invalid."""
         import re2  # loaded when first needed: most brokers never see a pattern
 
         if len(pattern) > _MAX_PATTERN_CHARS:
@@ -140,8 +136,9 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class ClientCall:
-    """What a client asked, in its protocol's own bytes. `role`: who it is, by the broker that it asked. `wait_ms`:
-    how long the answer may take. `about`: names that belong to the call and are not in its body."""
+    """A request of a client, in the bytes of its protocol. `role`: the client's role, as the first broker
+    authenticated it. `wait_ms`: the longest time until the answer. `about`: names that belong to the call but are
+    not in its body."""
 
     gateway: str
     method: str
@@ -152,25 +149,26 @@ class ClientCall:
     about: tuple[str, ...] = ()
 
 
-#: Answers a call that another broker's gateway handed on.
+#: Answers a call that another broker's gateway forwarded.
 Answering: TypeAlias = Callable[[ClientCall], Awaitable[Sequence[bytes]]]
 
 
 class GatewayCalls(Protocol):
     def answer(self, gateway: str, answering: Answering) -> None:
-        """The gateway of this name answers such calls from now on."""
+        """Register the function that answers forwarded calls for the gateway of this name."""
 
     async def hand_on(self, broker_id: str, call: ClientCall) -> Sequence[bytes]:
-        """Have the other broker's gateway answer it (this broker's own, if it is this one). A PeerError if it
-        cannot be asked."""
+        """Forward the call to the gateway of the other broker (or of this broker, if it is this one) and return
+        the answer. PeerError if the broker is unreachable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The broker that serves a topic; `here` if it is this one. `listeners`: where it is reached, by the name of
-    each listener in the configuration; empty if nobody knows. `node_id`: its number, -1 if nobody knows. `epoch`
-    grows whenever the topic gets another owner, and never goes back. `taken`: whether it has the topic's bundle,
-    or is given it; else it is who would be chosen, and by the time that somebody asks it may be another."""
+    """The broker that serves a topic; `here` if it is this one. `listeners`: its addresses by the name of
+    each listener in the configuration; empty if unknown. `node_id`: its number, -1 if unknown. `epoch` grows
+    whenever the owner of the topic changes, and never decreases. `taken`: whether the broker owns the topic's
+    bundle or receives it in a handover; otherwise it is the expected owner, which may change until the bundle has
+    an owner."""
 
     here: bool
     listeners: Mapping[str, str] = field(default_factory=dict)
@@ -180,74 +178,76 @@ class Owner:
     taken: bool = True
 
     def url(self, *names: str) -> str:
-        """The first of these listeners that it has; "" if it has none."""
+        """The address of the first of these listeners that it has; "" if it has none."""
         return next((self.listeners[name] for name in names if self.listeners.get(name)), "")
 
 
 class Broker(Protocol):
     async def topic(self, name: TopicName, *, role: str, create: bool = True) -> Topic:
-        """The topic, loaded and owned by this broker. TopicNotFoundError, or made by policy if `create`;
-        NotOwnerError (with the owner's address) if another broker has it."""
+        """Return the topic, loaded and owned by this broker. If the topic does not exist, create it if `create` is
+        set and the policy permits, else TopicNotFoundError. NotOwnerError (with the owner's address) if another
+        broker owns it."""
 
     async def partitions(self, name: TopicName, *, role: str, create: bool = True) -> int:
-        """How many partitions the topic has; 0 if it is not partitioned."""
+        """The number of partitions of the topic; 0 if it is not partitioned."""
 
     async def owner(self, name: TopicName, *, role: str) -> Owner:
-        """Who serves the topic, or will."""
+        """The current or expected owner of the topic."""
 
     def owner_now(self, name: TopicName) -> Owner:
-        """`owner`, whoever asks, from memory: it may be a moment out of date. While a topic is handed over, and
-        after, it is the broker that gets it: whoever finds a producer or consumer closed asks this to know where
-        to go."""
+        """Like `owner`, without a permission check and from memory, so it may be a moment out of date. During and
+        after a handover it is the receiving broker: a gateway calls this after a producer or consumer closed, to
+        redirect the client."""
 
     def owners_now(self, name: TopicName, partitions: Sequence[int]) -> Sequence[Owner]:
-        """`owner_now` of each of these partitions of the topic, all at one moment, at little more than the cost
-        of one."""
+        """`owner_now` of each of these partitions of the topic, all from one moment. The cost is little more than
+        that of one partition."""
 
     def brokers(self) -> Sequence[BrokerInfo]:
-        """Every broker that is registered, this one among them, in the order of their node ids."""
+        """Every registered broker, including this one, in the order of the node ids."""
 
     def former_brokers(self) -> Sequence[BrokerInfo]:
-        """Those that were registered until some seconds ago, and went without a word: others expect them still."""
+        """Brokers whose registration ended some seconds ago without a shutdown: the other brokers expect them
+        back."""
 
     @property
     def bundles(self) -> Bundles:
-        """What brokers have, and give each other."""
+        """The bundles of the cluster and their owners."""
 
     async def topics(self, namespace: str, *, role: str, pattern: str | None = None) -> list[TopicName]:
-        """Every topic (each partition on its own) of the namespace. TooManyError if no client could be told so
-        many."""
+        """Every topic of the namespace, with each partition as its own topic. TooManyError if the list is too long
+        for any client."""
 
     @property
     def flows(self) -> BrokerFlows:
-        """What passes through all topics of this broker together."""
+        """Totals of the traffic through all topics of this broker."""
 
     @property
     def half_checkers(self) -> HalfCheckers:
-        """Who can be asked what became of half messages."""
+        """The connected producers that answer checks of half messages."""
 
     def served_now(self, name: TopicName) -> Topic | None:
-        """The topic, if this broker serves it now; nothing is loaded."""
+        """The topic if this broker serves it now; the call loads nothing."""
 
     async def stats(self, name: TopicName) -> TopicStats:
-        """The stats of a topic, whoever asks; one that no broker has loaded is not loaded for it if that can be
-        avoided. TopicNotFoundError, NotOwnerError."""
+        """The stats of a topic, without a permission check. If possible, the call does not load an unloaded topic.
+        TopicNotFoundError, NotOwnerError."""
 
     @property
     def loaded(self) -> Sequence[Topic]:
         """The topics that this broker serves now."""
 
     async def load(self, name: TopicName, *, create: bool = True) -> Topic:
-        """`topic`, whoever asks; whether they may is not asked."""
+        """Like `topic`, without a permission check."""
 
     async def unload(self, name: TopicName, reason: str = "the topic is unloaded") -> None:
-        """Let go of a topic; the next who asks loads it again, here or elsewhere."""
+        """Unload a topic; the next request for it loads it again, on this broker or another."""
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
-        """End a topic with all of its partitions and everything in them; whether the caller may is not asked.
-        Those that are connected are a reason not to, unless forced (NotAllowedError)."""
+        """Delete a topic with all of its partitions and messages, without a permission check. NotAllowedError if
+        the topic has connected clients, unless forced."""
 
     async def authenticate(self, method: str, credentials: bytes, *, certificate: bytes | None = None) -> Identity:
-        """Who is behind the credentials; NotAuthenticatedError. Methods: `token`, `password` (a name, a zero byte,
-        and a user's password or a token), `signature` (an access key, the moment that it signed and the signature,
-        zero bytes between), `tls`, and `none`."""
+        """Return the identity that the credentials prove; NotAuthenticatedError. Methods: `token`, `password` (a
+        name, a zero byte, and a user's password or a token), `signature` (an access key, the signed time and the
+        signature, with zero bytes between), `tls`, and `none`."""

@@ -1,7 +1,5 @@
-"""Which broker serves which topics: by bundle, a range of a namespace's topic names by hash.
-
-Who balances the cluster, and how much work its brokers have.
-"""
+"""Cluster administration: bundles (hash ranges of a namespace's topic names) and their owners, bookies, and load
+balancing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +11,10 @@ from weir.model.topics import NamespaceName, TopicName
 
 @dataclass(frozen=True, slots=True)
 class BundleInfo:
-    """A bundle and who has it. `owner`: a broker's id, "" if nobody has it now: then it goes to the broker that
-    all of them would choose as soon as somebody asks for one of its topics. `epoch` grows with each change of
-    hands, and never goes back: it is the leader epoch of the bundle's topics. `next`: who is to have it next,
-    while it is handed over. What it does is in its broker's load report."""
+    """A bundle and its owner. `owner`: a broker's id, "" if the bundle has no owner now: the first request for one
+    of its topics then assigns it to the broker that all brokers would choose. `epoch` grows with each change of
+    owner, and never decreases: it is the leader epoch of the bundle's topics. `next`: the receiving broker during
+    a handover. The load report of the owner describes the bundle's load."""
 
     name: BundleName
     owner: str = ""
@@ -25,52 +23,53 @@ class BundleInfo:
 
 
 class Bundles(Protocol):
-    """From memory, where nothing is awaited: it may be a moment out of date."""
+    """Bundles of all namespaces. Synchronous methods answer from memory, which may be a moment out of date."""
 
     def bundle_of(self, topic: TopicName) -> BundleName:
-        """The one that the topic is in. Each partition is in one by its own name."""
+        """The bundle of the topic. Each partition belongs to the bundle of its own name."""
 
     def of(self, namespace: NamespaceName) -> Sequence[BundleInfo]:
         """Every bundle of the namespace, in the order of their ranges."""
 
     def all(self) -> Sequence[BundleInfo]:
-        """Every bundle that somebody has or had, of every namespace."""
+        """Every bundle that has or had an owner, of every namespace."""
 
     def info(self, bundle: BundleName) -> BundleInfo:
-        """NotAllowedError if its namespace has no such bundle."""
+        """The bundle and its owner; NotAllowedError if its namespace has no such bundle."""
 
     async def hand_over(self, bundle: BundleName, to: str) -> None:
-        """Give a bundle of this broker's to another broker, by its id, with the topics that are loaded: done
-        when that one has it. NotOwnerError if it is not this broker's; NotAllowedError if there is no such
-        broker that may have it."""
+        """Hand a bundle of this broker with its loaded topics over to another broker, by its id. The call returns
+        when the other broker owns the bundle. NotOwnerError if this broker does not own it; NotAllowedError if no
+        such broker exists or if it may not own the bundle."""
 
     async def let_go(self, bundle: BundleName) -> None:
-        """Close its topics here and let whoever is asked next have it, this broker or another. NotOwnerError if it
-        is not this broker's."""
+        """Close the bundle's topics and release its ownership; the next request for one of its topics assigns it
+        to this broker or another. NotOwnerError if this broker does not own it."""
 
     async def split(self, bundle: BundleName, at: int | None = None) -> tuple[BundleName, BundleName]:
-        """Make two of one of this broker's, in the middle or at a hash; its topics stay loaded, and both are this
-        broker's. NotOwnerError if it is not this broker's."""
+        """Split a bundle of this broker, in the middle or at a hash. Its topics stay loaded, and this broker owns
+        both new bundles. NotOwnerError if this broker does not own it."""
 
     async def divide(self, namespace: NamespaceName, bundles: int) -> None:
-        """So many bundles of about the same size, for a namespace that was never divided and of which nobody has
-        anything yet; NotAllowedError else."""
+        """Divide a namespace into this many bundles of about the same size. NotAllowedError if the namespace is
+        already divided or if one of its bundles has an owner."""
 
     async def drain(self, reason: str = "the broker is drained") -> None:
-        """Hand everything over to the other brokers, and take nothing from now on."""
+        """Hand all bundles over to the other brokers, and accept no bundles from now on."""
 
     async def resume(self) -> None:
-        """Take bundles again after `drain`."""
+        """Accept bundles again after `drain`."""
 
     @property
     def draining(self) -> bool:
-        """Whether this broker takes nothing new."""
+        """Whether this broker accepts no bundles."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieStatus:
-    """A bookie: where it is, whether it is `writable`, `read-only`, `lost`, `leaving` (being decommissioned) or
-    `empty` (it was, and may be stopped), and how many ledgers have copies on it."""
+    """A bookie: its address, its state, and the number of ledgers with copies on it. `state`: `writable`,
+    `read-only`, `lost`, `leaving` (the decommission runs) or `empty` (the decommission is complete and the bookie
+    can stop)."""
 
     bookie_id: str
     address: str
@@ -81,7 +80,7 @@ class BookieStatus:
 
 @dataclass(frozen=True, slots=True)
 class DecommissionProgress:
-    """`left`: ledgers that still have copies on the bookie; `problem`: why one could not be moved, lately."""
+    """`left`: ledgers that still have copies on the bookie; `problem`: why moving a ledger failed, lately."""
 
     bookie_id: str
     left: int
@@ -89,34 +88,35 @@ class DecommissionProgress:
 
 
 class StorageAdmin(Protocol):
-    """What lies below the brokers, for those who look after a cluster."""
+    """The storage below the brokers, for cluster administrators."""
 
     async def leader(self) -> str:
-        """The broker that balances, by its id; "" while there is none."""
+        """The id of the broker that balances the cluster; "" while none does."""
 
     async def under_replicated(self) -> int:
-        """Ledgers that are known to have fewer copies than they should."""
+        """The number of ledgers with fewer copies than required, as far as known."""
 
     async def bookies(self) -> Sequence[BookieStatus]: ...
 
     async def decommission(self, bookie: str) -> DecommissionProgress:
-        """Have a bookie hold nothing: no new ledger comes to it, what it has is copied to others. Comes back at
-        once; asking again goes on with it. NotAllowedError if the others are too few."""
+        """Move all data off a bookie: it receives no new ledgers, and its entries are copied to other bookies. The
+        call returns at once; a repeated call continues the work. NotAllowedError if too few other bookies
+        remain."""
 
     async def progress(self, bookie: str) -> DecommissionProgress: ...
 
     async def recommission(self, bookie: str) -> None:
-        """Let it take ledgers again."""
+        """Let the bookie accept ledgers again."""
 
 
 class Balance(Protocol):
     def leader(self) -> str:
-        """The id of the broker that moves and splits bundles, as far as is known here; "" while there is none. The
-        loss of it stops balance, never service."""
+        """The id of the broker that moves and splits bundles, as far as this broker knows; "" while none does. The
+        loss of that broker stops balancing, never service."""
 
     @property
     def leading(self) -> bool:
-        """Whether that is this broker."""
+        """Whether this broker is the leader."""
 
     async def loads(self) -> Sequence[BrokerLoad]:
-        """What every broker that answers says of its work now."""
+        """The current load reports of all brokers that answer."""

@@ -1,8 +1,7 @@
-"""Connections that people want to see and to close: a gateway registers each of its sessions, the admin API lists
-them.
+"""Client connections for administrators: a gateway registers its sessions, the admin API lists and closes them.
 
-For protocols whose users know their connections and channels; what a gateway tells is its state now, asked for
-when somebody looks.
+Only gateways of protocols with visible connections and channels (AMQP) register. A gateway computes the reported
+state at the moment of each request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,15 +21,15 @@ class ChannelConsumer:
     exclusive: bool = False
     prefetch: int = 0
     priority: int = 0
-    #: False of one that waits until another, which is alone active, has gone.
+    #: False for a consumer that waits behind the queue's single active consumer.
     active: bool = True
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelInfo:
-    """A channel at this moment. `prefetch` is that of new consumers, `global_prefetch` of the whole channel; 0: no
-    limit. The counters count since it was opened."""
+    """The current state of a channel. `prefetch` applies to new consumers, `global_prefetch` to the whole channel;
+    0: no limit. The counters start when the channel opens."""
 
     number: int
     consumers: tuple[ChannelConsumer, ...] = ()
@@ -42,7 +41,7 @@ class ChannelInfo:
     global_prefetch: int = 0
     confirm: bool = False
     transactional: bool = False
-    #: Whether it may be sent deliveries; False: the client asked for none.
+    #: Whether deliveries are on; False: the client paused them.
     flowing: bool = True
     published: int = 0
     confirmed: int = 0
@@ -54,13 +53,13 @@ class ChannelInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionInfo:
-    """What does not change while it is open. `user`: the name that the client gave; `role`: whom it stands for."""
+    """The fixed attributes of an open connection. `user`: the user name from the client; `role`: its role."""
 
     name: str
     user: str
     role: str
     namespace: NamespaceName
-    #: The namespace, as the client called it.
+    #: The client's name for the namespace.
     vhost: str
     peer_host: str
     peer_port: int
@@ -71,7 +70,7 @@ class ConnectionInfo:
     auth_mechanism: str = "PLAIN"
     client_properties: Mapping[str, Any] = field(default_factory=dict)
     connected_ms: int = 0
-    #: What its exclusive queues know it by; "" if it has none of the kind.
+    #: The owner id of its exclusive queues; "" if the connection cannot own such queues.
     id: str = ""
     #: Seconds; 0: none.
     heartbeat_s: int = 0
@@ -81,7 +80,7 @@ class ConnectionInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionTraffic:
-    """Since it was opened. `state`: `running`, `flow`, `blocked`, `closing`."""
+    """Traffic since the connection opened. `state`: `running`, `flow`, `blocked`, `closing`."""
 
     received_bytes: int = 0
     sent_bytes: int = 0
@@ -91,7 +90,7 @@ class ConnectionTraffic:
 
 
 class ClientConnection(Protocol):
-    """A gateway's session, as others see it."""
+    """A session of a gateway, as the admin API sees it."""
 
     @property
     def info(self) -> ConnectionInfo: ...
@@ -100,29 +99,31 @@ class ClientConnection(Protocol):
     def traffic(self) -> ConnectionTraffic: ...
 
     def channels(self) -> Sequence[ChannelInfo]:
-        """By their numbers."""
+        """The open channels, in the order of their numbers."""
 
     def close(self, reason: str) -> None:
-        """End it soon; its client is told the reason."""
+        """Close the connection soon, and send the client the reason."""
 
 
 class Connections(Protocol):
-    """Those of this broker. A gateway adds a session once its client is known, and removes it when it ends."""
+    """The connections of this broker. A gateway adds a session after its client authenticated, and removes it when
+    it ends."""
 
     def add(self, connection: ClientConnection) -> None:
-        """Its name is one that no other has while it is there; a later one with the same name takes its place."""
+        """Add a connection. Its name is unique among open connections; a later one of the same name replaces
+        it."""
 
     def remove(self, connection: ClientConnection) -> None:
-        """Fine if it is not there."""
+        """Remove a connection; a no-op if it is absent."""
 
     def all(self) -> Sequence[ClientConnection]:
-        """In the order in which they came."""
+        """All connections, in the order of their registration."""
 
     def find(self, name: str) -> ClientConnection | None: ...
 
 
 class ConnectionDirectory:
-    """Fills `Connections`."""
+    """Implements `Connections`."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, ClientConnection] = {}

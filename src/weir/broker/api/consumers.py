@@ -1,7 +1,5 @@
-"""Consuming: subscriptions, what they are asked for, and what they deliver.
-
-The limit on consumers per subscription, which all subscriptions of a broker share.
-"""
+"""The consumer interface: subscribe requests, deliveries, consumers, and the limit on consumers per
+subscription."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -25,7 +23,7 @@ class SubscriptionType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """Where a new subscription begins: at an offset, or at the end of the topic ("latest"), or at its start."""
+    """The start position of a new subscription: an offset, the end of the topic ("latest"), or its start."""
 
     offset: int | None = None
     latest: bool = False
@@ -33,7 +31,8 @@ class StartAt:
 
 @dataclass(frozen=True, slots=True)
 class KeyShared:
-    """Sticky: the consumer names its hash ranges (both ends included). Auto-split: the broker divides."""
+    """Sticky: the consumer names its hash ranges (both ends included). Auto-split: the broker divides the
+    hashes."""
 
     sticky: bool = False
     ranges: Sequence[tuple[int, int]] = ()
@@ -56,27 +55,28 @@ class SubscribeRequest:
     properties: Mapping[str, str] = field(default_factory=dict)
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     address: str = ""
-    #: What the client calls itself, for stats.
+    #: Name and version of the client library, for stats.
     client_version: str = ""
-    #: Of a shared one: credit is never exceeded, by cutting batches up; messages are dealt one by one.
+    #: For shared subscriptions: the broker splits batches so that deliveries never exceed the credit, and delivers
+    #: messages one by one.
     per_message: bool = False
-    #: There shall be no other consumer, of whatever kind, while this one is there.
+    #: No other consumer of any kind may connect while this one is connected.
     alone: bool = False
-    #: Whether it counts as a consumer; one that does not gets only what it takes itself.
+    #: Whether it counts as a consumer; an uncounted one receives only messages that it requests with `take`.
     counted: bool = True
-    #: Which messages it wants; None: as the subscription has it. Another filter than the subscription's other
-    #: consumers have is refused (SubscriptionBusyError); where there are none, it holds from now on. Of a queue's
-    #: consumers each has its own. A wrong one is a FilterError.
+    #: Filter of this consumer; None: the subscription's filter. A filter that differs from the one of the
+    #: subscription's other consumers raises SubscriptionBusyError; without other consumers, it becomes the
+    #: subscription's filter. Each consumer of a queue has its own filter. An invalid filter raises FilterError.
     filter: MessageFilter | None = None
-    #: In the order of message groups: while it is the only consumer, one `next` or `take` brings several of
-    #: a group; the group goes on when all of them are acknowledged, or have come back.
+    #: Message groups in order: for a sole consumer, one `next` or `take` returns several messages of a group; the
+    #: next messages of the group follow when all of these are acknowledged or redelivered.
     turns: bool = False
 
 
 @value
 class Delivery:
-    """A stored batch for one consumer. `wanted`: a bit per message that this consumer shall process (None: all).
-    `redelivered`: how often it was delivered before."""
+    """A stored batch for one consumer. `wanted`: a bit per message that this consumer must process (None: all).
+    `redelivered`: the number of earlier deliveries."""
 
     batch: Batch
     wanted: int | None = None
@@ -89,96 +89,97 @@ class Consumer(Protocol):
 
     @property
     def denied(self) -> NotAuthorisedError | None:
-        """Why it may not be there any more, if that is why it was closed."""
+        """The authorization error, if the broker closed the consumer because its role lost the permission."""
 
     @property
     def subscription(self) -> str: ...
 
     @property
     def active(self) -> bool:
-        """Whether it gets messages now: false for a standby of a failover subscription."""
+        """Whether it receives messages now: false for a standby of a failover subscription."""
 
     @property
     def mark_delete(self) -> int:
-        """The subscription's offset at and below which everything is acknowledged; -1 if nothing is."""
+        """The subscription's mark-delete offset: all messages up to and including it are acknowledged; -1 if
+        none."""
 
     @property
     def backlog(self) -> int:
-        """How many messages the subscription has not acknowledged."""
+        """The number of unacknowledged messages of the subscription."""
 
     @property
     def gets_parts(self) -> bool:
-        """Whether it is usual that it gets some messages of a batch only: by a filter, or message by message. What
-        is left of a batch of which some are acknowledged comes in part everywhere."""
+        """Whether it usually receives only some messages of a batch, because of a filter or of delivery message by
+        message. Every consumer may receive the rest of a partly acknowledged batch."""
 
     async def next(self, credit: int) -> list[Delivery]:
         """Wait for deliveries that cost at most `credit` messages (a whole batch may exceed it by its size; the
-        caller's credit then goes negative). Cancelling loses nothing. ReadStuckError tells, once in a while, that
-        what comes next cannot be read: whoever calls again waits on."""
+        caller's credit then becomes negative). Cancellation loses nothing. From time to time it raises
+        ReadStuckError while the next entry is unreadable; the next call continues to wait."""
 
     def take(self, credit: int) -> list[Delivery]:
-        """`next`, without waiting: nothing, if nothing is at hand. Not while a `next` waits."""
+        """Like `next` without waiting: an empty list if no delivery is ready. Invalid while a `next` waits."""
 
     def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Acknowledge offsets, each range [first, end)."""
 
     def ack_up_to(self, offset: int) -> None:
-        """Acknowledge everything up to and with the offset; not for shared and key-shared ones."""
+        """Acknowledge everything up to and including the offset; not for shared and key-shared subscriptions."""
 
     def redeliver(self, ranges: Sequence[tuple[int, int]] | None = None, *, delay_ms: int | None = None) -> None:
-        """They failed: give back unacknowledged offsets, or all of this consumer's, for delivery anew: when the
-        subscription's retry policy says, or, where messages are dealt one by one, after `delay_ms`. One that was
-        delivered as often as the policy allows is a dead letter instead."""
+        """Return failed messages for redelivery: these unacknowledged offsets, or all of this consumer's. The
+        retry policy of the subscription sets the delay, or `delay_ms` if messages are delivered one by one. A
+        message that reached the delivery limit of the policy becomes a dead letter instead."""
 
     def give_back(self, deliveries: list[Delivery]) -> None:
-        """Nobody has seen these, and they have not failed; nothing of a consumer that is closed."""
+        """Return deliveries that the client has not seen, without counting a failure. A no-op after `close`."""
 
     def lease(self, ranges: Sequence[tuple[int, int]], span_ms: int) -> None:
-        """Of messages that are dealt one by one: these are this consumer's no more, but nobody else gets them for
-        so long. Unless they are acknowledged until then they have failed, and are ready at once, or dead letters.
-        Also for what was leased before, by any consumer: so long from now on."""
+        """For delivery one by one: detach these messages from this consumer and hide them from all consumers for
+        `span_ms`. Messages without an acknowledgment by then have failed: they become ready at once, or dead
+        letters. A repeated lease, by any consumer, restarts the span from now."""
 
     def reject(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """They are dead letters, however often they were delivered; what was leased, too."""
+        """Make them dead letters, regardless of their delivery counts. Leased messages are included."""
 
     async def seek(self, offset: int) -> None:
-        """Move the subscription; its consumers are closed, as they must connect anew."""
+        """Move the subscription to the offset, and close its consumers: they must reconnect."""
 
     async def active_change(self, seen: bool) -> bool:
-        """Wait until `active` is no longer `seen`; answers what it is."""
+        """Wait until `active` differs from `seen`; return the new value."""
 
     async def persisted(self) -> None:
         """Wait until everything acknowledged so far survives a crash."""
 
     async def unsubscribe(self, *, force: bool = False) -> None:
-        """End the subscription; it may have no other consumers unless forced."""
+        """Delete the subscription; it must have no other consumers unless forced."""
 
     async def closed(self) -> str:
-        """Wait until the broker closes it; answers why."""
+        """Wait until the broker closes it; return the reason."""
 
     async def close(self, *, failed: bool = False) -> None:
-        """What it has goes to others, at once. `failed`: its client is gone without a word, so where a policy
-        counts failures this is one of each message that it had."""
+        """Close it and redeliver its unacknowledged messages to other consumers at once. `failed`: the client
+        disconnected without closing, so a policy that counts failures counts one for each of these messages."""
 
 
 log = logging.getLogger(__name__)
 
-#: Subscriptions that are remembered as logged: a client may ask again without end.
+#: Most subscriptions remembered as already logged: a client may retry without end.
 _MOST_LOGGED = 1000
 
 
 class ConsumerLimit:
-    """`most`: consumers per subscription; 0: any number."""
+    """Limits the consumers of each subscription. `most`: consumers per subscription; 0: no limit."""
 
     def __init__(self, most: int = 0) -> None:
         self._most = most
-        #: How many consumers were refused.
+        #: Number of refused consumers.
         self.refused = 0
-        #: Subscriptions that the log has named.
+        #: Subscriptions that already have a log line.
         self._logged: dict[str, None] = {}
 
     def check(self, consumers: int, topic: str, subscription: str) -> None:
-        """TooManyError if a subscription with so many consumers may not have one more."""
+        """TooManyError if a subscription with this many consumers is at the limit."""
         if not 0 < self._most <= consumers:
             return
         self.refused += 1

@@ -1,12 +1,6 @@
-"""Definitions of connectors, what their runner says of them, and which runner it is.
+"""Stored definitions of connectors, functions, SQL streams and replays, with the reported progress of each.
 
-Functions that are deployed, what their runner says of them, and which runner it is.
-
-Definitions of SQL streams, what their runner says of them, and which runner it is.
-
-Replays by query, as far as brokers know of them: what is kept of each.
-
-Who runs what is defined: a process that has the lease.
+One worker process at a time, the runner, runs the definitions of a kind; it has a lease.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,88 +25,89 @@ from weir.model.topics import NamespaceName, TopicName
 
 
 class LeasedRunner(Protocol):
-    """One runner at a time, of one kind of definitions."""
+    """The lease of the single runner of one kind of definitions."""
 
     async def runner(self) -> RunnerLease | None:
-        """Who runs them now."""
+        """The current lease; None while the kind has no runner."""
 
     async def take_runner(self, runner: str, where: str, ttl_ms: int) -> RunnerLease:
-        """Be the runner for a while, or for a while longer; RunnerBusyError while another is."""
+        """Acquire or renew the lease for `ttl_ms`; RunnerBusyError while another runner has it."""
 
     async def release_runner(self, runner: str) -> None:
-        """Not the runner any more; fine if it was not."""
+        """Release the lease; a no-op if this runner does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayStep:
-    """What whoever does a replay says of it; None: as before."""
+    """A progress report of the process that runs a replay; None: unchanged."""
 
     state: ReplayState | None = None
     selected: tuple[int, ...] | None = None
     delivered: tuple[int, ...] | None = None
-    #: Id and epoch of the producer that delivers.
+    #: Id and epoch of the delivering producer.
     producer: tuple[int, int] | None = None
 
 
 class Replays(Protocol):
     async def list(self, topic: TopicName | None = None) -> Sequence[Replay]:
-        """All, or those of a topic, the oldest first."""
+        """All replays, or those of a topic, the oldest first."""
 
     async def get(self, topic: TopicName, replay: str) -> Replay:
-        """ReplayNotFoundError if there is none."""
+        """ReplayNotFoundError if it does not exist."""
 
     async def begin(self, wanted: Replay) -> Replay:
-        """Keep that it was asked for. Asking twice is fine; NotAllowedError if there is another of this id."""
+        """Store the request of a replay. Idempotent; NotAllowedError if another replay has this id."""
 
     async def report(self, topic: TopicName, replay: str, step: ReplayStep) -> Replay:
-        """How far it is. NotAllowedError for what would change what is fixed; ReplayNotFoundError."""
+        """Store a progress report. NotAllowedError if it changes a value that is final; ReplayNotFoundError."""
 
     async def forget(self, topic: TopicName, replay: str) -> None:
-        """ReplayNotFoundError if there is none."""
+        """Delete the record of a replay; ReplayNotFoundError if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedConnector:
-    """A connector, and what was last said of it."""
+    """A connector and its latest progress report."""
 
     connector: Connector
     progress: ConnectorProgress | None
 
 
 class Connectors(LeasedRunner, Protocol):
-    """What is carried between topics and other systems."""
+    """Connectors: they copy messages between topics and other systems."""
 
     async def list(self, namespace: NamespaceName | None = None) -> Sequence[DescribedConnector]:
-        """All of them, or those of a namespace, by name."""
+        """All connectors, or those of a namespace, by name."""
 
     async def get(self, name: TopicName) -> DescribedConnector:
-        """ConnectorNotFoundError if there is none."""
+        """ConnectorNotFoundError if it does not exist."""
 
     async def add(self, name: TopicName, *, config: str, role: str) -> Connector:
-        """Define it. Asking twice is fine; ConnectorExistsError if there is another of this name."""
+        """Define a connector. Idempotent; ConnectorExistsError if another definition has this name."""
 
     async def update(self, name: TopicName, *, config: str, role: str) -> Connector:
-        """Change its definition. It keeps its id, and with it its positions. ConnectorNotFoundError."""
+        """Change its definition. It keeps its id and therefore its positions. ConnectorNotFoundError."""
 
     async def want(self, name: TopicName, wanted: ConnectorWanted) -> None:
-        """Change what it shall do; ConnectorNotFoundError if there is none."""
+        """Change its wanted state; ConnectorNotFoundError if it does not exist."""
 
     async def delete(self, name: TopicName) -> None:
-        """ConnectorNotFoundError if there is none. What it carried stays; the rest its runner cleans."""
+        """Delete a connector. Copied messages stay; its runner removes the rest. ConnectorNotFoundError if it does
+        not exist."""
 
     async def removed(self) -> Sequence[Connector]:
-        """Connectors that are no more, and may have left something."""
+        """Deleted connectors that may still have data to clean up."""
 
     async def forget_removed(self, connector_id: str) -> None:
-        """Nothing is left of it; fine if it was forgotten before."""
+        """Record that the cleanup of a deleted connector is complete. Idempotent."""
 
     async def report(self, name: TopicName, progress: ConnectorProgress) -> None:
-        """ConnectorNotFoundError unless it is about the connector that has this name now."""
+        """Store a progress report; ConnectorNotFoundError if the name now belongs to no or another connector."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """A function, and what was last said of it."""
+    """A function and its latest stats."""
 
     function: Function
     stats: FunctionStats | None
@@ -120,7 +115,7 @@ class Deployed:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What somebody deploys."""
+    """The definition of a function to deploy."""
 
     code: str
     file: str
@@ -131,46 +126,46 @@ class Definition:
 
 
 class Functions(LeasedRunner, Protocol):
-    """What is deployed."""
+    """Deployed functions."""
 
     async def list(self, namespace: NamespaceName | None = None) -> Sequence[Deployed]:
-        """All of them, or those of a namespace, by name."""
+        """All functions, or those of a namespace, by name."""
 
     async def get(self, name: TopicName) -> Deployed:
-        """FunctionNotFoundError if there is none."""
+        """FunctionNotFoundError if it does not exist."""
 
     async def deploy(self, name: TopicName, what: Definition, *, role: str) -> Function:
-        """A new one. Asking twice is fine; FunctionExistsError if there is another of this name."""
+        """Deploy a new function. Idempotent; FunctionExistsError if another function has this name."""
 
     async def update(self, name: TopicName, what: Definition, *, role: str) -> Function:
-        """Its next version, if anything is different; FunctionNotFoundError if there is none."""
+        """Deploy its next version, if the definition differs; FunctionNotFoundError if it does not exist."""
 
     async def want(self, name: TopicName, wanted: FunctionWanted) -> Function:
-        """What it shall do; FunctionNotFoundError if there is none."""
+        """Change its wanted state; FunctionNotFoundError if it does not exist."""
 
     async def delete(self, name: TopicName) -> None:
-        """FunctionNotFoundError if there is none. Its topics stay."""
+        """Delete a function. Its topics stay. FunctionNotFoundError if it does not exist."""
 
     async def report(self, name: TopicName, stats: FunctionStats) -> None:
-        """FunctionNotFoundError unless it is about the function that has this name now."""
+        """Store its stats; FunctionNotFoundError if the name now belongs to no or another function."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A stream, and what was last said of it."""
+    """A SQL stream and its latest progress report."""
 
     stream: SqlStream
     progress: StreamProgress | None
 
 
 class SqlStreams(LeasedRunner, Protocol):
-    """What SQL has defined."""
+    """Streams defined in SQL."""
 
     async def list(self, namespace: NamespaceName | None = None) -> Sequence[Described]:
-        """All of them, or those of a namespace, by name."""
+        """All streams, or those of a namespace, by name."""
 
     async def get(self, name: TopicName) -> Described:
-        """SqlStreamNotFoundError if there is none."""
+        """SqlStreamNotFoundError if it does not exist."""
 
     async def put(
         self,
@@ -182,17 +177,18 @@ class SqlStreams(LeasedRunner, Protocol):
         wanted: Wanted,
         role: str,
     ) -> SqlStream:
-        """Define it, or change what it shall do. Asking twice is fine; SqlStreamExistsError if there is another of
+        """Define a stream, or change its wanted state. Idempotent; SqlStreamExistsError if another definition has
         this name."""
 
     async def delete(self, name: TopicName) -> None:
-        """SqlStreamNotFoundError if there is none. What it wrote stays; the rest its runner cleans."""
+        """Delete a stream. Its output stays; its runner removes the rest. SqlStreamNotFoundError if it does not
+        exist."""
 
     async def dropped(self) -> Sequence[SqlStream]:
-        """Streams that are no more, and may have left something."""
+        """Deleted streams that may still have data to clean up."""
 
     async def forget_dropped(self, stream_id: str) -> None:
-        """Nothing is left of it; fine if it was forgotten before."""
+        """Record that the cleanup of a deleted stream is complete. Idempotent."""
 
     async def report(self, name: TopicName, progress: StreamProgress) -> None:
-        """SqlStreamNotFoundError unless it is about the stream that has this name now."""
+        """Store a progress report; SqlStreamNotFoundError if the name now belongs to no or another stream."""

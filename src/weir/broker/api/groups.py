@@ -1,4 +1,4 @@
-"""Consumer groups: what members ask and are answered, their positions, and what administrators see of them."""
+"""Consumer groups: membership requests and responses, committed offsets, and the view of administrators."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ from weir.model.transactions import CommittedOffset
 
 
 class GroupState(Enum):
-    #: No members; positions may be kept.
+    #: No members; committed offsets may exist.
     EMPTY = "empty"
-    #: Members are awaited, each with what it can do.
+    #: The group waits for members to join with their protocols.
     JOINING = "joining"
-    #: Everyone knows who is in; the leader's shares are awaited.
+    #: All members know the generation; the group waits for the leader's assignments.
     SYNCING = "syncing"
-    #: Everyone has a share.
+    #: All members have assignments.
     STABLE = "stable"
     #: Deleted, or moved to another broker.
     DEAD = "dead"
@@ -26,8 +26,9 @@ class GroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """A member comes, or comes again. `protocols`: ways of dividing that it knows, the best first, each with what
-    the leader must know of it. `instance_id`: of a static member, which keeps its share when it restarts."""
+    """A member joins or rejoins. `protocols`: its supported assignment protocols, the preferred one first, each
+    with the member's metadata for the leader. `instance_id`: id of a static member, which keeps its assignment
+    across restarts."""
 
     protocol_type: str
     protocols: Mapping[str, bytes]
@@ -37,26 +38,27 @@ class JoinRequest:
     instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""
-    #: Whether a new member is first given an id to come again with, so that one that does not costs little.
+    #: Whether a new member first receives an id to rejoin with, so that a member that never rejoins costs little.
     id_first: bool = False
-    #: Whether a static leader can be told that it need not divide.
+    #: Whether a static leader understands a response to skip the assignment.
     may_skip: bool = False
-    #: Whose member it is, and which topics it says that it reads, of those that this role may consume.
+    #: The member's role, and its subscribed topics, reduced to those that the role may consume.
     role: str = ""
     topics: Sequence[TopicName] = ()
-    #: Whether the role may make so many groups only.
+    #: Whether the number of groups of the role is limited.
     bounded: bool = False
 
     @property
     def size(self) -> int:
-        """What must be remembered of it, in bytes."""
+        """The memory for this request, in bytes."""
         texts = (self.instance_id or "", self.client_id, self.client_host, *self.protocols)
         return sum(map(len, texts)) + sum(map(len, self.protocols.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The generation that the member is in. `members`: told to the leader only: id, instance id, what it said."""
+    """The response to a join: the member's generation. `members`, for the leader only: id, instance id,
+    metadata."""
 
     generation: int
     protocol_type: str
@@ -64,18 +66,19 @@ class Joined:
     leader: str
     member_id: str
     members: Sequence[tuple[str, str | None, bytes]] = ()
-    #: The leader need not divide: everyone's share is as it was.
+    #: The leader skips the assignment: all assignments are unchanged.
     skip: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """A member awaits its share; the leader brings everyone's. `parts`: which partitions these are, for stats."""
+    """A member waits for its assignment; the leader sends all assignments. `parts`: the partitions of each member,
+    for stats."""
 
     generation: int
     member_id: str
     instance_id: str | None = None
-    #: As the member knows them; None if it does not say.
+    #: The member's view of the protocol; None if the request has no such field.
     protocol_type: str | None = None
     protocol: str | None = None
     assignments: Mapping[str, bytes] = field(default_factory=dict)
@@ -91,8 +94,8 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """`metadata`: what it said for the protocol that was chosen last, nothing if it does not know that.
-    `assignment`: the share that it was given last."""
+    """A member of a group. `metadata`: its metadata for the last chosen protocol, empty if it does not support
+    that protocol. `assignment`: its last assignment."""
 
     member_id: str
     instance_id: str | None
@@ -115,30 +118,30 @@ class GroupInfo:
 
 
 class GroupMembership(Protocol):
-    """What members of groups ask."""
+    """Requests of group members."""
 
     async def join(self, name: str, request: JoinRequest) -> Joined:
-        """Waits until everyone has joined."""
+        """Join the group; waits until all members have joined."""
 
     async def sync(self, name: str, request: SyncRequest) -> Synced:
-        """Waits until the leader has brought everyone's share."""
+        """Return the member's assignment; waits until the leader has sent the assignments."""
 
     async def heartbeat(
         self, name: str, member_id: str, generation: int, instance_id: str | None = None
     ) -> None: ...
 
     async def leave(self, name: str, members: Sequence[tuple[str, str | None]]) -> list[WeirError | None]:
-        """Members as (id, instance id); answers what went wrong with each."""
+        """Remove members, each as (id, instance id); return an error or None for each."""
 
     async def check_member(
         self, name: str, member_id: str, generation: int, instance_id: str | None = None
     ) -> Callable[[], None]:
-        """Raises unless positions may be committed in a transaction in this member's name; a transaction that
-        names none may do so always. Answers with the same check, for the moment at which it is done."""
+        """Raise unless this member may commit offsets in a transaction; a transaction without a member always may.
+        Return the same check as a function, for the moment of the commit."""
 
 
 class GroupPositions(Protocol):
-    """How far groups are."""
+    """Committed offsets of groups."""
 
     async def commit(
         self,
@@ -149,45 +152,47 @@ class GroupPositions(Protocol):
         generation: int = -1,
         instance_id: str | None = None,
     ) -> dict[TopicName, WeirError | None]:
-        """By a member, or by somebody else while there are no members."""
+        """Commit offsets for a member, or for any client while the group has no members."""
 
     async def fetch(
         self, name: str, parts: Sequence[TopicName] | None = None, *, stable: bool = False
     ) -> dict[TopicName, CommittedOffset | WeirError]:
-        """Where the group is, whoever asks (`GroupOffsets.fetch`)."""
+        """The committed offsets of the group, without a check of membership (`GroupOffsets.fetch`)."""
 
     async def delete_offsets(self, name: str, parts: Sequence[TopicName]) -> dict[TopicName, WeirError | None]:
-        """Forget positions. Whether members read there is for the caller to know: it is opaque here."""
+        """Delete committed offsets. The caller checks that no member reads these partitions: assignments are
+        opaque here."""
 
     async def kept(self, name: str) -> str:
-        """What the coordinator calls the group, for a transaction that moves its positions; NotAuthorisedError."""
+        """The coordinator's name of the group, for a transaction that commits its offsets; NotAuthorisedError."""
 
 
 class GroupAdmin(Protocol):
-    """What administrators ask."""
+    """Requests of administrators."""
 
     async def all(self) -> list[GroupInfo]:
         """Every group that this broker coordinates."""
 
     async def describe(self, name: str) -> GroupInfo:
-        """UnknownGroupError if there is none."""
+        """UnknownGroupError if it does not exist."""
 
     async def delete(self, name: str) -> None:
-        """With all of its positions. GroupNotEmptyError while it has members, or others use its positions."""
+        """Delete the group with all of its offsets. GroupNotEmptyError while it has members, or while other
+        clients use its offsets."""
 
     async def owner_here(self, name: str) -> bool:
-        """Whether this broker is the one to ask for the group."""
+        """Whether this broker coordinates the group."""
 
     async def owner(self, name: str) -> Owner:
-        """The broker to ask for the group."""
+        """The broker that coordinates the group."""
 
 
 class Groups(GroupMembership, GroupPositions, GroupAdmin, Protocol):
-    """Consumer groups as one role may use them (`docs/adr/0023-whose-names.md`). What is not its to know of is not
-    there; NotAuthorisedError for who would make a group of a name that is taken, and for who has no groups."""
+    """The consumer groups of one role (`docs/adr/0023-whose-names.md`). Groups of other roles are invisible;
+    NotAuthorisedError if another role owns the name of a new group, or if the role may not have groups."""
 
 
 class RoleGroups(Protocol):
-    """The coordinator of consumer groups: who asks comes first."""
+    """The coordinator of consumer groups; callers first select their role."""
 
     def of(self, role: str) -> Groups: ...

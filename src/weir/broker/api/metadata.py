@@ -1,4 +1,4 @@
-"""What exists and what holds for it: clusters, tenants, namespaces, topics, policies, grants."""
+"""Metadata: clusters, tenants, namespaces, topics, policies, grants, users and lake catalogs."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Protocol
@@ -29,12 +29,12 @@ class Tenants(Protocol):
     def find(self, name: str) -> Tenant | None: ...
 
     def get(self, name: str) -> Tenant:
-        """TenantNotFoundError if there is none."""
+        """TenantNotFoundError if it does not exist."""
 
     async def create(
         self, name: str, *, admin_roles: tuple[str, ...] = (), allowed_clusters: tuple[str, ...] = (STANDALONE,)
     ) -> Tenant:
-        """TenantExistsError; NotAllowedError for the names that brokers keep for themselves."""
+        """TenantExistsError; NotAllowedError for reserved names."""
 
     async def change(
         self,
@@ -43,19 +43,19 @@ class Tenants(Protocol):
         admin_roles: tuple[str, ...] | None = None,
         allowed_clusters: tuple[str, ...] | None = None,
     ) -> Tenant:
-        """Set what is given; the rest stays."""
+        """Set the given attributes; the others stay unchanged."""
 
 
 class Namespaces(Protocol):
     """Namespaces; reads are from memory."""
 
     def names(self, tenant: str) -> list[NamespaceName]:
-        """The namespaces of a tenant; TenantNotFoundError if there is none."""
+        """The namespaces of a tenant; TenantNotFoundError if the tenant does not exist."""
 
     def find(self, name: NamespaceName) -> Namespace | None: ...
 
     def get(self, name: NamespaceName) -> Namespace:
-        """NamespaceNotFoundError if there is none."""
+        """NamespaceNotFoundError if it does not exist."""
 
     async def create(
         self, name: NamespaceName, *, policies: Policies | None = None, properties: Mapping[str, str] | None = None
@@ -67,21 +67,21 @@ class Namespaces(Protocol):
 
 
 class TopicRecords(Protocol):
-    """Topics as the metadata knows them. Those that are in use are in memory, of the others the store is asked."""
+    """Topics in the metadata. Records of topics in use are in memory; others come from the metadata store."""
 
     @property
     def revision(self) -> int:
-        """Grows whenever a topic in memory has changed, and when any has gone."""
+        """Grows whenever a record in memory changes or leaves memory."""
 
     def find(self, name: TopicName) -> TopicRecord | None:
-        """The topic, or of a partition the topic that has it, if it is in memory: surely if it is loaded here, and
-        most likely if it was just looked for."""
+        """The record of the topic (for a partition: of its partitioned topic), if it is in memory. A topic that
+        this broker has loaded is always in memory, and one of a recent lookup most likely is."""
 
     async def look(self, name: TopicName) -> TopicRecord | None:
-        """Like `find`, but what is not in memory is asked of the store."""
+        """Like `find`, but reads the metadata store if the record is not in memory."""
 
     async def get(self, name: TopicName) -> TopicRecord:
-        """TopicNotFoundError if there is none."""
+        """TopicNotFoundError if it does not exist."""
 
     async def by_id(self, topic_id: bytes) -> TopicRecord | None:
         """The topic that has this id (`TopicRecord.topic_id`)."""
@@ -89,10 +89,10 @@ class TopicRecords(Protocol):
     def of(
         self, namespace: NamespaceName, domain: Domain | None = None, *, after: TopicName | None = None
     ) -> AsyncIterator[TopicRecord]:
-        """The topics of a namespace, sorted by domain and name: read in pages, with turns for others."""
+        """The topics of a namespace, sorted by domain and name. Reads pages and yields to other tasks between."""
 
     async def count(self) -> int:
-        """How many there are; where counting takes long, as of a minute ago."""
+        """The number of topics; if counting is slow, a number that may be a minute old."""
 
     async def create(
         self,
@@ -111,33 +111,33 @@ class TopicRecords(Protocol):
         """Change it by a pure function."""
 
     def check_partitions(self, partitions: int) -> None:
-        """NotAllowedError, TooManyError if no topic can have so many."""
+        """NotAllowedError, TooManyError if no topic can have this many partitions."""
 
 
 class GrantRecords(Protocol):
-    """What roles were granted."""
+    """Grants of roles."""
 
     def on(self, scope: Scope) -> Grants:
-        """What was granted on exactly this; nothing from the levels above."""
+        """The grants on exactly this scope, without those of the levels above."""
 
     def on_topics_of(self, namespace: NamespaceName) -> dict[str, Grants]:
         """The grants on single topics of a namespace, by the topic's full name."""
 
     async def grant(self, scope: Scope, role: str, actions: Iterable[Action]) -> None:
-        """Let the role do exactly these on it, instead of what it was granted there before."""
+        """Grant the role exactly these actions on the scope; they replace its earlier grants there."""
 
     async def permit(self, namespace: NamespaceName, role: str, patterns: NamePatterns) -> None:
-        """Let the role do what patterns of names say, instead of what it was granted on the namespace before.
-        NotAllowedError for what is no pattern."""
+        """Grant the role permissions by name patterns; they replace its earlier grants on the namespace.
+        NotAllowedError for an invalid pattern."""
 
     async def permit_keys(
         self, namespace: NamespaceName, role: str, exchange: str, patterns: KeyPatterns | None
     ) -> None:
-        """Let the role use routing keys of a topic exchange only as patterns say, beside what it may do with the
-        exchange; None: as it likes. NotAllowedError for what is no pattern."""
+        """Restrict the role to routing keys of a topic exchange that match the patterns, in addition to its
+        permissions on the exchange; None: no restriction. NotAllowedError for an invalid pattern."""
 
     async def revoke(self, scope: Scope, role: str) -> None:
-        """Take back what the role was granted on it; fine if that was nothing."""
+        """Revoke the grants of the role on the scope; a no-op if it has none."""
 
 
 class Users(Protocol):
@@ -148,14 +148,14 @@ class Users(Protocol):
     def find(self, name: str) -> User | None: ...
 
     async def put(self, user: User) -> bool:
-        """Make it, or set what it is; answers whether it is new. InvalidNameError; NotAllowedError for a hash that
-        is none."""
+        """Create or replace the user; return whether it is new. InvalidNameError; NotAllowedError for an invalid
+        password hash."""
 
     async def delete(self, name: str) -> bool:
-        """Answers whether there was one. What its name was granted is not touched."""
+        """Delete the user; return whether it existed. The grants of its name stay."""
 
     def hashed(self, password: str) -> str:
-        """A hash of the password, with new salt, as `PasswordHashing.SHA256` has it."""
+        """A hash of the password with a new salt, in the format of `PasswordHashing.SHA256`."""
 
 
 class LakeCatalogs(Protocol):
@@ -163,23 +163,23 @@ class LakeCatalogs(Protocol):
 
     @property
     def revision(self) -> int:
-        """Grows whenever one may have changed."""
+        """Grows whenever a catalog may have changed."""
 
     def all(self) -> Mapping[str, LakeCatalog]:
-        """By their names."""
+        """All catalogs by name."""
 
     async def put(self, catalog: LakeCatalog) -> None:
-        """Define it, or define it anew. ConfigError names what it must not have; TooManyError."""
+        """Create or replace a catalog. ConfigError names the invalid option; TooManyError."""
 
     def new_owner(self) -> str:
-        """An id for the owner of tables, unlike any other's."""
+        """A new unique id for an owner of tables."""
 
     async def delete(self, name: str) -> bool:
-        """Answers whether there was one. A built-in catalog stays, and is as built in again."""
+        """Delete a catalog; return whether it existed. A built-in catalog stays and returns to its defaults."""
 
 
 class Registry(Protocol):
-    """All of it."""
+    """All metadata of the cluster."""
 
     @property
     def tenants(self) -> Tenants: ...
@@ -202,27 +202,27 @@ class Registry(Protocol):
     def clusters(self) -> list[Cluster]: ...
 
     def cluster(self, name: str) -> Cluster:
-        """ClusterNotFoundError if there is none."""
+        """ClusterNotFoundError if it does not exist."""
 
     async def change_cluster(self, name: str, change: Callable[[Cluster], Cluster]) -> Cluster:
-        """Change the cluster, made if it is not there, by a pure function."""
+        """Change the cluster by a pure function; create it first if it does not exist."""
 
     def policies(self, where: TopicName | NamespaceName) -> Policies:
-        """What holds for a topic or for a namespace: every field has a value. For a topic that is not in memory,
-        what its namespace says: see `look_policies`."""
+        """The effective policies of a topic or a namespace: every field has a value. For a topic that is not in
+        memory, those of its namespace: see `look_policies`."""
 
     async def look_policies(self, topic: TopicName) -> Policies:
-        """What holds for a topic, whether or not its record is in memory."""
+        """The effective policies of a topic, whether or not its record is in memory."""
 
     async def change_policies(
         self, where: TopicName | NamespaceName, change: Callable[[Policies], Policies]
     ) -> Policies:
-        """Change what a topic or a namespace says itself, by a pure function; answers what it says now."""
+        """Change the own policies of a topic or a namespace by a pure function; return the new ones."""
 
     async def change_properties(
         self, where: TopicName | NamespaceName, change: Callable[[Mapping[str, str]], Mapping[str, str]]
     ) -> Mapping[str, str]:
-        """Change a topic's or a namespace's properties, by a pure function; answers what they are now."""
+        """Change the properties of a topic or a namespace by a pure function; return the new ones."""
 
     async def ensure_topic(self, name: TopicName, *, create: bool = True) -> TopicRecord:
         """The topic (of a partition: the one that has it), made now if `create` and policy allow it.

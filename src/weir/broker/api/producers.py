@@ -1,4 +1,4 @@
-"""Producing: who wants to, what is sent, and where it went."""
+"""The producer interface: requests for producers, outgoing batches, and receipts."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,8 @@ class AccessMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProducerRequest:
-    """Who wants to produce. `name` None: the broker gives one. `topic_epoch`: of a reconnecting exclusive one."""
+    """A request for a producer. `name` None: the broker assigns a name. `topic_epoch`: from a reconnecting
+    exclusive producer."""
 
     role: str
     name: str | None = None
@@ -34,15 +35,15 @@ class ProducerRequest:
     properties: Mapping[str, str] = field(default_factory=dict)
     initial_subscription: str | None = None
     address: str = ""
-    #: What the client calls itself, for stats.
+    #: Name and version of the client library, for stats.
     client_version: str = ""
-    #: Whether the client made the name up, so that a taken one is an error rather than a reconnect.
+    #: Whether the client generated the name, so that a name in use is an error rather than a reconnect.
     name_is_given: bool = False
 
 
 @value
 class Outgoing:
-    """A batch that a producer sends: opaque bytes and the few facts that the broker needs."""
+    """A batch from a producer: opaque bytes and the few facts that the broker needs."""
 
     payload: Buffer
     count: int
@@ -50,33 +51,33 @@ class Outgoing:
     #: The lowest and highest sequence id in it, for deduplication; -1 where the protocol has none.
     sequence: int = -1
     highest_sequence: int = -1
-    #: When it may be seen, if later than now (milliseconds since 1970).
+    #: Delivery time of a delayed message (milliseconds since 1970).
     deliver_at_ms: int | None = None
     #: A chunk or transaction part that deduplication and coalescing must leave alone.
     partial: bool = False
-    #: Of an idempotent producer: duplicates are dropped, gaps refused, an old epoch is fenced.
+    #: From an idempotent producer: the broker drops duplicates, refuses gaps and fences an old epoch.
     stamp: Stamp | None = None
-    #: Part of the stamped producer's open transaction: consumers that want decided messages only wait for the end.
+    #: Part of the stamped producer's open transaction: consumers of committed messages wait for its end.
     transactional: bool = False
-    #: What is stored in its place, in order, where its messages are not all treated alike: each as if it had been
-    #: sent alone, and all have one receipt.
+    #: Batches to store instead of this one, in order, if its messages need different treatment: the broker treats
+    #: each like a separate batch, and they share one receipt.
     parts: "tuple[Outgoing, ...]" = ()
-    #: It need not outlive the broker: it is kept in memory.
+    #: Not persistent: the broker keeps it in memory only.
     in_memory: bool = False
-    #: The name under which it can be cancelled while it is held.
+    #: The name for cancelling this delayed message before its delivery time.
     delay_id: str | None = None
-    #: It is not stored, and what is held under this name is cancelled.
+    #: Not stored: the broker cancels the delayed message of this name.
     cancels: str | None = None
-    #: It is a half message: seen by nobody before it is committed (`api.half_messages`).
+    #: A half message: invisible to consumers until its commit (`api.topics`).
     half: Preparation | None = None
-    #: The only subscription that gets it; None: all of them do. Only what is stamped can be addressed.
+    #: The only subscription that receives it; None: all of them. Only a stamped batch can name a subscription.
     subscription: str | None = None
 
 
 @value
 class Receipt:
-    """Where the batch went. `duplicate`: it was there already and was not stored again. `held`: it waits in the
-    holding area, and the position is its place there."""
+    """The position of a stored batch. `duplicate`: an earlier batch is the same, and the broker did not store it
+    again. `held`: it is a delayed or half message, and the position is its place in the holding area."""
 
     offset: int
     position: tuple[int, int]
@@ -100,22 +101,23 @@ class Producer(Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether the broker has not closed it. It closes a producer whose write failed; a new one may send."""
+        """False once the broker closed it. The broker closes a producer after a failed write; a new one may
+        send."""
 
     async def wait_admitted(self) -> None:
-        """Wait until it may send: a wait-for-exclusive producer until it is the only one."""
+        """Wait until it may send: a wait-for-exclusive producer waits until it is the only one."""
 
     def publish(self, outgoing: Outgoing) -> "asyncio.Future[Receipt]":
-        """Store a batch. Decides at once; a refusal is an already failed future. Receipts come in order."""
+        """Store a batch. Decides at once; a refusal is an already failed future. Receipts complete in order."""
 
     def publish_all(self, outgoings: Sequence[Outgoing]) -> "asyncio.Future[Receipt] | None":
-        """Store batches that came together: the receipt of the first, which the others follow without a gap. None
-        if they cannot be stored as one, and nothing was done: then `publish` each."""
+        """Store batches together: returns the receipt of the first batch, and the others follow without a gap.
+        None if the broker cannot store them as one; nothing is stored then, and the caller must `publish` each."""
 
     async def wait_capacity(self) -> None:
-        """Wait while quota, rate limit or memory say that the producer shall send no more for now."""
+        """Wait while a quota, a rate limit or memory pressure pauses the producer."""
 
     async def closed(self) -> str:
-        """Wait until the broker closes it (topic moved, deleted, fenced by another); answers why."""
+        """Wait until the broker closes it (topic moved, deleted, fenced by another); return the reason."""
 
     async def close(self) -> None: ...

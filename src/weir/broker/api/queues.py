@@ -1,17 +1,12 @@
-"""Queues: what protocols have whose consumers take messages away, one by one, from a place with a name.
+"""Queues, exchanges with their bindings, and direct replies, for gateways of queue protocols (AMQP).
 
-A durable queue is a topic with one shared subscription, `QUEUE_SUBSCRIPTION`: what others produce to the topic is
-in the queue, and a topic that nobody declared can be used as one. A queue that is not durable, or is one
-connection's own, is in the memory of one broker and has no topic.
+A durable queue is a topic with one shared subscription, `QUEUE_SUBSCRIPTION`: the queue contains all messages of
+the topic, and a topic without a declaration also works as a queue. A transient or exclusive queue is in the memory
+of one broker and has no topic. Another broker may serve any of these: synchronous methods never wait for a
+response.
 
-Everything here can be another broker's: nothing waits for an answer but what is awaited.
-
-Exchanges and bindings of a namespace, and where a message goes by them.
-
-For a gateway that has exchanges: it opens the namespace once, then asks `route` per message, and never waits.
-Queues are names here; which of them exist, and how long they last, is known to whoever serves them.
-
-Answers that go straight to whoever asked, without a queue.
+A gateway with exchanges opens the namespace once, then calls `route` per message, without waiting. Exchanges know
+queues only by name; the broker that serves a queue knows whether it exists and how long it lasts.
 """
 
 import asyncio
@@ -32,26 +27,26 @@ from weir.runtime.budgets import ByteShare
 
 @value
 class QueueMessages:
-    """Messages that go into a queue together: one entry. `encoded`: each as `wire.messages.encode_message` made
-    it, so that what goes to many queues is encoded once."""
+    """Messages for a queue, stored as one entry. `encoded`: each in the format of `wire.messages.encode_message`,
+    so that a message for many queues is encoded once."""
 
     encoded: Sequence[Buffer]
-    #: Whether any of them must outlive the broker; if none must, nobody waits for a disk.
+    #: Whether any of them is persistent; otherwise the publish does not wait for a disk.
     persistent: bool = True
-    #: When they may be seen, if later than now (milliseconds since 1970); the same for all.
+    #: Delivery time of delayed messages (milliseconds since 1970); the same for all.
     deliver_at_ms: int | None = None
-    #: How long those have that say so, by their place, in milliseconds.
+    #: Time to live of the messages that have one, by index, in milliseconds.
     expirations_ms: Mapping[int, int] = field(default_factory=dict)
-    #: Of the broker's own: what was taken in under this stamp, or under a higher epoch of its id, is not taken in
-    #: again.
+    #: For messages from the broker: the queue drops messages that it already stored under this stamp, or under a
+    #: higher epoch of its id.
     stamp: Stamp | None = None
-    #: Of dead letters: they stay for consumers of the queue, whether it has had any or not.
+    #: For dead letters: the queue keeps them for its consumers even if it never had any.
     kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """`ready`: not with any consumer; `unacked`: with one, and not acknowledged."""
+    """Counts of a queue. `ready`: messages waiting for delivery; `unacked`: delivered and not acknowledged."""
 
     ready: int
     unacked: int
@@ -60,7 +55,7 @@ class QueueCounts:
 
 @dataclass(frozen=True, slots=True)
 class QueueOutline:
-    """A queue that is a topic, as it is declared. `topics`: the topic, or its partitions."""
+    """The declaration of a queue that is a topic. `topics`: the topic, or its partitions."""
 
     declaration: QueueDeclaration
     rules: QueueRules
@@ -70,9 +65,9 @@ class QueueOutline:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeRequest:
-    """`priority`: higher ones are served first. `exclusive`: there shall be no other consumer. `tag`, `address`
-    and `prefetch` are for those who look. `stream_offset`: where in a stream to begin: `first`, `last`, `next`, an
-    offset, a moment (datetime), or an interval as text."""
+    """A request to consume a queue. `priority`: higher ones receive messages first. `exclusive`: no other consumer
+    is permitted. `tag`, `address` and `prefetch` are for display. `stream_offset`: the start position in a stream:
+    `first`, `last`, `next`, an offset, a time (datetime), or an interval as text."""
 
     role: str
     tag: str = ""
@@ -83,37 +78,39 @@ class ConsumeRequest:
     address: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     stream_offset: Any = None
-    #: Which messages it takes; others stay for other consumers. FilterError.
+    #: Filter of this consumer; other messages stay for other consumers. FilterError.
     filter: MessageFilter | None = None
 
 
 class QueueConsumer(Protocol):
-    """Deliveries name messages by offsets (of a queue in memory: by numbers that look the same); each message of a
-    batch whose bit is in `wanted` is one delivery, and `redelivered` says how often that one came before."""
+    """A consumer of a queue. Deliveries identify messages by offsets (a queue in memory uses sequence numbers);
+    each message of a batch with a bit in `wanted` is one delivery, and `redelivered` is its redelivery count."""
 
     async def next(self, credit: int) -> list[Delivery]:
-        """Wait for at most `credit` messages, exactly counted. Cancelling loses nothing. ConsumerClosedError."""
+        """Wait for at most `credit` messages, exactly counted. Cancellation loses nothing. ConsumerClosedError."""
 
     async def take(self) -> Delivery | None:
-        """The one message that is next, now; None if nothing is ready."""
+        """Return the next message at once; None if none is ready."""
 
     def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Done with: each range [first, end)."""
+        """Acknowledge messages, each range [first, end)."""
 
     def requeue(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Give back, to their old places."""
+        """Return messages to their original positions in the queue."""
 
     def reject(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Not wanted: dead letters if the queue has a place for these, else gone."""
+        """Reject messages: they become dead letters if the queue has a dead letter target, else they are
+        dropped."""
 
     def retire(self) -> None:
-        """Get nothing more, and count as consumer no more; what it has stays with it until `close`."""
+        """Stop deliveries and stop counting as a consumer; its unacknowledged messages stay with it until
+        `close`."""
 
     async def closed(self) -> str:
-        """Wait until the broker closes it; answers why."""
+        """Wait until the broker closes it; return the reason."""
 
     async def close(self) -> None:
-        """What it has is requeued."""
+        """Close it and requeue its unacknowledged messages."""
 
 
 class Queue(Protocol):
@@ -122,95 +119,97 @@ class Queue(Protocol):
 
     @property
     def connection(self) -> str:
-        """Whose own it is, if it is exclusive: as it was declared with; "" for everybody's."""
+        """The id of the owning connection of an exclusive queue, from its declaration; "" for other queues."""
 
     @property
     def rules(self) -> QueueRules: ...
 
     @property
     def policy(self) -> QueuePolicy | None:
-        """The one that holds for it."""
+        """The effective policy."""
 
     @property
     def alive(self) -> bool:
-        """One that is not is to be asked for anew: it was deleted, or another broker has it."""
+        """False after deletion or a change of owner; the caller must then open the queue again."""
 
     async def counts(self, *, use: bool = False) -> QueueCounts:
         """`use`: this is a use of the queue, which renews its `x-expires`."""
 
     def publish(self, messages: QueueMessages) -> "asyncio.Future[int]":
-        """Put messages in. Decides at once; done when they are as durable as they want to be, in the order of the
-        calls. Answers which were refused because the queue is full, as bits: 0 for none."""
+        """Store messages in the queue. Decides at once; the future completes, in the order of the calls, when the
+        messages have their requested durability. Its result has a bit per message that the full queue refused: 0
+        for none."""
 
     @property
     def has_capacity(self) -> bool:
         """Whether `wait_capacity` would certainly not wait."""
 
     async def wait_capacity(self) -> None:
-        """Wait while quota, rate limit or memory say that nothing more shall come for now."""
+        """Wait while a quota, a rate limit or memory pressure pauses publishing."""
 
     async def consume(self, request: ConsumeRequest, *, share: ByteShare | None = None) -> QueueConsumer:
-        """NotAuthorisedError, QueueLockedError (an exclusive consumer), QueueArgumentError. `share`: what this one
-        and others of its connection may have in hand together."""
+        """NotAuthorisedError, QueueLockedError (an exclusive consumer), QueueArgumentError. `share`: the byte
+        budget of undelivered messages for all consumers of the connection."""
 
     async def getter(self, role: str) -> QueueConsumer:
-        """One that takes messages one by one (`take`) and counts as no consumer."""
+        """A consumer for single gets (`take`) that does not count as a consumer."""
 
     async def purge(self) -> int:
-        """Drop what is ready; answers how many these were."""
+        """Drop all ready messages; return their number."""
 
 
 class NamespaceQueues(Protocol):
-    """The queues of a namespace. `connection`: whose exclusive queues the caller may use; others' are
-    QueueLockedError."""
+    """The queues of a namespace. `connection`: the caller's connection; exclusive queues of other connections
+    raise QueueLockedError."""
 
     def find(self, name: str) -> Queue | None:
-        """One that is open here, without waiting."""
+        """The queue if it is open on this broker; does not wait."""
 
     async def get(self, role: str, name: str, *, connection: str = "") -> Queue:
-        """QueueNotFoundError, QueueLockedError. Opens it; a topic that nobody declared is one, too."""
+        """Open a queue; a topic without a declaration is a queue, too. QueueNotFoundError, QueueLockedError."""
 
     async def look(self, name: str) -> Queue:
-        """`get`, whoever asks, and whosesoever it is: for those who have checked that themselves."""
+        """Like `get`, without checks of role and exclusive ownership: the caller has made them."""
 
     async def outline(self, name: str) -> QueueOutline | None:
-        """A queue that is a topic, which is not loaded for it; None if there is no topic of this name."""
+        """The outline of a queue that is a topic, without loading the topic; None if the topic does not exist."""
 
     async def declare(self, role: str, wanted: QueueDeclaration, *, connection: str = "") -> Queue:
-        """Make it, unless there is one like it; answers the one that there is. One without a name gets one that no
-        other has. A topic that nobody declared is declared so from now on. QueueRefusedError,
+        """Create the queue, or return the existing one if it is equivalent. A queue without a name receives a
+        unique name. The declaration also applies to an existing topic without one. QueueRefusedError,
         InequivalentQueueError, QueueArgumentError, QueueLockedError, NotAuthorisedError, TooManyError."""
 
     async def delayed(self, exchange: str) -> Queue:
-        """Where messages wait that an exchange routes when they are due (`deliver_at_ms`), by the bindings of that
-        moment; it is made when it is first asked for."""
+        """The queue of an exchange's delayed messages. The exchange routes them at their delivery time
+        (`deliver_at_ms`), by the bindings of that moment. The first call creates the queue."""
 
     async def forget_delayed(self, exchange: str) -> None:
-        """The exchange is no more: what waits for it is dropped."""
+        """Drop the delayed messages of a deleted exchange."""
 
     async def delete(
         self, role: str, name: str, *, if_unused: bool = False, if_empty: bool = False, connection: str = ""
     ) -> int:
-        """With its bindings; answers how many messages it had, 0 if it was not there. Its consumers are closed.
-        QueueInUseError, QueueLockedError, NotAuthorisedError."""
+        """Delete a queue with its bindings, and close its consumers. Returns the number of its messages, 0 if the
+        queue did not exist. QueueInUseError, QueueLockedError, NotAuthorisedError."""
 
     async def release(self, connection: str) -> None:
-        """The connection is gone: its exclusive queues go too."""
+        """Delete the exclusive queues of a closed connection."""
 
     async def names(self) -> Sequence[str]:
-        """Every queue, those in memory of this broker and every topic."""
+        """The names of all queues: those in the memory of this broker, and every topic."""
 
     @property
     def limits(self) -> QueueLimits:
-        """Of the namespace, as they are now."""
+        """The current limits of the namespace."""
 
     def policies(self) -> Sequence[QueuePolicy]: ...
 
     async def set_policy(self, role: str, policy: QueuePolicy) -> None:
-        """For every queue that is there or will be, at once. QueueArgumentError for what cannot be."""
+        """Set a policy; it applies at once to all existing and future queues. QueueArgumentError for invalid
+        values."""
 
     async def clear_policy(self, role: str, name: str, *, operator: bool = False) -> None:
-        """Fine if there is none. `operator`: the operator's of this name."""
+        """Delete a policy; a no-op if it does not exist. `operator`: the operator policy of this name."""
 
 
 class Queues(Protocol):
@@ -222,10 +221,10 @@ class Routed(NamedTuple):
     """The queues of a message: sorted, each once."""
 
     queues: tuple[str, ...]
-    #: An exchange on the way matched nothing, and an alternate took over.
+    #: An exchange on the route matched no binding, and its alternate exchange routed the message.
     alternate: bool = False
-    #: The default exchange had a say: it takes routing keys for names of queues, without looking whether there are
-    #: such queues. Those that there are not do not count.
+    #: The route includes the default exchange: it uses routing keys as queue names, without checking that these
+    #: queues exist. The caller must ignore queues that do not exist.
     by_name: bool = False
 
     @property
@@ -234,80 +233,83 @@ class Routed(NamedTuple):
 
 
 class NamespaceExchanges(Protocol):
-    """All of a namespace. Reads are from memory; what other brokers change follows by a watch.
+    """The exchanges and bindings of a namespace. Reads are from memory; a watch applies changes of other brokers.
 
-    Durable exchanges, and bindings between durable things, are in the metadata and seen by all brokers. Others are
-    gone with the broker that was asked; if it is not the only one, the others see them, too."""
+    Durable exchanges, and bindings between durable exchanges and queues, are in the metadata and visible to all
+    brokers. Transient ones disappear with the broker that received the request; all brokers of the cluster see
+    them until then."""
 
     def find(self, name: str) -> Exchange | None: ...
 
     def get(self, name: str) -> Exchange:
-        """ExchangeNotFoundError if there is none: a passive declaration."""
+        """ExchangeNotFoundError if it does not exist: a passive declaration."""
 
     def exchanges(self) -> Sequence[Exchange]:
-        """By name, the predeclared ones included."""
+        """All exchanges by name, including the predeclared ones."""
 
     def bindings(self, *, source: str | None = None, queue: str | None = None) -> Sequence[Binding]:
-        """All, those of an exchange, or those that lead to a queue. The default exchange's, which follow from the
-        names of queues, are not among them."""
+        """All bindings, those of an exchange, or those to a queue, without the implicit bindings of the default
+        exchange to every queue."""
 
     async def declare(self, role: str, exchange: Exchange) -> Exchange:
-        """Make it, unless there is one like it; answers the one that there is. ExchangeRefusedError,
+        """Create the exchange, or return the existing one if it is equivalent. ExchangeRefusedError,
         InequivalentExchangeError, ExchangeArgumentError, TooManyError."""
 
     async def delete(self, role: str, name: str, *, if_unused: bool = False) -> None:
-        """With its bindings; fine if it is not there. ExchangeRefusedError, ExchangeInUseError."""
+        """Delete an exchange with its bindings; a no-op if it does not exist. ExchangeRefusedError,
+        ExchangeInUseError."""
 
     async def bind(self, role: str, binding: Binding, *, durable: bool) -> None:
-        """Fine if it is there already. `durable`: whether the destination is, if it is a queue; that the queue
-        exists is the caller's to check. ExchangeNotFoundError, ExchangeRefusedError, ExchangeArgumentError,
+        """Add a binding; idempotent. `durable`: whether the destination is durable, if it is a queue; the caller
+        checks that the queue exists. ExchangeNotFoundError, ExchangeRefusedError, ExchangeArgumentError,
         TooManyError."""
 
     async def unbind(self, role: str, binding: Binding) -> None:
-        """Fine if it is not there. An exchange that is deleted with its last binding may go, and those that were
-        bound to it alone."""
+        """Remove a binding; a no-op if it does not exist. The removal of the last binding deletes an auto-delete
+        exchange, and then the auto-delete exchanges whose only binding led to it."""
 
     async def forget_queue(self, queue: str) -> None:
-        """Take out every binding to a queue, before the queue itself is deleted: so what is cut short is begun
-        again with it."""
+        """Remove every binding to a queue. The caller deletes the queue afterwards, so that a repeated delete of
+        the queue also completes an interrupted removal."""
 
     def check_publish(self, role: str, exchange: str) -> None:
-        """Whether the role may publish to it: ExchangeNotFoundError, ExchangeRefusedError if it is internal,
-        NotAuthorisedError. Holds while `Guard.revision` and the exchange are the same. To the default exchange
-        everybody may; what counts is whether the role may produce to the queue."""
+        """Raise unless the role may publish to the exchange: ExchangeNotFoundError, ExchangeRefusedError if it is
+        internal, NotAuthorisedError. The result is valid while `Guard.revision` and the exchange are unchanged.
+        Every role may publish to the default exchange; the permission to produce to the queue decides there."""
 
     def check_key(self, role: str, exchange: Exchange, key: str, action: Action) -> None:
-        """Whether the role may publish to an exchange with this routing key, or bind from it by it:
-        NotAuthorisedError. Says no for topic exchanges alone, where it was permitted some keys."""
+        """NotAuthorisedError unless the role may publish to an exchange with this routing key, or bind from the
+        exchange with it. Only topic exchanges with key patterns for the role refuse a key."""
 
     def route(self, exchange: str, keys: tuple[str, ...], headers: Mapping[str, Any]) -> Routed:
-        """Where a message with these routing keys (its own, CC and BCC) and headers goes; ExchangeNotFoundError.
-        Changes nothing, asks nobody."""
+        """The queues for a message with these routing keys (its own, CC and BCC) and headers;
+        ExchangeNotFoundError. A pure lookup in memory."""
 
 
 class Exchanges(Protocol):
-    """The exchanges of all namespaces. What nobody opened costs nothing."""
+    """The exchanges of all namespaces. A namespace costs nothing until it is opened."""
 
     async def open(self, namespace: NamespaceName) -> NamespaceExchanges:
-        """NamespaceNotFoundError. Known from the metadata the first time, from memory later on."""
+        """Open a namespace. The first call reads the metadata, later calls use memory. NamespaceNotFoundError."""
 
 
 class ReplyReceiver(Protocol):
     def take_reply(self, parts: Sequence[Buffer]) -> None:
-        """`parts`: as they were given to `deliver`. One that cannot take it lets it go."""
+        """Receive a reply. `parts`: those from `deliver`. A receiver that cannot accept the reply drops it."""
 
 
 class DirectReplies(Protocol):
-    """Who waits for answers, on any broker, by names that nobody can guess who was not told. An answer is stored
-    nowhere: who waits no more gets none."""
+    """Direct replies: receivers on any broker, by unguessable names. The broker stores no reply: a receiver that
+    no longer waits gets none."""
 
     def expect(self, receiver: ReplyReceiver) -> str:
-        """The name that stands for it from now on."""
+        """Register the receiver; return its name."""
 
     def forget(self, name: str) -> None: ...
 
     async def expected(self, name: str) -> bool:
-        """Whether somebody waits under this name."""
+        """Whether a receiver waits under this name."""
 
     async def deliver(self, name: str, parts: Sequence[Buffer]) -> bool:
-        """Whether there was somebody to give it to. Who awaits one before the next has them arrive in order."""
+        """Deliver a reply; return whether a receiver exists. Replies arrive in order if the caller awaits each
+        call before the next."""

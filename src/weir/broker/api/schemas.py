@@ -1,4 +1,4 @@
-"""Schemas of topics, as clients and administrators ask for them."""
+"""Schemas of topics, for clients and administrators."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class SchemaData:
 
 
 def version_bytes(version: int) -> bytes:
-    """A version as Pulsar sends it."""
+    """A version in Pulsar's encoding."""
     return _VERSION.pack(version)
 
 
@@ -37,22 +37,22 @@ def version_number(version: bytes) -> int:
 
 
 class Schemas(Protocol):
-    """A topic's schemas, as clients ask for them. A version is opaque bytes."""
+    """The schemas of topics, for clients. A version is opaque bytes."""
 
     async def get(self, topic: TopicName, version: bytes | None, *, role: str) -> tuple[SchemaData, bytes] | None:
-        """A version of the topic's schema, or the latest, with its version; None if there is none."""
+        """A version of the topic's schema, or the latest, with its version; None if it does not exist."""
 
     async def add(self, topic: TopicName, schema: SchemaData | None, *, role: str) -> bytes:
-        """The version of the schema, which is added if it is new and policies allow; empty for none (bytes)."""
+        """Add the schema if it is new and the policies permit it; return its version (empty without a schema)."""
 
 
 class SchemaVersions(Protocol):
-    """The versions of topics' schemas. A partition's are its topic's."""
+    """The schema versions of topics. A partition has those of its partitioned topic."""
 
     async def register(
         self, topic: TopicName, schema: SchemaData, *, role: str, strategy: SchemaCompatibility | None = None
     ) -> bytes:
-        """The version under which the topic has the schema, added if the strategy (or the topic's) lets it."""
+        """Add the schema if it is new and the strategy (or the topic's) permits it; return its version."""
 
     async def check(
         self, topic: TopicName, schema: SchemaData, *, strategy: SchemaCompatibility | None = None
@@ -60,14 +60,15 @@ class SchemaVersions(Protocol):
         """IncompatibleSchemaError or InvalidSchemaError if `register` would raise it."""
 
     async def get(self, topic: TopicName, version: bytes | None = None) -> StoredSchema:
-        """The schema of a version, also one from before a deletion; or the latest. SchemaNotFoundError."""
+        """The schema of a version, including versions from before a deletion; or the latest.
+        SchemaNotFoundError."""
 
     async def find_version(self, topic: TopicName, schema: SchemaData) -> bytes:
-        """The version under which the topic has this schema; SchemaNotFoundError."""
+        """The version of this schema in the topic; SchemaNotFoundError."""
 
     async def versions(self, topic: TopicName) -> list[StoredSchema]:
         """Every version since the last deletion, the oldest first."""
 
     async def delete(self, topic: TopicName, *, role: str) -> bytes:
-        """From now on the topic has no schema; old versions can still be asked for by number, as messages name
-        them. The version of the deletion itself. SchemaNotFoundError if there is nothing to delete."""
+        """Delete the topic's schema; return the version of the deletion. Clients can still get old versions by
+        number, because messages refer to them. SchemaNotFoundError if the topic has no schema."""

@@ -1,4 +1,4 @@
-"""What there is to say about a topic, as values: for the admin API and for metrics."""
+"""Statistics of a topic as values, for the admin API and for metrics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,27 +8,27 @@ from weir.broker.api.consumers import SubscriptionType
 from weir.broker.api.producers import AccessMode
 from weir.model.messages import HalfCounts
 
-#: Upper bounds of a histogram's classes, in seconds; one more class takes the rest.
+#: Upper bounds of a histogram's buckets, in seconds; one more bucket counts longer times.
 BOUNDS_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0, 5.0)
-#: A property of a consumer that is a member of a group: the generation that gave it its share.
+#: Property of a consumer that is a group member: the generation of its assignment.
 GENERATION = "weir.generation"
 
 
 @dataclass(frozen=True, slots=True)
 class QueryProgress:
-    """Of the last batch: its number, its rows, and how many of them were done in a second."""
+    """Progress of a query: the number of its last batch, the rows of that batch, and rows per second."""
 
     batch: int = 0
     rows: int = 0
     rows_per_s: float = 0.0
-    #: Messages that were trimmed before the query had read them, since its beginning.
+    #: Messages trimmed before the query had read them, since its start.
     lost: int = 0
-    #: Whether messages are to stay until the query has read them.
+    #: Whether retention keeps messages until the query has read them.
     retain: bool = False
 
 
 class CompactionStatus(Enum):
-    """How a topic's last compaction went, in Pulsar's words."""
+    """The result of a topic's last compaction, in Pulsar's words."""
 
     NOT_RUN = "NOT_RUN"
     RUNNING = "RUNNING"
@@ -38,7 +38,7 @@ class CompactionStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What passed since the topic was loaded, and how fast of late."""
+    """Traffic since the topic was loaded, and its recent rates."""
 
     messages: int = 0
     bytes: int = 0
@@ -48,7 +48,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How often something took up to each of `meters.BOUNDS_S`, how often longer, and how long in all."""
+    """A latency histogram: the count per bucket of `BOUNDS_S`, the count of longer times, and the total time."""
 
     counts: tuple[int, ...] = ()
     total_s: float = 0.0
@@ -71,7 +71,7 @@ class ConsumerStats:
     address: str
     flow: Flow
     unacked: int
-    #: What is left of the credit that it waits with.
+    #: The remaining credit of the waiting consumer.
     credit: int
     redelivered: int
     priority: int
@@ -87,25 +87,25 @@ class SubscriptionStats:
     name: str
     type: SubscriptionType | None
     durable: bool
-    #: Messages that are not acknowledged, about how many bytes lie from the first of them on, and its age.
+    #: Unacknowledged messages, the approximate bytes of the log from the first of them on, and its age.
     backlog: int
     backlog_bytes: int
     oldest_unacked_s: float
     unacked: int
     mark_delete: int
-    #: Messages acknowledged one by one above the mark.
+    #: Messages acknowledged individually above `mark_delete`.
     holes: int
     read_at: int
     flow: Flow
     redelivered: int
     expired: int
-    #: Messages that its filter left out since the topic was loaded; they count as acknowledged.
+    #: Messages excluded by its filter since the topic was loaded; they count as acknowledged.
     filtered: int = 0
     consumers: tuple[ConsumerStats, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
-    #: Of a query that keeps its position here.
+    #: Progress of a query that keeps its position in this subscription.
     query: QueryProgress | None = None
-    #: False of a consumer group whose members have committed nothing here yet: how far it is only they know.
+    #: False for a consumer group without committed offsets here yet: only its members know their position.
     placed: bool = True
 
     @property
@@ -116,12 +116,12 @@ class SubscriptionStats:
 
 @dataclass(frozen=True, slots=True)
 class LostEntries:
-    """Entries [first, last] of a ledger that are damaged in every copy; readers go on behind them."""
+    """Entries [first, last] of a ledger that are damaged in every copy; readers continue after them."""
 
     ledger_id: int
     first: int
     last: int
-    #: The offsets that they had, [first_offset, end_offset); -1 where that is not known.
+    #: The offsets of these entries, [first_offset, end_offset); -1 if unknown.
     first_offset: int
     end_offset: int
     found_ms: int
@@ -130,8 +130,8 @@ class LostEntries:
 
 @dataclass(frozen=True, slots=True)
 class UnreadWarning:
-    """A policy is about to delete what a subscription (empty: nobody at all) has not read: how many messages it
-    has not, from when on they go, and the same in words."""
+    """A policy is about to delete messages that a subscription (empty: any consumer) has not read: the number of
+    messages, the time of the deletion, and the warning in words."""
 
     subscription: str
     policy: str
@@ -142,12 +142,12 @@ class UnreadWarning:
 
 @dataclass(frozen=True, slots=True)
 class LakeStats:
-    """What of a topic is read from the lake, its ledgers being gone; `end_offset`: up to where."""
+    """The part of a topic that is read from the lake because its ledgers are deleted. `end_offset`: its end."""
 
     ledgers: int
     bytes: int
     end_offset: int
-    #: Why ledgers that should go stay, if they do.
+    #: Why the broker keeps ledgers that are due for deletion, if it does.
     problem: str = ""
 
 
@@ -162,32 +162,32 @@ class TopicStats:
     ledgers: int
     terminated: bool
     duplicates: int
-    #: Reads that the tail in memory served, and that it could not.
+    #: Reads served from the tail in memory, and other reads.
     cache_hits: int
     cache_misses: int
     publish_latency: Latency
     dispatch_latency: Latency
     producers: tuple[ProducerStats, ...] = ()
     subscriptions: tuple[SubscriptionStats, ...] = ()
-    #: Messages that nobody was there for, of a topic that stores none.
+    #: Messages dropped without a consumer, for a non-persistent topic.
     dropped: int = 0
     epoch: int | None = None
     lost: tuple[LostEntries, ...] = ()
-    #: Messages that wait for their moment.
+    #: Delayed messages before their delivery time.
     held: int = 0
-    #: Those that wait to be committed or rolled back, and what became of others.
+    #: Undecided half messages, and the counts of committed and rolled back ones.
     half: HalfCounts = field(default_factory=HalfCounts)
-    #: What policies are about to delete unread.
+    #: Warnings about unread messages that policies are about to delete.
     unread: tuple[UnreadWarning, ...] = ()
-    #: What is read from the lake; None if nothing is.
+    #: The part of the topic in the lake; None if it has none.
     lake: LakeStats | None = None
-    #: What readers wanted of late and storage did not give, and why.
+    #: Recent reads that storage could not serve, with the reasons.
     unreadable: tuple[str, ...] = ()
 
     @property
     def unread_messages(self) -> int:
-        """The most that any policy is about to delete of what somebody has not read."""
-        return max((told.messages for told in self.unread), default=0)
+        """The largest number of unread messages that one policy is about to delete."""
+        return max((warning.messages for warning in self.unread), default=0)
 
     @property
     def lost_entries(self) -> int:
@@ -196,20 +196,20 @@ class TopicStats:
 
 @dataclass(frozen=True, slots=True)
 class LedgerStats:
-    """One ledger of a topic's log. `closed_ms`: when its last message came; 0 while it is open."""
+    """One ledger of a topic's log. `closed_ms`: the time of its last message; 0 while it is open."""
 
     ledger: int
     messages: int
     bytes: int
     opened_ms: int
     closed_ms: int = 0
-    #: Whether it is gone, and its copy in the lake is read.
+    #: Whether the ledger is deleted, and readers use its copy in the lake.
     in_lake: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CursorStats:
-    """How far a durable subscription is, in offsets."""
+    """The cursor of a durable subscription, in offsets."""
 
     mark_delete: int
     read_at: int
@@ -220,8 +220,8 @@ class CursorStats:
 
 @dataclass(frozen=True, slots=True)
 class InternalStats:
-    """What lies behind a stored topic: ledgers, and the cursors of durable subscriptions. `published`: messages
-    since it was loaded."""
+    """Ledgers of a stored topic and cursors of its durable subscriptions. `published`: messages since the load of
+    the topic."""
 
     published: int
     size_bytes: int

@@ -1,12 +1,10 @@
-"""A topic as gateways and administrators see it: produce, subscribe, read by offset, and what it is made of.
+"""A topic for gateways and administrators: produce, subscribe, read by offset, and administration of its storage.
 
-Dead letters that wait in a topic: looked at, and put back where they came from.
-
-Half messages: prepared, seen by nobody before they are committed, asked about when nothing is heard of them.
-
-One is prepared by publishing an `Outgoing` whose `half` is set; the receipt is `held`, and its position the id. It
-is decided by `StoredTopic.half.decide`. When nothing was heard for its recovery time, and then again after every
-interval, a live producer of its group is asked (`Broker.half_checkers`); after so many rounds it is rolled back.
+Includes dead letters (list and redrive) and half messages (RocketMQ's prepared messages). A producer prepares a
+half message with an `Outgoing` that has `half`; the receipt has `held`, and its position is the id. Consumers do
+not see the message before `StoredTopic.half.decide` commits it. If no decision arrives within the recovery time,
+the broker sends a check to a live producer of its group (`Broker.half_checkers`), and again after every interval;
+it rolls the message back after a fixed number of checks.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -26,10 +24,10 @@ from weir.runtime.budgets import ByteShare
 
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
-    """Which dead letters are meant: those for which all holds that is said. `topic`, `subscription`: where they
-    come from, any partition if none is named. `since_ms`, `until_ms`: when they died. `sql`: a condition over key
-    and properties, as filters of subscriptions have. `before`: those at lower offsets of
-    their topic, so that a redrive in several calls does not reach letters that died again meanwhile."""
+    """Selects dead letters that meet all given conditions. `topic`, `subscription`: their origin; a topic without
+    a partition matches every partition. `since_ms`, `until_ms`: range of their time of death. `sql`: a condition
+    over key and properties, in the language of subscription filters. `before`: only letters at lower offsets of
+    their topic, so that a redrive in several calls skips letters that died again meanwhile."""
 
     topic: TopicName | None = None
     subscription: str | None = None
@@ -44,7 +42,8 @@ class LetterFilter:
 
 @dataclass(frozen=True, slots=True)
 class StoredLetter:
-    """`death`: None of a message that does not say of itself that it is one, and cannot be put back."""
+    """A message in a dead letter topic. `death`: None for a message without dead letter properties, which cannot
+    be redriven."""
 
     offset: int
     message: Message
@@ -53,9 +52,9 @@ class StoredLetter:
 
 @dataclass(frozen=True, slots=True)
 class LetterPage:
-    """`next`: the offset from which another call goes on; None at the end. `looked_at`: how many there were.
-    `end`: letters at this offset and above are not part of the page, nor of its next ones if it is passed on as
-    `before`."""
+    """A page of dead letters. `next`: the start offset of the next page; None at the end. `looked_at`: the number
+    of scanned letters. `end`: the page excludes letters from this offset on, and so do the next pages if the
+    caller passes it as `before`."""
 
     letters: Sequence[StoredLetter]
     next: int | None
@@ -65,8 +64,8 @@ class LetterPage:
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """`moved`: how many are where they came from again. `kept`: how many stayed, of those that were meant: the
-    topic that they came from is no more, or somebody has them."""
+    """The result of a redrive. `moved`: the number of letters returned to their origin. `kept`: the number of
+    selected letters that stayed, because the original topic no longer exists or a consumer has them in flight."""
 
     moved: int
     kept: int
@@ -76,14 +75,14 @@ class Redriven:
 
 
 class DeadLetterBox(Protocol):
-    """The dead letters of one topic: the messages that its subscription `queue` has not acknowledged; all of
-    them if there is no such subscription, as in topics that Pulsar's clients made for letters."""
+    """The dead letters of one topic: the unacknowledged messages of its subscription `queue`; all messages if the
+    topic has no such subscription, as in dead letter topics that Pulsar's clients created."""
 
     @property
     def waiting(self) -> int: ...
 
     async def page(self, wanted: LetterFilter, *, start: int, most: int) -> LetterPage:
-        """From the offset on, the first ones that are meant. FilterError."""
+        """The first selected letters from the offset on. FilterError."""
 
     async def redrive(
         self,
@@ -94,35 +93,35 @@ class DeadLetterBox(Protocol):
         check: Callable[[TopicName], None] | None = None,
         to: Callable[[Message], TopicName] | None = None,
     ) -> Redriven:
-        """Put these back into the topics that they came from, exactly once, whatever happens; durable when it
-        returns. `check`: raises for a topic into which nothing may be put. `to`: chooses another topic, or the
-        partition of one, for each; then messages that name no topic are redriven, too. FilterError;
-        SubscriptionBusyError if their subscription has consumers that take all in order."""
+        """Return the selected letters to their original topics, exactly once even across failures; durable when it
+        returns. `check`: raises for a topic that the caller may not produce to. `to`: chooses another topic, or
+        the partition of one, for each letter; messages without an original topic are then included. FilterError;
+        SubscriptionBusyError if their subscription has a consumer that receives all messages in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class HalfCheck:
-    """The question what became of a half message; it is answered by deciding it."""
+    """A check of an undecided half message; the producer answers with a decision."""
 
     topic: TopicName
     message: HalfMessage
-    #: As it was prepared.
+    #: The prepared batch.
     batch: Batch
 
 
 class HalfChecker(Protocol):
-    """A live producer."""
+    """A live producer that answers checks of half messages."""
 
     def check_half(self, check: HalfCheck) -> bool:
-        """Ask it, at once; False if it cannot be asked now, and another is to be."""
+        """Send the check, at once; False if this producer is unavailable and the caller must try another."""
 
 
 class HalfCheckers(Protocol):
-    """Who can be asked, of all producers that are connected to this broker."""
+    """The connected producers of this broker that answer checks of half messages."""
 
     def register(self, group: str, checker: HalfChecker, *, role: str) -> Callable[[], None]:
-        """From now on the checker is asked about half messages of the group, in turn with others, if the role may
-        produce to their topics; answers how to end that. Fine to end twice."""
+        """Register a checker for half messages of the group: it receives checks in rotation with others, if the
+        role may produce to their topics. Returns the function that ends the registration, which is idempotent."""
 
 
 class HalfMessages(Protocol):
@@ -132,20 +131,20 @@ class HalfMessages(Protocol):
     def counts(self) -> HalfCounts: ...
 
     async def waiting(self, *, group: str | None = None) -> Sequence[HalfMessage]:
-        """Those that are not decided, or of a group, the oldest first."""
+        """Undecided half messages, of all groups or of one, the oldest first."""
 
     async def get(self, half: HeldId) -> tuple[HalfMessage, Batch]:
-        """One that is not decided; NotHeldError if there is none."""
+        """An undecided half message; NotHeldError if it does not exist."""
 
     async def decide(self, half: HeldId, decision: Decision, *, role: str) -> Decided:
-        """Commit it, so that it is in the topic when this returns, or roll it back, so that nobody will ever see
-        it. Fine to ask again. HalfDecidedError if it was decided otherwise; NotHeldError if there never was such
-        a message, or it was decided long ago."""
+        """Commit it, so that it is in the topic when this returns, or roll it back, so that no consumer ever sees
+        it. Idempotent. HalfDecidedError after the opposite decision; NotHeldError if the message never existed, or
+        its decision is old."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A message's place as ledger and distance; (-1, -1) before the first message."""
+    """The position of a message as ledger and distance; (-1, -1) before the first message."""
 
     ledger: int
     entry: int
@@ -154,7 +153,8 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """Messages of `producer_id` from `first_offset` up to its abort marker at `last_offset` do not count."""
+    """An aborted transaction: readers skip messages of `producer_id` from `first_offset` up to its abort marker at
+    `last_offset`."""
 
     producer_id: int
     first_offset: int
@@ -163,8 +163,8 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ProducerInfo:
-    """An idempotent producer as a topic knows it. `last_sequence`: -1 if it stored nothing in this epoch;
-    `open_since`: the offset where its open transaction begins, -1 if it has none."""
+    """A topic's state of an idempotent producer. `last_sequence`: -1 if it stored nothing in this epoch;
+    `open_since`: the start offset of its open transaction, -1 if it has none."""
 
     producer_id: int
     epoch: int
@@ -174,33 +174,34 @@ class ProducerInfo:
 
 
 class LogReader(Protocol):
-    """What a reader by offset sees of a topic."""
+    """A topic's log for readers by offset."""
 
     @property
     def start_offset(self) -> int:
-        """The first offset that may be asked for; messages after it may be missing."""
+        """The first readable offset; messages after it may be missing."""
 
     def read_cached(self, offset: int, max_bytes: int) -> list[Batch] | None:
-        """What `read` would answer, if that can be told without waiting."""
+        """The result of `read` if it is in memory; None if `read` must wait."""
 
     async def read(self, offset: int, max_bytes: int) -> list[Batch]:
-        """Batches from the one that holds `offset` on, or from the first after it; none only at the end."""
+        """Batches from the one that contains `offset` on, or from the first after it; empty only at the end."""
 
     async def offset_at(self, moment_ms: int) -> int:
-        """The first offset appended at or after the moment, and still there; the end if there is none."""
+        """The first remaining offset appended at or after the moment; the end if none is."""
 
     def visible(self, batch: Batch) -> int | None:
-        """The messages of a batch that are still there, as bits; None for all of them."""
+        """The remaining messages of a batch, as bits; None for all of them."""
 
     def passing(self, wanted: MessageFilter) -> Callable[[Batch], int | None]:
-        """Tells of a batch which messages pass a filter, as bits; None for all of them. FilterError."""
+        """A function that returns the messages of a batch that pass the filter, as bits; None for all of them.
+        FilterError."""
 
     @property
     def whole(self) -> bool:
-        """Whether it sees all that is stored: then `visible` need not be asked."""
+        """Whether the reader sees every stored message: callers then need no `visible`."""
 
     def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
-        """Aborted transactions of which [first, end) may hold messages."""
+        """Aborted transactions that may have messages in [first, end)."""
 
 
 class Topic(Protocol):
@@ -211,22 +212,22 @@ class Topic(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether it is still served here. One that has died is to be asked for anew."""
+        """Whether this broker still serves it. If not, the caller must get the topic again."""
 
     @property
     def stored(self) -> "StoredTopic | None":
-        """What administrators ask of a topic that keeps its messages; None of one that keeps none."""
+        """The administration of a persistent topic; None for a non-persistent one."""
 
     def reader(self) -> LogReader:
-        """What readers by offset see now. Cheap: ask for each read, since a topic's policies may change."""
+        """A reader by offset. Cheap: get one for each read, because the topic's policies may change."""
 
     def stats(self) -> TopicStats: ...
 
     async def produce(self, request: ProducerRequest) -> Producer: ...
 
     async def subscribe(self, request: SubscribeRequest, *, delivery_share: ByteShare | None = None) -> Consumer:
-        """`delivery_share`: what the consumer and others of its connection may have in hand together. Whoever
-        takes deliveries by `next` releases their payloads' bytes once they are read."""
+        """`delivery_share`: the byte budget of deliveries for all consumers of the connection. The caller of
+        `next` must release the bytes of the payloads after it has read them."""
 
     @property
     def start_offset(self) -> int: ...
@@ -236,20 +237,20 @@ class Topic(Protocol):
 
     @property
     def terminated(self) -> bool:
-        """Whether it takes no more messages, for good: a consumer that has everything has reached its end."""
+        """Whether it permanently refuses messages: a consumer without backlog has reached the end."""
 
     async def offset_at(self, moment_ms: int) -> int:
         """The first offset appended at or after the moment."""
 
     def position_of(self, offset: int) -> tuple[int, int]:
-        """(ledger, distance) of an offset; of the end: where the next message will be, or (-1, -1)."""
+        """(ledger, distance) of an offset; for the end: the position of the next message, or (-1, -1)."""
 
     def offset_of(self, ledger: int, entry: int) -> int:
-        """The offset of a position. A ledger that was trimmed away counts as the start, one that does not exist
-        yet (or (max, max), Pulsar's "latest") as the end, (-1, -1) as the start."""
+        """The offset of a position. A trimmed ledger and (-1, -1) give the start, a future ledger (or (max, max),
+        Pulsar's "latest") gives the end."""
 
     async def last_position(self) -> Position:
-        """Of the last message stored, with its index in its batch."""
+        """The position of the last stored message, with its index in its batch."""
 
     async def read(self, offset: int, max_bytes: int) -> list[Batch]: ...
 
@@ -257,33 +258,33 @@ class Topic(Protocol):
 
     @property
     def leader_epoch(self) -> int:
-        """Grows whenever the topic gets another owner, and never goes back."""
+        """Grows whenever the owner of the topic changes, and never decreases."""
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch up to this one in which something was written, and where the next one began; the
-        end, if none did. (-1, -1) of an epoch that is yet to come; of one before all that is known, itself and
-        the first offset that is."""
+        """The largest epoch with messages up to this one, and the start offset of the next epoch (the end, if none
+        follows). (-1, -1) for a future epoch; for an epoch before all known ones, itself and the first known
+        offset."""
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch in which the message at the offset was written; of the end: the current one."""
+        """The epoch of the message at the offset; for the end: the current epoch."""
 
     @property
     def stable_offset(self) -> int:
-        """Before it every transaction is decided; the end where none is open."""
+        """The last stable offset: every transaction before it is decided; the end if none is open."""
 
     def aborted(self, first: int, end: int) -> list[AbortedTransaction]:
-        """Transactions that were aborted and have messages in [first, end)."""
+        """Aborted transactions with messages in [first, end)."""
 
     def idempotent_producers(self) -> list[ProducerInfo]:
-        """Those that stored something here not long ago."""
+        """Idempotent producers that recently stored messages here."""
 
     def on_growth(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call a plain function whenever the end or the stable offset has moved, or the topic has died; answers
-        how to stop that."""
+        """Call a plain function whenever the end or the stable offset moves, or the topic closes; return the
+        function that ends this."""
 
 
 class SubscriptionControl(Protocol):
-    """A subscription as administrators move it. What is moved is durable after `persisted`."""
+    """Administration of a subscription. Changes are durable after `persisted`."""
 
     @property
     def name(self) -> str: ...
@@ -293,58 +294,58 @@ class SubscriptionControl(Protocol):
 
     @property
     def retry(self) -> RetryPolicy:
-        """What becomes of messages that fail: its properties, and where these are silent the topic's policies."""
+        """The policy for failed messages: from its properties, with the topic's policies as defaults."""
 
     @property
     def backlog(self) -> int:
-        """How many messages are not acknowledged."""
+        """The number of unacknowledged messages."""
 
     def set_properties(self, properties: Mapping[str, str]) -> None: ...
 
     def skip(self, messages: int) -> int:
-        """Acknowledge the next messages; answers how many there were."""
+        """Acknowledge the next messages; return their number."""
 
     def skip_all(self) -> int: ...
 
     def expire_before(self, offset: int) -> int:
-        """Acknowledge everything before the offset; answers how many messages that were."""
+        """Acknowledge everything before the offset; return the number of messages."""
 
     async def seek(self, offset: int) -> None:
-        """Everything before the offset is acknowledged, nothing from it on; consumers must connect anew."""
+        """Acknowledge everything before the offset and nothing from it on; consumers must reconnect."""
 
     async def deliver_again(self, offset: int) -> bool:
-        """One message alone comes again, acknowledged or not; durable then. False if it comes anyway, since nobody
-        has it yet. OffsetTrimmedError if there is no such message, NotAllowedError if the subscription can have no
-        single one: a consumer group's, or one whose filter leaves it out."""
+        """Redeliver a single message, acknowledged or not; durable when it returns. False if its first delivery is
+        still pending. OffsetTrimmedError if the message does not exist, NotAllowedError if the subscription cannot
+        redeliver it: the subscription of a consumer group, or a filter that excludes the message."""
 
     async def waiting_batch(self, number: int) -> Batch | None:
-        """The `number`th batch, from 1 on, of which something is not acknowledged."""
+        """The `number`th batch, from 1 on, with unacknowledged messages."""
 
     async def waiting(self, count: int) -> list[tuple[Batch, int]]:
-        """The first messages that are not acknowledged, each as its batch and its index there, in the order in
-        which they would be delivered; of a queue with priorities the most urgent ones first."""
+        """The first unacknowledged messages, each as its batch and its index there, in delivery order; for a queue
+        with priorities the highest priorities first."""
 
     async def persisted(self) -> None:
-        """Wait until everything done so far survives a crash."""
+        """Wait until all changes so far survive a crash."""
 
 
 class HeldMessages(Protocol):
-    """Messages that wait for their moment."""
+    """Delayed messages of a topic before their delivery time."""
 
     def items(self, after: HeldItem | None = None) -> AsyncGenerator[HeldItem, None]:
-        """In the order of their moments."""
+        """The delayed messages in the order of their delivery times."""
 
     async def count(self) -> HeldCount: ...
 
     async def cancel(self, held: HeldId) -> None:
-        """It will never be seen; NotHeldError if it is too late."""
+        """Cancel a delayed message; NotHeldError after its delivery."""
 
     async def release(self, held: HeldId) -> int:
-        """Let it be seen now; NotHeldError if it is too late."""
+        """Deliver a delayed message now; return its offset. NotHeldError after its delivery."""
 
 
 class StoredTopic(Protocol):
-    """What a topic that keeps its messages shows to administrators."""
+    """Administration of a persistent topic."""
 
     @property
     def topic(self) -> Topic:
@@ -355,14 +356,14 @@ class StoredTopic(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """What its log takes, with what compaction made of it."""
+        """The size of its log and of its compacted log."""
 
     @property
     def log_bytes(self) -> int:
-        """What its log alone takes."""
+        """The size of its log alone."""
 
     def bytes_from(self, offset: int) -> int:
-        """About how many bytes lie from the offset on."""
+        """The approximate number of bytes from the offset on."""
 
     def ledger_range(self, ledger: int) -> tuple[int, int] | None:
         """The offsets of a ledger, [first, end); None if it has no such ledger."""
@@ -376,10 +377,10 @@ class StoredTopic(Protocol):
 
     @property
     def groups(self) -> Sequence[str]:
-        """Consumer groups that have members here, with a subscription or, before their first commit, without."""
+        """Consumer groups with members here; a group has no subscription before its first commit."""
 
     def subscription(self, name: str) -> SubscriptionControl:
-        """SubscriptionNotFoundError if there is none."""
+        """SubscriptionNotFoundError if it does not exist."""
 
     async def create_subscription(
         self, name: str, start: StartAt, *, properties: Mapping[str, str] | None = None
@@ -391,34 +392,34 @@ class StoredTopic(Protocol):
 
     @property
     def dead_letters(self) -> DeadLetterBox:
-        """Those that wait here, if it is where any go."""
+        """The dead letters in this topic, if it is a dead letter topic."""
 
     # --- messages
 
     @property
     def held(self) -> HeldMessages | None:
-        """What waits for its moment; None while nothing ever did."""
+        """The delayed messages; None if the topic never had any."""
 
     @property
     def half(self) -> HalfMessages:
-        """Those that wait to be committed or rolled back."""
+        """The half messages: prepared, and not yet committed or rolled back."""
 
     async def find(self, key: bytes, limit: int) -> list[tuple[Batch, int]]:
         """The latest messages of a key, each as its batch and its index there, the latest first. NotAllowedError
         where the topic has no index of keys."""
 
     async def terminate(self) -> Position:
-        """Take no more messages, for good; answers the position of the last one."""
+        """Refuse all further messages permanently; return the position of the last message."""
 
     async def truncate(self) -> None:
-        """Forget every message; subscriptions go on from the end."""
+        """Delete all messages; subscriptions continue from the end."""
 
     async def delete_before(self, offset: int) -> None:
-        """Forget every message before the offset, for every reader, whatever retention says."""
+        """Delete all messages before the offset, for every reader, regardless of retention."""
 
     @property
     def compaction(self) -> CompactionStatus:
-        """How the last compaction went."""
+        """The status of the last compaction."""
 
     def compact(self) -> None:
         """Begin a compaction; NotAllowedError while one is running."""

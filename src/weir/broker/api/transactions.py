@@ -31,7 +31,7 @@ class TransactionInfo:
 
 
 class TransactionIds(Protocol):
-    """Who may write under which transactional id, what belongs together, how it ends."""
+    """Transactional ids: producer identities, and the partitions, offsets and outcome of each transaction."""
 
     async def init(
         self,
@@ -40,21 +40,21 @@ class TransactionIds(Protocol):
         timeout_ms: int = 60_000,
         expected: ProducerIdentity | None = None,
     ) -> ProducerIdentity:
-        """Who the producer is from now on; others of the same transactional id are fenced, and what they left open
-        is aborted. `expected`: who it was, if it only wants to go on under a new epoch."""
+        """Return the new identity of the producer. Fences other producers of the same transactional id, and aborts
+        their open transaction. `expected`: its previous identity, if it only needs a new epoch."""
 
     async def add_partitions(self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName]) -> None:
-        """Let the producer's transaction, begun now if none is open, write to these partitions too."""
+        """Add these partitions to the producer's transaction; begin one if none is open."""
 
     def joined(self, name: str, producer_id: int, epoch: int) -> Mapping[TopicName, None]:
-        """The partitions that are known, durably, to be part of the producer's open transaction; as far as that
-        can be told at once. The same mapping for as long as the transaction is open."""
+        """The partitions that are durably part of the producer's open transaction, as far as known without
+        waiting. Returns the same mapping while the transaction is open."""
 
     async def verify(self, name: str, identity: ProducerIdentity, parts: Sequence[TopicName]) -> None:
         """NotInTransactionError unless the producer's open transaction writes to all of these partitions."""
 
     async def add_offsets(self, name: str, identity: ProducerIdentity, group: str) -> None:
-        """Let the transaction, begun now if none is open, move positions of the group: as `Groups.kept` has it."""
+        """Add the group, named as in `Groups.kept`, to the transaction; begin one if none is open."""
 
     async def commit_offsets(
         self,
@@ -66,35 +66,36 @@ class TransactionIds(Protocol):
         joins: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Move the group to these positions if the transaction commits. `joins`: the group becomes part of it, and
-        it is begun if none is open. `check` raises if the group does not allow it."""
+        """Commit these offsets of the group if the transaction commits. `joins`: also add the group to the
+        transaction, and begin one if none is open. `check` raises if the group refuses the offsets."""
 
     async def end(self, name: str, identity: ProducerIdentity, *, commit: bool) -> None:
-        """Decide the open transaction. Durable when this returns, and mostly carried out; fine to ask again."""
+        """Commit or abort the open transaction. The decision is durable when this returns, and usually complete.
+        Idempotent."""
 
     async def end_epoch(self, name: str, identity: ProducerIdentity, *, commit: bool) -> ProducerIdentity:
-        """The same with a new epoch, or where these are used up a new producer id: answers with who the producer
-        is from now on. One that aborts may have begun nothing."""
+        """Like `end`, and return a new identity: the next epoch, or a new producer id if no epoch is left. An
+        abort is also valid without an open transaction."""
 
 
 class TransactionAdmin(Protocol):
-    """What administrators ask."""
+    """Requests of administrators."""
 
     async def describe(self, name: str) -> TransactionInfo:
-        """UnknownTransactionError if nothing is known of the id."""
+        """UnknownTransactionError if the id is unknown."""
 
     async def all(self) -> list[TransactionInfo]:
         """Every transactional id that this broker coordinates."""
 
     async def owner_here(self, name: str) -> bool:
-        """Whether this broker is the one to ask for the id."""
+        """Whether this broker coordinates the id."""
 
     async def owner(self, name: str) -> Owner:
-        """The broker to ask for the id, or for a sink of this name."""
+        """The broker that coordinates the id, or a sink of this name."""
 
 
 class Sinks(Protocol):
-    """Writers of epochs: each commits its transactions of one epoch together, once."""
+    """Sinks: a sink commits all its transactions of one epoch together, exactly once."""
 
     async def commit_together(
         self,
@@ -105,26 +106,26 @@ class Sinks(Protocol):
         query: str = "",
         instead_of: str = "",
     ) -> bool:
-        """Commit all of them or none, together with the word that the sink has written this epoch. False, and
-        nothing is done, if it had written this epoch or a later one before. Ids that begin with
-        `weir-sink/<the sink's name>/` can be committed so wherever they are; NotAllowedError if one write cannot
-        decide all of them. `query`: the id of the query whose epoch it is, if it is known.
-        SinkOfOtherQueryError if another one has written the last epoch, unless `instead_of` names that one: then
-        `query` continues the sink, and its epochs count from here on."""
+        """Commit all transactions or none, and record atomically that the sink has written this epoch. False,
+        without effect, if the sink has already written this epoch or a later one. All ids with the prefix
+        `weir-sink/<the sink's name>/` can commit together; NotAllowedError if one write cannot decide all ids.
+        `query`: the id of the query that writes the epoch, if known. SinkOfOtherQueryError if another query wrote
+        the last epoch, unless `instead_of` names that query: then `query` continues the sink, and its epochs count
+        from here on."""
 
     async def sink_epoch(self, sink: str) -> int:
         """The last epoch that the sink has written; -1 if none."""
 
     async def forget_sink(self, sink: str) -> None:
-        """The sink writes no more; fine if nothing is known of it."""
+        """Delete the state of a sink that writes no more; a no-op for an unknown sink."""
 
 
 class Transactions(TransactionIds, TransactionAdmin, Sinks, Protocol):
-    """Transactional ids and sinks of one role (`docs/adr/0023-whose-names.md`): others' are not there.
-    NotAuthorisedError for who has none."""
+    """Transactional ids and sinks of one role (`docs/adr/0023-whose-names.md`); those of other roles are
+    invisible. NotAuthorisedError if the role may not have any."""
 
 
 class RoleTransactions(Protocol):
-    """The coordinator of transactions: who asks comes first."""
+    """The coordinator of transactions; callers first select their role."""
 
     def of(self, role: str) -> Transactions: ...

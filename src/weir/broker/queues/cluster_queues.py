@@ -1,9 +1,9 @@
-"""Queues of a cluster: this broker's own, and those of others by calls to them.
+"""Queues of a cluster: local queues of this broker, and remote queues of other brokers.
 
-A durable queue is where its topic is. A queue in memory is where it was declared; others are asked for it when
-there is no topic of its name.
+The owner of a topic also serves its durable queue. The broker that received the declaration of a queue in memory
+serves it; if no topic has the name of a queue, this broker sends a request to the other brokers.
 
-Answers without a queue: a name says which broker has whoever waits, and that broker is asked.
+Direct replies need no queue: the name of a receiver contains the id of its broker.
 """
 
 import asyncio
@@ -29,15 +29,15 @@ from weir.runtime.tasks import TaskScope
 from weir.wire.exchanges import decode_declaration, encode_declaration
 from weir.wire.peer.queue_calls import DeliverReply, QueueAt, QueueFound, QueueIsHere, ReplyTaken
 
-#: Who moved, or is out of reach, is looked for so often, with pauses; then whoever asked is told.
+#: Attempts to find a queue that moved or is unreachable, with pauses between; then the caller gets the error.
 _ATTEMPTS = 30
 _PAUSE_S = 0.2
-#: How long another broker has to say whether a queue is in its memory: one that is silent has none for now.
+#: Timeout of a request for a queue in memory: a broker that does not answer counts as having none.
 _ASK_S = 2.0
 
 
 class RoutedQueues:
-    """Fills `api.Queues`, with `local` for what this broker has."""
+    """Implements `api.Queues`, with `local` for the queues of this broker."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class RoutedQueues:
         self.peers = peers
         self.clock = runtime.clock
         self.broker_id = broker_id
-        #: Another one for each life of this broker.
+        #: Differs after each restart of this broker.
         self._asker = f"{broker_id}/{runtime.rng.getrandbits(48):012x}"
         self._links: dict[str, RelayLink] = {}
         self._namespaces: dict[NamespaceName, RoutedNamespace] = {}
@@ -88,7 +88,7 @@ class RoutedQueues:
 
 
 class RoutedNamespace:
-    """Fills `api.NamespaceQueues`."""
+    """Implements `api.NamespaceQueues`."""
 
     def __init__(self, cluster: RoutedQueues, namespace: NamespaceName, local: LocalQueues) -> None:
         self._cluster = cluster
@@ -123,7 +123,7 @@ class RoutedNamespace:
         return await self.local.outline(name)
 
     async def _reach(self, name: str, here: Callable[[], Awaitable[Queue]]) -> Queue:
-        """Who is asked may have lost it just now."""
+        """Find the queue, with retries: the owner may change meanwhile."""
         for attempt in range(_ATTEMPTS):
             try:
                 return await here()
@@ -151,14 +151,14 @@ class RoutedNamespace:
                 return found
         try:
             return await self.local.declare(role, wanted, connection=connection)
-        except NotOwnerError:  # by now it is declared
+        except NotOwnerError:  # the topic now has the declaration
             return await self.get(role, wanted.name, connection=connection)
 
     async def delayed(self, exchange: str) -> Queue:
         name = delay_queue(exchange).name
         try:
             return await self._reach(name, lambda: self.local.delayed(exchange))
-        except QueueNotFoundError:  # deleted just now: it is made again
+        except QueueNotFoundError:  # a concurrent delete removed it: create it again
             return await self._reach(name, lambda: self.local.delayed(exchange))
 
     async def forget_delayed(self, exchange: str) -> None:
@@ -167,7 +167,7 @@ class RoutedNamespace:
         except QueueNotFoundError:
             return
         if isinstance(queue, RemoteQueue):
-            await queue.purge()  # what waits for its time goes where no exchange takes it
+            await queue.purge()  # no exchange will route the delayed messages
         else:
             await self.local.forget_delayed(exchange)
 
@@ -207,7 +207,7 @@ class RoutedNamespace:
     # --- elsewhere ------------------------------------------------------------------------------------------
 
     async def _elsewhere(self, name: str) -> Queue | None:
-        """A durable queue that another broker has; None while nobody is known to have it."""
+        """A durable queue of another broker; None while its owner is unknown."""
         cluster = self._cluster
         topic = self.local.topic_of(name)
         record = await cluster.registry.topics.look(topic)
@@ -229,7 +229,7 @@ class RoutedNamespace:
         return remote
 
     async def _in_memory_elsewhere(self, name: str) -> Queue | None:
-        """A queue in the memory of another broker. One that does not answer has none."""
+        """A queue in the memory of another broker. A broker that does not answer counts as having none."""
         cluster = self._cluster
         others = [info.broker_id for info in cluster.broker.brokers() if info.broker_id != cluster.broker_id]
         if not others:
@@ -259,7 +259,7 @@ _SECRET_BITS = 128
 
 
 class ReplyReceivers:
-    """Fills `api.DirectReplies`: those of this broker, and through `peers` those of others."""
+    """Implements `api.DirectReplies`: receivers of this broker, and through `peers` those of other brokers."""
 
     def __init__(self, broker_id: str, runtime: Runtime, peers: PeerCalls | None, handlers: PeerHandlers) -> None:
         self._broker_id = broker_id
@@ -285,7 +285,7 @@ class ReplyReceivers:
             return self._give(name, parts)
         try:
             answer = await self._peers.ask(owner, DeliverReply(name, tuple(map(bytes, parts))))
-        except WeirError:  # it is gone, and so is whoever waited there
+        except WeirError:  # the broker is down, and its receivers with it
             return False
         return answer.taken
 

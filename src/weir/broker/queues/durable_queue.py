@@ -1,6 +1,7 @@
-"""A durable queue: a topic and its subscription `queue`. What others produce to the topic is in it.
+"""Durable queues and streams, both stored in a topic.
 
-A stream: a topic that every consumer reads from where it likes, and takes nothing away from.
+A durable queue is the topic with its subscription `queue`; it contains all messages of the topic. The consumers of
+a stream read the topic from any position and remove nothing.
 """
 
 import asyncio
@@ -45,12 +46,12 @@ from weir.wire.formats.messages import join_messages
 
 log = logging.getLogger(__name__)
 
-#: An entry is no larger, unless one message alone is.
+#: Largest size of an entry, unless a single message is larger.
 _ENTRY_BYTES = 1024 * 1024
 
 
 class DurableQueue(LocalQueue):
-    """Fills `api.Queue`. Dies with the topic, when another broker has it or it is deleted."""
+    """Implements `api.Queue`. Closes with the topic, after a change of owner or a deletion."""
 
     def __init__(
         self, owner: QueueOwner, declaration: QueueDeclaration, topic: BrokerTopic, tasks: TaskScope
@@ -60,18 +61,19 @@ class DurableQueue(LocalQueue):
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._producer: BrokerProducer | None = None
-        #: Waits until it is known what failed publishes left behind; what is published meanwhile, in its order.
+        #: Waits until the topic knows the outcome of failed publishes; and the messages published meanwhile, in
+        #: order.
         self._settling: asyncio.Task[None] | None = None
         self._deferred: list[tuple[QueueMessages, asyncio.Future[int]]] = []
         self._deferred_bytes = 0
         self._making: asyncio.Future[None] | None = None
-        #: The last answer that waits for a disk: what needs none is answered after it.
+        #: The last result that waits for a disk: results of transient messages follow it.
         self._last: asyncio.Future[int] | None = None
-        #: The last receipt: what was published before it can be seen when it is there.
+        #: The last receipt: once it is complete, all messages published before it are visible.
         self._accepted: asyncio.Future[Receipt] | None = None
 
     def keep(self, runtime: Runtime) -> None:
-        """Its rules are at work from now on."""
+        """Start applying the queue's rules."""
         topic = self.topic
         letters = topic.letters.of(QUEUE_SUBSCRIPTION)
         keeper = self.keeper = QueueKeeper(self, letters, topic.end_offset, runtime=runtime, tasks=self._tasks)
@@ -90,7 +92,7 @@ class DurableQueue(LocalQueue):
         self._owner.closed(self)
 
     def declared(self) -> None:
-        """It is a queue that somebody declared, and not any topic."""
+        """Allow transient messages: the topic has a queue declaration."""
         self.topic.transient.allow()
 
     @property
@@ -106,7 +108,7 @@ class DurableQueue(LocalQueue):
         return self.topic.subscriptions.get(QUEUE_SUBSCRIPTION)
 
     async def ensure_subscription(self) -> Subscription:
-        """From the oldest message on, durable before it is answered."""
+        """Return the subscription; create it, durably, at the oldest message if it does not exist."""
         while (making := self._making) is not None:
             await asyncio.wait([making])
         found = self.subscription
@@ -139,8 +141,8 @@ class DurableQueue(LocalQueue):
         return answer
 
     def _defer(self, messages: QueueMessages, answer: "asyncio.Future[int]") -> None:
-        """Publish it once the stream has found out what failed publishes left behind: it takes a moment, after
-        which the first message is stored that can be."""
+        """Publish it once the topic knows the outcome of failed publishes. This takes a moment; the next message
+        that can be stored then follows."""
         size = sum(map(len, messages.encoded))
         if self._deferred and self._deferred_bytes + size > _DEFERRED_BYTES:
             answer.set_exception(_closed())
@@ -169,7 +171,7 @@ class DurableQueue(LocalQueue):
             nonlocal left
             left -= 1
             if answer.done():
-                receipt.exception()  # somebody looked
+                receipt.exception()  # mark it as retrieved
             elif (failure := receipt.exception()) is not None:
                 answer.set_exception(failure)
             elif not left:
@@ -215,11 +217,11 @@ class DurableQueue(LocalQueue):
 
     @property
     def _replicated(self) -> bool:
-        """As in RabbitMQ, all that is in a quorum queue is persistent."""
+        """As in RabbitMQ, all messages in a quorum queue are persistent."""
         return self.topic.queue_rules.kind is QueueKind.QUORUM
 
     def _stays_in_memory(self, messages: QueueMessages) -> bool:
-        """What is delayed waits where it survives, whatever it is."""
+        """Whether the messages stay in memory only. Delayed messages are always stored durably."""
         if messages.persistent or messages.deliver_at_ms is not None or self._replicated:
             return False
         return self.topic.transient.takes(sum(map(len, messages.encoded)))
@@ -227,7 +229,7 @@ class DurableQueue(LocalQueue):
     def _send_stamped(
         self, producer: BrokerProducer, entries: Sequence[Sequence[Buffer]], stamp: Stamp
     ) -> "Sequence[asyncio.Future[Receipt]]":
-        """What is known to be stored, and what this topic never takes, is done with."""
+        """Send dead letters. Messages that the topic already stored, or never accepts, count as sent."""
         receipts: list[asyncio.Future[Receipt]] = []
         sequence = stamp.sequence
         for entry in entries:
@@ -240,7 +242,8 @@ class DurableQueue(LocalQueue):
         return receipts
 
     def _entries(self, encoded: Sequence[Buffer]) -> list[Sequence[Buffer]]:
-        """As few as may be: none larger than the topic takes, if its messages are not."""
+        """Join messages into as few entries as possible, each within the topic's size limit unless a single
+        message exceeds it."""
         limit = self.topic.policies.max_message_bytes or 0
         most = min(_ENTRY_BYTES, limit or _ENTRY_BYTES) - _HEAD_BYTES
         size = sum(map(len, encoded))
@@ -259,14 +262,14 @@ class DurableQueue(LocalQueue):
     def _answer_at_once(
         self, receipts: "Sequence[asyncio.Future[Receipt]]", answer: "asyncio.Future[int]", refused: int
     ) -> None:
-        """They are accepted, which is all that was asked for, unless they were refused; in the order of calls."""
+        """Answer once the topic accepted or refused transient messages, in the order of the calls."""
         failed = next((r.exception() for r in receipts if r.done() and r.exception() is not None), None)
         for receipt in receipts:
             receipt.add_done_callback(_looked_at)
         last = self._last
 
         def say(_: object = None) -> None:
-            if answer.done():  # nobody waits any more
+            if answer.done():  # the caller no longer waits
                 return
             if failed is not None:
                 answer.set_exception(failed)
@@ -281,7 +284,7 @@ class DurableQueue(LocalQueue):
             self._last = answer
 
     def _ready_producer(self) -> BrokerProducer | WeirError | None:
-        """The broker's own producer; after a failure another, None until it is known what that left behind."""
+        """The broker's own producer; a new one after a failure, None until the outcome of the failure is known."""
         topic = self.topic
         if not self.alive:
             return TopicClosedError(f"{topic.name} is not served here any more")
@@ -298,7 +301,8 @@ class DurableQueue(LocalQueue):
         return producer
 
     async def _settle(self) -> None:
-        """One attempt: while the disk is full, publishes are refused, and not kept until it has space again."""
+        """Publish deferred messages after one attempt to settle: while the disk is full, the queue refuses
+        publishes instead of buffering them."""
         try:
             with suppress(WeirError):
                 await self.topic.writing.settled(patient=False)
@@ -307,7 +311,7 @@ class DurableQueue(LocalQueue):
             deferred, self._deferred, self._deferred_bytes = self._deferred, [], 0
             for messages, answer in deferred:
                 producer = self._ready_producer()
-                if answer.done():  # nobody waits any more
+                if answer.done():  # the caller no longer waits
                     continue
                 if isinstance(producer, BrokerProducer):
                     self._publish(producer, messages, answer)
@@ -322,20 +326,20 @@ class DurableQueue(LocalQueue):
         await self.topic.publisher.wait_capacity()
 
 
-#: So much waits at most while it is found out what failed publishes left behind.
+#: Most bytes of deferred messages while the outcome of failed publishes is unknown.
 _DEFERRED_BYTES = 4 * 1024 * 1024
-#: Before the messages of an entry.
+#: Bytes before the messages of an entry.
 _HEAD_BYTES = 5
-#: A stamp of an earlier epoch, or one whose numbers are used up.
+#: Errors for a stamp of an earlier epoch, or with sequence numbers that the topic already stored.
 _STORED_BEFORE = (StaleEpochError, OutOfOrderSequenceError)
 
 
 def _closed() -> ProducerClosedError:
-    return ProducerClosedError("what was published before could not be stored", hint="publish it again")
+    return ProducerClosedError("earlier messages could not be stored", hint="publish the messages again")
 
 
 def taken_of(messages: QueueMessages, refused: int) -> QueueMessages:
-    """Those that are not refused."""
+    """The messages without the refused ones."""
     return replace(
         messages, encoded=[one for place, one in enumerate(messages.encoded) if not refused >> place & 1]
     )
@@ -357,19 +361,19 @@ def _looked_at(receipt: "asyncio.Future[Receipt]") -> None:
         receipt.exception()
 
 
-#: Subscriptions of streams' consumers, which end with them.
+#: Prefix of the subscriptions of stream consumers; each ends with its consumer.
 _PREFIX = "stream-"
 _NUMBERS = count(1)
 
 
 async def offset_in(topic: BrokerTopic, wanted: Any, now_ms: int) -> int:
-    """Where a consumer begins that says so by `x-stream-offset`; QueueArgumentError. Nothing said: at the end."""
+    """The start offset of a consumer with this `x-stream-offset`; without one, the end. QueueArgumentError."""
     match wanted:
         case None | "next":
             return topic.end_offset
         case "first":
             return topic.start_offset
-        case "last":  # the last that was published together
+        case "last":  # the last batch
             batches = await topic.read(max(topic.start_offset, topic.end_offset - 1), 1)
             return batches[0].base_offset if batches else topic.end_offset
         case bool():
@@ -388,7 +392,7 @@ async def offset_in(topic: BrokerTopic, wanted: Any, now_ms: int) -> int:
 
 
 class StreamQueue(DurableQueue):
-    """Each consumer has a subscription of its own, which is gone with it."""
+    """A stream. Each consumer has its own subscription, which ends with it."""
 
     async def ensure_subscription(self) -> Subscription:
         raise QueueArgumentError(
@@ -400,7 +404,7 @@ class StreamQueue(DurableQueue):
         topic = self.topic
         name = f"{_PREFIX}{request.tag or 'consumer'}-{next(_NUMBERS)}"
         try:
-            await self.accepted()  # the end is behind what was confirmed before
+            await self.accepted()  # the end includes all confirmed messages
             start = await offset_in(topic, request.stream_offset, topic.stream.now_ms)
             consumer = await self.subscribe(
                 SubscribeRequest(
@@ -430,6 +434,6 @@ class StreamQueue(DurableQueue):
         return sum(len(one.consumers) for one in self._passing())
 
     def counts_now(self) -> QueueCounts:
-        """Ready is all that it has."""
+        """Current counts; all messages of the stream count as ready."""
         unacked = sum(one.unacked for one in self._passing())
         return QueueCounts(self._unsubscribed_messages(), unacked, self.consumer_count)

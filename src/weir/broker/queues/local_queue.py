@@ -1,7 +1,4 @@
-"""A queue that this broker has, whatever it is made of: consumers, counts, and what its owner is told.
-
-Consumers of queues that this broker has.
-"""
+"""The common part of the queues of this broker: their consumers, counts, and notifications of the namespace."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -34,28 +31,28 @@ from weir.runtime.budgets import ByteShare
 
 
 class ConsumedQueue(Protocol):
-    """What a consumer asks of its queue."""
+    """A queue as its consumers need it."""
 
     async def accepted(self) -> None:
-        """Wait until all that was published before can be seen."""
+        """Wait until all messages published so far are visible."""
 
     async def shortened(self) -> None:
-        """Wait until what was published before and exceeds the limits on length is dropped."""
+        """Wait until the queue dropped the messages that exceed its length limits."""
 
     def taking(self) -> None:
-        """A message is asked for."""
+        """Note a request for a message."""
 
     def consumer_left(self) -> None:
-        """It counts as consumer no more, because its client said so."""
+        """Note that a client cancelled or closed a consumer."""
 
     def reject(
         self, subscription: Subscription, consumer: BrokerConsumer, ranges: Sequence[tuple[int, int]]
     ) -> None:
-        """Not wanted by anybody."""
+        """Reject messages of a consumer."""
 
 
 class LocalConsumer:
-    """Fills `api.QueueConsumer`."""
+    """Implements `api.QueueConsumer`."""
 
     def __init__(self, queue: ConsumedQueue, subscription: Subscription, consumer: BrokerConsumer) -> None:
         self._queue = queue
@@ -100,7 +97,7 @@ class LocalConsumer:
             self._queue.reject(self._subscription, self._consumer, ranges)
 
     async def persisted(self) -> None:
-        """Wait until everything acknowledged so far survives a crash. ConsumerClosedError: that is not known."""
+        """Wait until everything acknowledged so far survives a crash. ConsumerClosedError if that is unknown."""
         if not self._consumer.open:
             raise ConsumerClosedError("the consumer is closed")
         await self._subscription.persisted()
@@ -127,7 +124,8 @@ class LocalConsumer:
 
 
 class StreamConsumer(LocalConsumer):
-    """Of a stream: nothing is taken away. Whatever becomes of a message, it only gives credit."""
+    """A consumer of a stream. Requeue and reject act like an acknowledgment: they remove nothing and return
+    credit."""
 
     def requeue(self, ranges: Sequence[tuple[int, int]]) -> None:
         self.ack(ranges)
@@ -137,37 +135,37 @@ class StreamConsumer(LocalConsumer):
 
 
 class QueueOwner(LetterRoutes, Protocol):
-    """What a queue asks of, and tells, the namespace that it is in."""
+    """The namespace of a queue: it supplies policies and receives notifications."""
 
     def unused(self, queue: "LocalQueue") -> None:
-        """One that goes with its last consumer has none any more."""
+        """An auto-delete queue lost its last consumer."""
 
     def closed(self, queue: "LocalQueue") -> None:
-        """Its topic is closed: the next use opens both."""
+        """Its topic closed: the next use opens both."""
 
     def expired(self, queue: "LocalQueue") -> None:
-        """Nobody has used it for as long as its rules say."""
+        """The queue was unused for the time in its rules."""
 
     def policy_of(self, declaration: QueueDeclaration) -> QueuePolicy | None:
-        """The one that holds for it."""
+        """The effective policy."""
 
     def rules_of(self, declaration: QueueDeclaration) -> QueueRules:
-        """What its arguments and policies say."""
+        """The rules from its arguments and policies."""
 
 
 class LocalQueue(ABC):
-    """Half of `api.Queue`: the other half is a topic's, or memory's."""
+    """The common part of `api.Queue`; a subclass adds the storage, a topic or memory."""
 
     def __init__(self, owner: QueueOwner, declaration: QueueDeclaration, namespace: NamespaceName) -> None:
         self.declaration = declaration
-        #: Whose own it is, if it is exclusive.
+        #: Id of the owning connection, if it is exclusive.
         self.connection = ""
-        #: As RabbitMQ's messages name it.
+        #: Its name in error messages, as in RabbitMQ's.
         self.said = queue_in_vhost(declaration.name, vhost_of(namespace))
         self._owner = owner
-        #: Set once it is being deleted.
+        #: Set at the start of its deletion.
         self.gone = False
-        #: Its rules at work; None for one that has no such rules.
+        #: Applies its rules; None for a queue without such rules.
         self.keeper: QueueKeeper | None = None
 
     @property
@@ -187,7 +185,7 @@ class LocalQueue(ABC):
         return self._owner.policy_of(self.declaration)
 
     def used(self) -> None:
-        """Somebody declared it, looked at it or had a consumer here."""
+        """Restart `x-expires`: after a declaration, a passive declaration or a change of consumers."""
         if self.keeper is not None:
             self.keeper.unused.used()
 
@@ -207,7 +205,7 @@ class LocalQueue(ABC):
     @property
     @abstractmethod
     def subscription(self) -> Subscription | None:
-        """The one that its consumers share; None as long as nobody consumed a topic that nobody declared."""
+        """The subscription of its consumers; None for a topic without a declaration before its first consumer."""
 
     @abstractmethod
     async def ensure_subscription(self) -> Subscription: ...
@@ -217,7 +215,7 @@ class LocalQueue(ABC):
         """NotAuthorisedError, SubscriptionBusyError."""
 
     def _unsubscribed_messages(self) -> int:
-        """What a first consumer would find."""
+        """The number of messages for a first consumer."""
         return 0
 
     # --- consuming --------------------------------------------------------------------------------------
@@ -295,7 +293,7 @@ class LocalQueue(ABC):
 
     @abstractmethod
     async def accepted(self) -> None:
-        """Wait until all that was published before can be seen: also what nobody waits for a disk for."""
+        """Wait until all messages published so far are visible, including transient ones."""
 
     async def counts(self, *, use: bool = False) -> QueueCounts:
         if use:
@@ -305,7 +303,7 @@ class LocalQueue(ABC):
         return self.counts_now()
 
     async def shortened(self) -> None:
-        """Wait until what was published before and exceeds the limits on length is dropped."""
+        """Wait until the queue dropped the messages that exceed its length limits."""
         if self.keeper is not None:
             await self.keeper.length.enforced()
 

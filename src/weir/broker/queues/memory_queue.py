@@ -1,6 +1,6 @@
-"""A queue in the memory of one broker: no topic, no disk, gone with the broker or its connection.
+"""A queue in the memory of one broker, without a topic. It ends with the broker or with its connection.
 
-The log of a queue in memory: batches with offsets, forgotten as soon as they are acknowledged.
+Its log contains batches with offsets, and drops them as soon as they are acknowledged.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from weir.wire.formats.messages import join_messages
 
 
 class MemoryLog:
-    """Fills `feed.Source` and `decided_log.Decisions`: there are no transactions. `share`: what it may take."""
+    """Implements `feed.Source` and `decided_log.Decisions`, without transactions. `share`: its memory budget."""
 
     def __init__(self, share: ByteShare) -> None:
         self._batches = MemoryBatches(share)
@@ -53,7 +53,7 @@ class MemoryLog:
         return self.end_offset
 
     def append(self, batch: Batch) -> None:
-        """One that begins at the end."""
+        """Append a batch; its base offset must be `end_offset`."""
         self._batches.append(batch)
         self.end_offset = batch.end_offset
 
@@ -67,20 +67,20 @@ class MemoryLog:
         self._batches.forget(cursor)
 
     def close(self) -> None:
-        """The queue is gone, and all of it."""
+        """Drop all batches: the queue is deleted."""
         self._batches.close()
 
     def __len__(self) -> int:
-        """Batches that are kept."""
+        """The number of stored batches."""
         return len(self._batches)
 
 
-#: Queues whose dead letters come here, of which the last parcel is remembered.
+#: Most queues that send dead letters here whose last batch number is remembered.
 _MOST_SENDERS = 1000
 
 
 class _Forgetting:
-    """Fills `subscription.CursorStore`: nothing is kept, and what is acknowledged is forgotten at once."""
+    """Implements `subscription.CursorStore`: stores nothing, and drops acknowledged messages at once."""
 
     def __init__(self, acknowledged: Callable[[], None]) -> None:
         self._acknowledged = acknowledged
@@ -99,8 +99,8 @@ class _Forgetting:
 
 
 class MemoryQueue(LocalQueue):
-    """Fills `api.Queue`. `connection`: whose it is, if it is exclusive. `scope`: what a role's rights are asked
-    on; `share`: what it may take of the memory for queues."""
+    """Implements `api.Queue`. `connection`: the owner of an exclusive queue. `scope`: the topic name for
+    permission checks; `share`: its part of the memory budget for queues."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class MemoryQueue(LocalQueue):
         )
         self.keeper = self.side.hooks = QueueKeeper(self, letters, 0, runtime=context.runtime, tasks=tasks)
         self._subscription.apply_retry(self._rules.retry)
-        #: The last parcel of each queue that sends dead letters here.
+        #: The last batch number of each queue that sends dead letters here.
         self._parcels: dict[int, int] = {}
         self._done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._done.set_result(0)
@@ -173,7 +173,7 @@ class MemoryQueue(LocalQueue):
         return self._rules
 
     def apply(self) -> None:
-        """The rules may have changed: all but its levels, which are its own word."""
+        """Apply changed rules, except the number of priorities, which only its arguments set."""
         self._rules = self._owner.rules_of(self.declaration)
         self._subscription.apply_retry(self._rules.retry)
         if self.keeper is not None:
@@ -216,7 +216,7 @@ class MemoryQueue(LocalQueue):
         return answer
 
     def _has(self, stamp: Stamp) -> bool:
-        """Whether what has this stamp came before; if not, it comes now."""
+        """Whether a batch with this stamp arrived before; records the stamp otherwise."""
         if self._parcels.get(stamp.producer_id, -1) >= stamp.epoch:
             return True
         self._parcels.pop(stamp.producer_id, None)
@@ -242,7 +242,7 @@ class MemoryQueue(LocalQueue):
             self.keeper.grown(self.log.end_offset)
 
     def _hold(self, payload: bytes, count: int, delay_s: float) -> None:
-        """Until its moment has come; it takes memory meanwhile."""
+        """Keep a delayed message until its delivery time; it counts against the memory budget."""
         size = len(payload) + OVERHEAD_BYTES
 
         def due() -> None:
@@ -255,7 +255,7 @@ class MemoryQueue(LocalQueue):
         self._held[timer] = size
 
     async def accepted(self) -> None:
-        """It always can."""
+        """Return at once: messages are visible immediately."""
 
     @property
     def has_capacity(self) -> bool:
@@ -268,7 +268,7 @@ class MemoryQueue(LocalQueue):
         self.log.forget(self._subscription.cursor)
 
     def end(self, reason: str) -> None:
-        """It is no more: its consumers are closed, its messages gone."""
+        """Delete the queue: close its consumers and drop its messages."""
         self.gone = True
         if self.keeper is not None:
             self.keeper.close()

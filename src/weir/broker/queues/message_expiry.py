@@ -1,10 +1,9 @@
-"""Messages of a queue that live too long: given up at the head of the queue, and never delivered.
+"""Message expiry of a queue: removes expired messages at the head of the queue before delivery.
 
-A message's time counts from its arrival in the queue; the lower of the queue's word and its own holds. As with
-RabbitMQ only the oldest that is ready is looked at: one that expires behind one that does not stays in the queue
-until it is next. What has just come may be delivered whatever its time, so that 0 means: now or never.
-
-The oldest messages of a queue that no consumer has.
+The time to live counts from a message's arrival in the queue; the lower value of the queue's and the message's TTL
+applies. As in RabbitMQ, only the oldest ready message can expire: an expired message behind an unexpired one stays
+in the queue until it is at the head. A message that has just arrived is delivered regardless of its TTL, so that 0
+means immediate delivery or expiry.
 """
 
 import asyncio
@@ -21,12 +20,12 @@ from weir.runtime.interfaces import Clock, Timer
 from weir.runtime.tasks import TaskScope
 from weir.wire.formats.messages import decode_messages
 
-#: Offsets that are looked at together.
+#: Offsets scanned together.
 _WINDOW = 1024
 
 
 def oldest_ready(subscription: Subscription, most: int, end: int | None = None) -> BitMap64:
-    """So many of them, of those before `end`, by their offsets."""
+    """Offsets of the oldest ready messages, at most `most`, before `end`."""
     found = BitMap64()
     dispatcher = subscription.per_message()
     if dispatcher is None or most <= 0:
@@ -48,22 +47,22 @@ def oldest_ready(subscription: Subscription, most: int, end: int | None = None) 
     return found
 
 
-#: The header by which a message says how long it has, in milliseconds.
+#: The header with a message's own TTL, in milliseconds.
 EXPIRATION = "amqp-expiration"
 _NAME = EXPIRATION.encode()
 _MOST_DIGITS = 15
-#: Batches whose messages' own words are remembered.
+#: Batches with cached TTLs of their messages.
 _REMEMBERED = 64
-#: Messages that are looked at between two pauses.
+#: Messages scanned between two pauses.
 _AT_ONCE = 1000
-#: A timer that is due later is set anew by then.
+#: Longest timer; a later deadline sets it again.
 _LONGEST_S = 3600.0
 _AGAIN_S = 1.0
 _NOTHING: Mapping[int, int] = {}
 
 
 class KeptQueue(Protocol):
-    """What the keepers of a queue ask of it."""
+    """A queue as the enforcers of its limits need it."""
 
     @property
     def name(self) -> str: ...
@@ -79,7 +78,7 @@ class KeptQueue(Protocol):
 
 
 class Expiry:
-    """Of one queue. `give_up`: these are ready and expired."""
+    """Expires the messages of one queue. `give_up`: receives the expired ready messages."""
 
     def __init__(
         self,
@@ -94,11 +93,11 @@ class Expiry:
         self._give_up = give_up
         self._clock = clock
         self._tasks = tasks
-        #: What is before it was published before anybody here looked: any of it may have its own word.
+        #: Messages before this offset predate this object: each of them may have its own TTL.
         self._unknown_to = end_offset
-        #: Whether a message with its own word came since.
-        self._told = False
-        #: What is from here on has just come.
+        #: Whether a message with its own TTL arrived since.
+        self._has_own_ttl = False
+        #: Messages from this offset on have just arrived.
         self._fresh_from = end_offset
         self._words: dict[int, Mapping[int, int]] = {}
         self._timer: Timer | None = None
@@ -107,36 +106,36 @@ class Expiry:
 
     @property
     def waits(self) -> bool:
-        """Whether the first message of the queue expires at a time that is known, or that is being looked for."""
+        """Whether an expiry of the head is scheduled, or a scan for it runs."""
         return self._timer is not None or self._looking is not None
 
     def told(self) -> None:
-        """Somebody publishes messages that have their own word."""
-        self._told = True
+        """Note the publish of messages with their own TTL."""
+        self._has_own_ttl = True
 
     def aged(self, end_offset: int) -> None:
-        """What is before the offset has not just come."""
+        """Messages before the offset no longer count as just arrived."""
         self._fresh_from = end_offset
 
     def grown(self, end_offset: int) -> None:
-        """What came was offered to consumers: what they did not take ages from now on."""
+        """After the delivery of new messages to consumers: the undelivered ones can now expire."""
         self.aged(end_offset)
         if self._timer is None:
             self.look()
 
     @property
     def _idle(self) -> bool:
-        """Nothing can expire."""
+        """Whether no message can expire."""
         return (
             self._queue.rules.message_ttl_ms is None
-            and not self._told
+            and not self._has_own_ttl
             and ((found := self._queue.subscription) is None or found.cursor.mark_delete + 1 >= self._unknown_to)
         )
 
-    # --- what is about to be delivered --------------------------------------------------------------------------
+    # --- before delivery ----------------------------------------------------------------------------------------
 
     def expired(self, batch: Batch, indices: Sequence[int]) -> Sequence[int]:
-        """Those whose time is over; ascending."""
+        """The expired messages of these; ascending."""
         if batch.base_offset >= self._fresh_from:
             return ()
         ttl, words = self._queue.rules.message_ttl_ms, self._words_of(batch)
@@ -148,8 +147,9 @@ class Expiry:
         return [index for index in indices if (has := _lower(ttl, words.get(index))) is not None and age >= has]
 
     def _words_of(self, batch: Batch) -> Mapping[int, int]:
-        """How long messages of a batch say that they have, by their index."""
-        if batch.format is not BatchFormat.MESSAGES or (not self._told and batch.base_offset >= self._unknown_to):
+        """The own TTLs of the messages of a batch, in milliseconds, by index; cached."""
+        without = not self._has_own_ttl and batch.base_offset >= self._unknown_to
+        if batch.format is not BatchFormat.MESSAGES or without:
             return _NOTHING
         known = self._words.get(batch.base_offset)
         if known is None:
@@ -159,18 +159,18 @@ class Expiry:
             self._words[batch.base_offset] = known
         return known
 
-    # --- what waits ---------------------------------------------------------------------------------------------
+    # --- the head -----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """The head of the queue may be another one."""
+        """Scan the head of the queue, which may have changed."""
         if self._looking is not None:
             self._again = True
         elif not self._idle and self._queue.alive:
             self._looking = self._tasks.spawn(self._look(), f"expiry of {self._queue.name}")
 
     def changed_head(self) -> None:
-        """Something was delivered: what is next may expire earlier than what was."""
-        if self._told or self._timer is None:
+        """Scan after a delivery: the new head may expire earlier than the old one."""
+        if self._has_own_ttl or self._timer is None:
             self.look()
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class Expiry:
                 if due_ms is not None and not self._again:
                     wait_s = min(max(0.0, (due_ms - self._clock.wall_ms()) / 1000), _LONGEST_S)
                     self._timer = self._clock.call_later(wait_s, self._rung)
-        except WeirError:  # what cannot be read now is looked at again
+        except WeirError:  # the head is unreadable now: scan again later
             self._timer = self._clock.call_later(_AGAIN_S, self._rung)
         finally:
             self._looking = None
@@ -198,7 +198,8 @@ class Expiry:
         self.look()
 
     async def _give_up_expired(self) -> int | None:
-        """All that is expired, from the head on; answers when the head expires then, None if it does not."""
+        """Give up all expired messages from the head on; return the expiry time of the new head, None if it has
+        none."""
         while True:
             subscription = self._queue.subscription
             head = None if subscription is None else oldest_ready(subscription, 1)
@@ -210,7 +211,7 @@ class Expiry:
                 return None
             batch = batches[0]
             if batch.base_offset > first:
-                return None  # it is gone, and whoever reads notices
+                return None  # it was trimmed; readers notice this themselves
             ready = oldest_ready(subscription, min(_AT_ONCE, batch.end_offset - first), batch.end_offset)
             more, due_ms = self._ripe(batch, ready)
             if ready:
@@ -220,8 +221,8 @@ class Expiry:
             await self._clock.sleep(0)
 
     def _ripe(self, batch: Batch, ready: BitMap64) -> tuple[bool, int | None]:
-        """Leave in `ready` what is expired, up to the first that is not; answers whether all of it is, and else
-        when that one is."""
+        """Reduce `ready` to the expired messages before the first unexpired one. Returns whether all are expired,
+        else the expiry time of that message (None if it never expires)."""
         ttl, words = self._queue.rules.message_ttl_ms, self._words_of(batch)
         now_ms = self._clock.wall_ms()
         for offset in ready:
@@ -230,12 +231,12 @@ class Expiry:
                 ready.remove_range(offset, batch.end_offset)
                 return False, None if has is None else batch.append_ms + has
             if not words:
-                break  # they came together, and have the same time
+                break  # all messages of the batch have the same arrival time
         return True, None
 
 
 def words_in(batch: Batch) -> Mapping[int, int]:
-    """How long messages of a batch say that they have, by their index."""
+    """The own TTLs of the messages of a batch, in milliseconds, by index."""
     if bytes(batch.payload).find(_NAME) < 0:
         return _NOTHING
     try:

@@ -1,7 +1,5 @@
-"""The queues of one namespace on one broker: found, declared, deleted, and let go of with their connections.
-
-The queues of a namespace that are open on one broker, and what policies and limits say of them now.
-"""
+"""The queues of one namespace on one broker: lookup, declaration, deletion, policies, limits, and the release of
+exclusive queues."""
 
 import logging
 from base64 import urlsafe_b64encode
@@ -63,7 +61,7 @@ from weir.wire.exchanges import encode_declaration
 
 
 class OpenQueues:
-    """Knows queues by their names; whoever makes and ends them is built on it."""
+    """The open queues of a namespace by name, with policies and limits; a subclass creates and deletes queues."""
 
     def __init__(
         self, namespace: NamespaceName, context: BrokerContext, registry: Registry, exchanges: PolicedExchanges
@@ -98,7 +96,7 @@ class OpenQueues:
             del self._open[queue.name]
 
     def in_memory(self, name: str) -> MemoryQueue | None:
-        """The one of this name that is in this broker's memory."""
+        """The queue of this name in the memory of this broker."""
         return self._in_memory.get(name)
 
     # --- policies ---------------------------------------------------------------------------------------
@@ -117,7 +115,7 @@ class OpenQueues:
         return self._policies.rules_of(declaration)
 
     async def set_policy(self, role: str, policy: QueuePolicy) -> None:
-        """Other brokers follow the registry."""
+        """Set a policy; other brokers follow through the registry."""
         await self._policies.set(role, policy)
         self.apply()
 
@@ -130,7 +128,7 @@ class OpenQueues:
             self.apply()
 
     def apply(self) -> None:
-        """Policies may have changed: for what is open here, at once."""
+        """Apply the current policies to the open queues and exchanges."""
         table = self._applied = self._policies.table
         self._exchanges.police(table.alternate_of)
         for queue in list(self._in_memory.values()):
@@ -143,15 +141,15 @@ class OpenQueues:
 
 log = logging.getLogger(__name__)
 
-#: Queues in memory of one namespace.
+#: Most queues in memory of one namespace.
 _MOST_IN_MEMORY = 100_000
 _ATTEMPTS = 10
-#: Exclusive queues that are deleted in one turn of the loop, when their connection has ended.
+#: Exclusive queues of a closed connection deleted in one turn of the event loop.
 _ENDED_PER_TURN = 32
 
 
 class LocalQueues(OpenQueues):
-    """Fills `api.NamespaceQueues`. `everywhere`: where dead letters find their queues."""
+    """Implements `api.NamespaceQueues`. `everywhere`: the queues of the cluster, as targets of dead letters."""
 
     def __init__(
         self,
@@ -171,7 +169,7 @@ class LocalQueues(OpenQueues):
         self._tasks = tasks
         #: Exclusive queues, by their connection and name.
         self._exclusive: dict[str, dict[str, LocalQueue]] = {}
-        #: One at a time changes what has a name here.
+        #: Serializes changes of the queue of a name.
         self._alone = NamedLocks()
         self._everywhere = everywhere
 
@@ -197,7 +195,7 @@ class LocalQueues(OpenQueues):
         for _ in range(_ATTEMPTS - 1):
             with suppress(TopicClosedError):
                 return await self._opened(name, topic)
-        return await self._opened(name, topic)  # a queue that cannot be loaded now exists all the same
+        return await self._opened(name, topic)  # the queue exists, even if its topic cannot be loaded now
 
     async def outline(self, name: str) -> QueueOutline | None:
         topic = self._topic_of(name)
@@ -209,13 +207,13 @@ class LocalQueues(OpenQueues):
         return QueueOutline(declaration, self.rules_of(declaration), self.policy_of(declaration), parts)
 
     async def _opened(self, name: str, topic: TopicName) -> LocalQueue:
-        """TopicClosedError if it is deleted or moved just now."""
+        """Open the queue of a topic; TopicClosedError if the topic is deleted or moved meanwhile."""
         try:
             loaded = await self._broker.load(topic, create=False)
             record = await self._registry.ensure_topic(topic, create=False)
         except TopicNotFoundError as missing:
             found = self.find(name)
-            if found is not None:  # made meanwhile
+            if found is not None:  # created meanwhile
                 return found
             raise QueueNotFoundError(f"no {self._said(name)}") from missing
         found = self.find(name)
@@ -236,7 +234,7 @@ class LocalQueues(OpenQueues):
         return queue
 
     def _topic_of(self, name: str) -> TopicName:
-        """Its topic, which may be a partition of one."""
+        """The topic of a queue, or a partition of a topic."""
         try:
             said = TopicName.parse(f"persistent://{self._namespace}/{name}")
         except InvalidNameError:
@@ -303,7 +301,7 @@ class LocalQueues(OpenQueues):
                 try:
                     return await self._declare(wanted, topic, connection)
                 except (TopicClosedError, TopicExistsError, QueueNotFoundError):
-                    continue  # deleted, moved or made by somebody else just now
+                    continue  # a concurrent change deleted, moved or created it
         raise TopicClosedError(f"{self._said(name)} is made and deleted again and again", hint="try again")
 
     async def _declare(self, wanted: QueueDeclaration, topic: TopicName, connection: str) -> LocalQueue:
@@ -330,7 +328,7 @@ class LocalQueues(OpenQueues):
         return queue
 
     async def _check_limit(self, name: str) -> None:
-        """Whether there may be one more."""
+        """TooManyError if the namespace is at its limit of queues."""
         most = self.limits.queues
         if most is not None and not name.startswith(DELAYED_PREFIX) and len(await self.names()) >= most:
             raise TooManyError(
@@ -338,7 +336,7 @@ class LocalQueues(OpenQueues):
             )
 
     async def _record(self, topic: TopicName) -> TopicRecord | None:
-        """The topic's record; what is left of one that was being deleted goes first."""
+        """The topic's record; first completes an interrupted deletion."""
         record = await self._registry.topics.look(topic)
         if record is None or not record.deleting:
             return record
@@ -349,7 +347,8 @@ class LocalQueues(OpenQueues):
         return await self._registry.topics.look(topic)
 
     async def _adopt(self, record: TopicRecord, wanted: QueueDeclaration, topic: TopicName) -> None:
-        """A topic that is there: declared like this, or by nobody yet, and then this is how it is declared."""
+        """Declare the queue of an existing topic. An existing declaration must be equivalent; a topic without one
+        gets this one."""
         if record.partitions and topic.partition is None:
             raise QueueArgumentError(
                 f"{record.name} has {record.partitions} partitions: each of them is a queue",
@@ -418,7 +417,7 @@ class LocalQueues(OpenQueues):
             return counts.ready
 
     async def _end(self, queue: LocalQueue, reason: str) -> None:
-        """Its bindings first: what is cut short is begun again with it."""
+        """Delete a queue, its bindings first: a repeated delete then completes an interrupted one."""
         if isinstance(queue, MemoryQueue):
             if self._in_memory.get(queue.name) is not queue:
                 return
@@ -437,14 +436,14 @@ class LocalQueues(OpenQueues):
             except TopicNotFoundError:
                 pass
             except WeirError:
-                queue.gone = False  # it is there still
+                queue.gone = False  # it still exists
                 raise
 
     def unused(self, queue: LocalQueue) -> None:
         self._tasks.spawn(self._end_unused(queue), f"auto-delete {queue.name}")
 
     def expired(self, queue: LocalQueue) -> None:
-        self._tasks.spawn(self._end_unused(queue, "nobody used it for long"), f"expiry of {queue.name}")
+        self._tasks.spawn(self._end_unused(queue, "unused for too long"), f"expiry of {queue.name}")
 
     async def _end_unused(self, queue: LocalQueue, reason: str = "its last consumer has gone") -> None:
         async with self._alone.of(queue.name):
@@ -452,7 +451,7 @@ class LocalQueues(OpenQueues):
                 try:
                     await self._end(queue, reason)
                 except WeirError as failed:
-                    log.warning("queue %s is not deleted yet: %s", queue.name, failed)
+                    log.warning("deletion of queue %s failed: %s", queue.name, failed)
 
     async def release(self, connection: str) -> None:
         for number, queue in enumerate(list(self._exclusive.get(connection, {}).values()), 1):
@@ -468,7 +467,7 @@ class LocalQueues(OpenQueues):
                 del self._exclusive[queue.connection]
 
     def close(self) -> None:
-        """The broker goes down."""
+        """Close all queues: the broker shuts down."""
         for queue in list(self._in_memory.values()):
             queue.end("the broker is going down")
         self._in_memory.clear()
@@ -481,18 +480,18 @@ class LocalQueues(OpenQueues):
         return self._exchanges
 
     async def target(self, name: str) -> Queue:
-        """Whoever's it is: dead letters are the broker's own."""
+        """The target queue of dead letters, without a check of ownership: the broker itself publishes them."""
         found = self.find(name)
         return found if found is not None else await (await self._everywhere.open(self._namespace)).look(name)
 
     async def topic(self, name: TopicName, *, create: bool) -> Queue:
-        """One that is not there is made whatever policies say of topics that clients name."""
+        """The queue of a topic; `create`: create a missing topic even if the policies forbid clients to."""
         queues, queue = await self._everywhere.open(name.namespace), queue_of_topic(name)
         try:
             return await queues.look(queue)
         except QueueNotFoundError:
             if not create:
                 raise
-        with suppress(TopicExistsError):  # made by another just now
+        with suppress(TopicExistsError):  # created concurrently
             await self._registry.topics.create(name.base)
         return await queues.look(queue)

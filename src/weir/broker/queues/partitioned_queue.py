@@ -1,10 +1,8 @@
-"""A topic with partitions as one queue: consumers get what any partition has, publishers put it into each in turn.
+"""A partitioned topic as one queue: consumers receive from all partitions, publishes rotate over the partitions.
 
-Order is that of each partition. An offset says its partition in its upper bits, so that what is settled finds it.
-
-Queues by the names of whole topics: one whose topic has partitions is all of them together.
-
-What Kafka's clients make has partitions, if only one; the name of one partition is a queue of its own.
+Messages are in order within each partition. The upper bits of an offset contain the partition, so that
+acknowledgments reach it. The name of a partitioned topic is the combined queue; the name of one partition is a
+queue of its own. Topics of Kafka clients always have partitions, possibly only one.
 """
 
 import asyncio
@@ -41,11 +39,11 @@ _WITHIN = (1 << _SHIFT) - 1
 
 
 class CombinedQueue:
-    """Fills `api.Queue`. Dies with any of its parts: then all are looked for anew."""
+    """Implements `api.Queue`. It closes with any of its parts; the next lookup then opens all parts again."""
 
     def __init__(self, declaration: QueueDeclaration, parts: Sequence[Queue], clock: Clock) -> None:
         self.declaration = declaration
-        #: It is everybody's.
+        #: It is never exclusive.
         self.connection = ""
         self._clock = clock
         self.parts = parts
@@ -64,7 +62,7 @@ class CombinedQueue:
         return all(part.alive for part in self.parts)
 
     async def counts(self, *, use: bool = False) -> QueueCounts:
-        """Its consumers are consumers of every part."""
+        """Sums of the parts; each consumer is a consumer of every part."""
         counts = [await part.counts(use=use) for part in self.parts]
         return QueueCounts(
             sum(one.ready for one in counts),
@@ -73,7 +71,7 @@ class CombinedQueue:
         )
 
     def publish(self, messages: QueueMessages) -> "asyncio.Future[int]":
-        if messages.stamp is not None:  # what comes again comes to the same one, which knows it
+        if messages.stamp is not None:  # a retry reaches the same part, which detects the duplicate
             return self.parts[messages.stamp.epoch % len(self.parts)].publish(messages)
         self._turn = (self._turn + 1) % len(self.parts)
         return self.parts[self._turn].publish(messages)
@@ -92,7 +90,7 @@ class CombinedQueue:
         joined: list[QueueConsumer] = []
         try:
             for part in self.parts:
-                joined.append(await part.consume(request, share=share))  # noqa: PERF401 - those that are there are closed
+                joined.append(await part.consume(request, share=share))  # noqa: PERF401 - closed after a failure
         except BaseException:
             for consumer in joined:
                 await consumer.close()
@@ -109,17 +107,18 @@ class CombinedQueue:
 
 
 class CombinedConsumer:
-    """Fills `api.QueueConsumer`. `parts`: one of each partition, in their order."""
+    """Implements `api.QueueConsumer`. `parts`: a consumer of each partition, in the order of the partitions."""
 
     def __init__(self, parts: Sequence[QueueConsumer], clock: Clock) -> None:
         self._parts = parts
         self._clock = clock
         self._turn = 0
-        #: What came beyond the credit, since several parts answered at once.
+        #: Deliveries beyond the credit, because several parts answered at once.
         self._inbox: list[Delivery] = []
 
     async def next(self, credit: int) -> list[Delivery]:
-        """Parts are asked in turn. Of those that are asked together, and answer together, all is taken."""
+        """Wait for deliveries of any part, in rotation. If several parts answer at once, their surplus deliveries
+        stay in the inbox."""
         if self._inbox:
             return self._taken(credit)
         asked: dict[asyncio.Task[list[Delivery]], int] = {}
@@ -143,7 +142,8 @@ class CombinedConsumer:
         return self._taken(credit)
 
     def _keep(self, asked: "dict[asyncio.Task[list[Delivery]], int]") -> BaseException | None:
-        """Put what the parts gave into the inbox, where it is safe from whoever cancels; why one failed."""
+        """Move deliveries of the parts into the inbox, where a cancellation cannot lose them; return the error of
+        a failed part."""
         failed: BaseException | None = None
         for task, place in asked.items():
             if task.cancelled():
@@ -195,7 +195,7 @@ class CombinedConsumer:
         self._give_back()
 
     async def closed(self) -> str:
-        """With the first of its parts."""
+        """Wait until the first of its parts closes."""
         waiting = [asyncio.ensure_future(part.closed()) for part in self._parts]
         try:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -222,7 +222,7 @@ def _count(delivery: Delivery) -> int:
 
 
 def _split(delivery: Delivery, first: int) -> tuple[Delivery, Delivery]:
-    """The first so many messages of a delivery, and the rest."""
+    """Split a delivery after its `first` messages."""
     wanted = (1 << delivery.batch.count) - 1 if delivery.wanted is None else delivery.wanted
     head, rest = 0, wanted
     for _ in range(first):
@@ -260,7 +260,7 @@ def _by_part(ranges: Sequence[Run]) -> dict[int, list[Run]]:
 
 
 class WholeTopicQueues:
-    """Fills `api.Queues` over queues that are one log each."""
+    """Implements `api.Queues` on top of queues with one log each."""
 
     def __init__(
         self,
@@ -289,7 +289,7 @@ class WholeTopicQueues:
 
 
 class WholeTopicNamespace:
-    """Fills `api.NamespaceQueues`."""
+    """Implements `api.NamespaceQueues`."""
 
     def __init__(
         self,
@@ -391,8 +391,8 @@ class WholeTopicNamespace:
     # --- partitions -------------------------------------------------------------------------------------------
 
     async def _record(self, name: str) -> TopicRecord | None:
-        """The record of a topic with partitions that the name is of. For the name of one partition that is looked
-        at, too: whoever is asked for it next has it in memory."""
+        """The record of the partitioned topic of this name; None for other topics. The lookup also loads the
+        record of a single partition's topic into memory for the following calls."""
         try:
             topic = TopicName.parse(f"persistent://{self._namespace}/{name}")
         except InvalidNameError:

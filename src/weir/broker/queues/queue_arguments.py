@@ -1,8 +1,7 @@
-"""The arguments of queues: which there are, for which kind of queue, and what they may say.
+"""Arguments of queues: validation by queue type, the effective rules from arguments and policies, and the
+equivalence of two declarations.
 
-What is refused, and in which words, is as RabbitMQ 3.10 has it: users search for these texts.
-
-What holds for a queue, by its arguments and policies, and whether two declarations are of the same queue.
+Refusals and their texts match RabbitMQ 3.10, because users search for these texts.
 """
 
 import re
@@ -26,14 +25,14 @@ MAX_PRIORITY = "x-max-priority"
 OVERFLOW = "x-overflow"
 SINGLE_ACTIVE = "x-single-active-consumer"
 DELIVERY_LIMIT = "x-delivery-limit"
-#: Weir's own: what is waited before a message that came back is delivered again.
+#: Weir's own: the delays before redeliveries of a message.
 RETRY_SCHEDULE = "x-retry-schedule"
 MAX_AGE = "x-max-age"
 QUEUE_TYPE = "x-queue-type"
 
-#: The longest that anything may wait, as RabbitMQ has it: 49 days.
+#: Longest permitted time, as in RabbitMQ: 49 days.
 MOST_MS = (1 << 32) - 1
-#: The most that `x-max-priority` may be.
+#: Largest `x-max-priority`.
 MOST_PRIORITY = 255
 _MAX_AGE = re.compile(r"([0-9]{1,9})([YMDhms])")
 _UNIT_MS = {
@@ -59,7 +58,7 @@ _TYPES: tuple[tuple[tuple[type, ...], str], ...] = (
 
 
 def type_of(value: object) -> str:
-    """What RabbitMQ calls the type of a value of a table."""
+    """RabbitMQ's name for the type of a table value."""
     for types, name in _TYPES:
         if isinstance(value, types):
             return name
@@ -69,12 +68,12 @@ def type_of(value: object) -> str:
 
 
 def max_age_ms(text: str) -> int | None:
-    """Of a stream's `x-max-age`, such as `7D`; None if it is none."""
+    """A stream's `x-max-age`, such as `7D`, in milliseconds; None if it is invalid."""
     found = _MAX_AGE.fullmatch(text)
     return int(found[1]) * _UNIT_MS[found[2]] or None if found else None
 
 
-# --- what each may say: the fault in RabbitMQ's words, None if there is none -------------------------------------
+# --- checks of values: return the fault in RabbitMQ's words, or None ---------------------------------------------
 
 _Check = Callable[[Any, Fields], str | None]
 
@@ -117,7 +116,7 @@ def _yes_or_no(value: Any, _: Fields) -> str | None:
 
 
 def _one_of(fault: str, *known: str) -> _Check:
-    """`fault` may have a place for what was said."""
+    """Accept only the known values. `fault` may have a placeholder for the value."""
 
     def check(value: Any, others: Fields) -> str | None:
         return _text(value, others) or (None if value in known else fault.format(value))
@@ -156,7 +155,7 @@ class _Argument(NamedTuple):
 _CLASSIC, _QUORUM, _STREAM = (frozenset((kind,)) for kind in QueueKind)
 _NO_STREAM = _CLASSIC | _QUORUM
 _LOCATORS = ("client-local", "least-leaders", "random", "balanced", "min-masters")
-#: In the order in which they are looked at.
+#: In the order of the checks.
 KNOWN: Mapping[str, _Argument] = {
     EXPIRES: _Argument(_above_zero_while, _NO_STREAM),
     MESSAGE_TTL: _Argument(_while, _NO_STREAM),
@@ -186,7 +185,7 @@ _MODULES = {kind: f"rabbit_{kind.value}_queue" for kind in QueueKind}
 
 
 def kind_of(declaration: QueueDeclaration, vhost: str = "/") -> QueueKind:
-    """QueueArgumentError for one that there is not."""
+    """The queue type; QueueArgumentError if it is unknown."""
     said = declaration.arguments.get(QUEUE_TYPE, QueueKind.CLASSIC.value)
     fault = _KIND(said, declaration.arguments)
     if fault is not None:
@@ -195,7 +194,7 @@ def kind_of(declaration: QueueDeclaration, vhost: str = "/") -> QueueKind:
 
 
 def check_arguments(declaration: QueueDeclaration, vhost: str = "/") -> QueueKind:
-    """QueueArgumentError for what cannot be; names that nobody knows are let be. Answers the kind of queue."""
+    """QueueArgumentError for invalid arguments; unknown names are ignored. Returns the queue type."""
     kind, arguments = kind_of(declaration, vhost), declaration.arguments
     known = [(name, KNOWN[name]) for name in KNOWN if name in arguments]
     for name, argument in known:
@@ -212,7 +211,7 @@ def check_arguments(declaration: QueueDeclaration, vhost: str = "/") -> QueueKin
 
 
 def _check_lasting(declaration: QueueDeclaration, vhost: str) -> None:
-    """What is replicated is no connection's own, and goes when it is deleted."""
+    """Refuse exclusive, auto-delete and transient for quorum queues and streams."""
     for wrong, name in (
         (declaration.auto_delete, "auto-delete"),
         (declaration.exclusive, "exclusive-owner"),
@@ -244,9 +243,9 @@ def rules_of(
     operator: QueuePolicy | None = None,
     vhost: str = "/",
 ) -> QueueRules:
-    """What its arguments say, and its policy. Of two numbers the lower one holds; of anything else the argument.
-    `operator`: the operator's policy, whose numbers nobody can exceed. QueueArgumentError for arguments that
-    cannot be; a policy was checked when it was set."""
+    """The effective rules from arguments and policy. The lower of two numbers applies; otherwise the argument
+    takes precedence. `operator`: the operator policy, an upper bound for numbers. QueueArgumentError for invalid
+    arguments; policies are validated when they are set."""
     kind = check_arguments(declaration, vhost)
     said = declaration.arguments
     more = merged(_NOTHING if policy is None else policy.definition, operator)
@@ -270,7 +269,8 @@ def rules_of(
 
 
 def merged(definition: Definition, operator: QueuePolicy | None) -> Definition:
-    """A policy's definition with the operator's: the lower of two numbers, else the operator's word."""
+    """Merge a policy's definition with the operator policy: the lower of two numbers, else the operator's
+    value."""
     if operator is None:
         return definition
     found = dict(definition)
@@ -286,17 +286,17 @@ def _lower(one: object, other: object) -> int | None:
 
 
 def _rules_text(one: object, other: object) -> str | None:
-    """The argument's word before the policy's."""
+    """The argument, or else the policy's value."""
     return one if isinstance(one, str) else other if isinstance(other, str) else None
 
 
-# --- whether a queue is the one that is declared ------------------------------------------------------------
+# --- equivalence of declarations ----------------------------------------------------------------------------
 
 
 def check_equivalent(there: QueueDeclaration, wanted: QueueDeclaration, vhost: str = "/") -> None:
-    """InequivalentQueueError unless declaring `wanted` is the same as what is there. Whose it is (`exclusive`) is
-    not looked at: another connection's is locked, whatever it says. Of the arguments those count that queues of
-    its kind have; numbers are equal by value, whatever their size on the wire."""
+    """InequivalentQueueError unless `wanted` is equivalent to the existing declaration. The check ignores
+    `exclusive`: a queue of another connection is locked in any case. It compares the arguments that the queue's
+    type supports; numbers are equal by value, regardless of their size on the wire."""
     for what, current, received in (
         ("durable", there.durable, wanted.durable),
         ("auto_delete", there.auto_delete, wanted.auto_delete),
@@ -314,7 +314,7 @@ def check_equivalent(there: QueueDeclaration, wanted: QueueDeclaration, vhost: s
 
 
 def _comparable(name: str, value: FieldValue) -> object:
-    """No word on its kind is the word for a classic one."""
+    """The value for a comparison; a missing queue type means classic."""
     if value is None and name == QUEUE_TYPE:
         value = QueueKind.CLASSIC.value
     return typed(value)
@@ -334,7 +334,7 @@ def _flag(value: bool) -> str:
 
 
 def _value(value: FieldValue, *, alone: bool) -> str:
-    """`alone`: the other one says nothing."""
+    """The value in RabbitMQ's words. `alone`: the other declaration lacks the argument."""
     if value is None:
         return "none"
     if isinstance(value, bool):

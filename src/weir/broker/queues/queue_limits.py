@@ -1,14 +1,11 @@
-"""How long a queue may be: what is one too many is dropped from its head, or not taken in.
+"""Enforcement of a queue's rules: length limits, message expiry, dead letters, and expiry of unused queues.
 
-What counts is what is ready, messages and the bytes of their bodies. What is on its way into the log counts as
-ready, and what consumers have credit for does not: it goes to them.
+A queue over its length limit drops messages from its head, or refuses new ones. Limits count ready messages and
+the bytes of their bodies. Messages on their way into the log count as ready; messages covered by consumer credit
+do not, because they are delivered at once.
 
-The rules of a queue at work: what its dispatcher, its publishers and its consumers ask of them.
-
-A queue that nobody uses: it goes once it had no consumer, and was neither declared nor asked for a message, for
-as long as its rules say. It is counted from the moment that this broker has it.
-
-The rules of a queue at work: expiry, length, dead letters, and queues that nobody uses.
+An unused queue expires after the time in its rules without a consumer, a declaration or a get. The time starts
+when this broker opens the queue.
 """
 
 import asyncio
@@ -37,9 +34,9 @@ from weir.wire.amqp.dead_letter import Reason
 from weir.wire.formats.messages import decode_messages, join_messages
 from weir.wire.formats.table import opening
 
-#: Read at a time, to learn how large messages are.
+#: Bytes per read when measuring message sizes.
 _READ_BYTES = 256 * 1024
-#: Dropped at a time.
+#: Messages dropped at a time.
 _AT_ONCE = 1000
 
 
@@ -56,7 +53,7 @@ class _Sizes(NamedTuple):
 
 
 class Length:
-    """Of one queue. `give_up`: these are ready, and too many."""
+    """Enforces the length limits of one queue. `give_up`: receives the surplus ready messages."""
 
     def __init__(
         self, queue: KeptQueue, give_up: Callable[[BitMap64], None], turns: Turns, *, tasks: TaskScope
@@ -68,17 +65,17 @@ class Length:
         self._under_way = 0
         self._under_way_bytes = 0
         self._unlearned_bytes = 0
-        #: With a limit on bytes: of all batches that are not acknowledged, up to an offset.
+        #: With a limit on bytes: sizes of all unacknowledged batches, up to `_known_to`.
         self._sizes: deque[_Sizes] = deque()
         self._bytes = 0
         self._known_to = 0
         self._checking: asyncio.Task[None] | None = None
         self._again = False
 
-    # --- what comes -------------------------------------------------------------------------------------
+    # --- publishing -------------------------------------------------------------------------------------
 
     def refused(self, encoded: Sequence[Buffer]) -> int:
-        """Which of these messages the queue does not take, as bits."""
+        """The messages that the queue refuses, as bits."""
         rules = self._queue.rules
         if rules.overflow is Overflow.DROP_HEAD or (rules.max_length is None and rules.max_bytes is None):
             return 0
@@ -100,7 +97,7 @@ class Length:
         return bits
 
     def sent(self, encoded: Sequence[Buffer], done: "asyncio.Future[int]") -> None:
-        """These are on their way into the log."""
+        """Count messages on their way into the log."""
         rules = self._queue.rules
         if rules.overflow is Overflow.DROP_HEAD or (rules.max_length is None and rules.max_bytes is None):
             return
@@ -119,10 +116,10 @@ class Length:
 
         done.add_done_callback(stored)
 
-    # --- what is too much -------------------------------------------------------------------------------
+    # --- surplus ----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """The queue may be longer than before, or may be less long."""
+        """Check the length after a change of the queue or of its limits."""
         rules = self._queue.rules
         if rules.max_length is None and rules.max_bytes is None:
             return
@@ -153,12 +150,12 @@ class Length:
                 while await self._drop_some():
                     await self._turns.next()
         except WeirError:
-            pass  # what cannot be read now is looked at when the next one comes
+            pass  # unreadable now: the next message triggers another check
         finally:
             self._checking = None
 
     async def _drop_some(self) -> bool:
-        """Whether there is more to drop."""
+        """Drop some surplus messages; return whether more may remain."""
         rules, subscription = self._queue.rules, self._queue.subscription
         if subscription is None or rules.overflow is not Overflow.DROP_HEAD:
             return False
@@ -180,7 +177,7 @@ class Length:
     # --- bytes ------------------------------------------------------------------------------------------
 
     async def _learn(self) -> None:
-        """How large the messages are that came since."""
+        """Read the sizes of new messages."""
         subscription = self._queue.subscription
         if subscription is None:
             return
@@ -196,19 +193,19 @@ class Length:
         self._unlearned_bytes = 0
 
     async def _note(self, batch: Batch) -> None:
-        if batch.flags & BatchFlags.UNSEEN:  # it may stand for millions
+        if batch.flags & BatchFlags.UNSEEN:  # it may represent millions of messages
             self._known_to = batch.end_offset
             return
         messages = await self._turns.through(opening(batch))
         sizes = array("I", [len(message.value or b"") for message in messages])
-        if len(sizes) != batch.count:  # one stands for all
+        if len(sizes) != batch.count:  # one represents all
             sizes = array("I", [len(batch.payload) // batch.count] * batch.count)
         self._sizes.append(_Sizes(batch.base_offset, sizes, sum(sizes)))
         self._bytes += self._sizes[-1].total
         self._known_to = batch.end_offset
 
     def _ready_bytes(self, more: int = 0) -> int:
-        """Of what is ready, as far as it is known; or more than that, if it does not matter even with `more`."""
+        """The known bytes of ready messages; an upper bound if even that plus `more` is within the limit."""
         rules, subscription = self._queue.rules, self._queue.subscription
         if rules.max_bytes is None or subscription is None:
             return 0
@@ -240,14 +237,14 @@ class Length:
 
 
 def ready_in(subscription: Subscription) -> int:
-    """How many messages no consumer has, of those that can be seen."""
+    """The number of visible messages that no consumer has in flight."""
     dispatcher = subscription.per_message()
     aside = 0 if dispatcher is None else dispatcher.aside
     return max(0, subscription.backlog - subscription.unacked - aside)
 
 
 def credit_in(subscription: Subscription) -> int:
-    """How many messages consumers wait for."""
+    """The total credit of the active consumers."""
     dispatcher = subscription.per_message()
     return 0 if dispatcher is None else sum(max(0, one.capacity) for one in dispatcher.served if one.active)
 
@@ -256,7 +253,7 @@ def body_sizes(encoded: Sequence[Buffer]) -> list[int]:
     return [len(message.value or b"") for message in decode_messages(join_messages(encoded))]
 
 
-#: A timer that is due later is set anew by then.
+#: Longest timer; a later deadline sets it again.
 _LONGEST_S = 3600.0
 
 
@@ -272,7 +269,7 @@ class UsedQueue(Protocol):
 
 
 class UnusedQueue:
-    """`expired`: called once nobody has used it for so long, and again as long as it is there."""
+    """Expiry of an unused queue. `expired`: called after each such period without use, until the queue is gone."""
 
     def __init__(self, queue: UsedQueue, expired: Callable[[], None], clock: Clock) -> None:
         self._queue = queue
@@ -286,7 +283,7 @@ class UnusedQueue:
         self._used_s = self._clock.monotonic()
 
     def apply(self) -> None:
-        """The rules may have changed."""
+        """Apply changed rules."""
         limit_ms = self._queue.rules.expires_ms
         if limit_ms != self._limit_ms:
             self.close()
@@ -312,12 +309,12 @@ class UnusedQueue:
             self.used()
         elif self._clock.monotonic() - self._used_s >= self._limit_ms / 1000:
             self._expired()
-            self.used()  # if it could not be deleted, it is tried again
+            self.used()  # a failed deletion is retried after another period
         self._set()
 
 
 class RuledQueue(Protocol):
-    """What the rules ask of their queue."""
+    """A queue as the enforcement of its rules needs it."""
 
     @property
     def name(self) -> str: ...
@@ -335,11 +332,11 @@ class RuledQueue(Protocol):
     def alive(self) -> bool: ...
 
     def expire(self) -> None:
-        """Nobody has used it for as long as its rules say."""
+        """Delete the queue after it was unused for the time in its rules."""
 
 
 class QueueKeeper:
-    """Fills `queue_side.QueueHooks`. `end_offset`: of the queue's log, when it was opened."""
+    """Implements `queue_side.QueueHooks`. `end_offset`: end of the queue's log when this broker opened it."""
 
     def __init__(
         self, queue: RuledQueue, letters: DeadLetters, end_offset: int, *, runtime: Runtime, tasks: TaskScope
@@ -353,7 +350,7 @@ class QueueKeeper:
         self.length = Length(queue, self._too_many, Turns(clock), tasks=tasks)
         self.unused = UnusedQueue(queue, queue.expire, clock)
         self._looks = False
-        #: Messages that expired, and that were too many.
+        #: Numbers of expired messages, and of messages over the length limit.
         self.expired = 0
         self.too_many = 0
         self.apply()
@@ -363,7 +360,7 @@ class QueueKeeper:
         return self.expiry.waits
 
     def apply(self) -> None:
-        """The rules may have changed."""
+        """Apply changed rules."""
         self.unused.apply()
         self._look_soon()
 
@@ -374,7 +371,8 @@ class QueueKeeper:
     # --- publishers ---------------------------------------------------------------------------------------------
 
     def admit(self, messages: QueueMessages) -> int:
-        """Which of them are not taken in, as bits; dead letters of those that become such are on their way."""
+        """The messages that the queue refuses, as bits; also starts sending dead letters for them, if
+        configured."""
         if messages.expirations_ms:
             self.expiry.told()
         refused = self.length.refused(messages.encoded)
@@ -386,12 +384,12 @@ class QueueKeeper:
         return refused
 
     def grown(self, end_offset: int) -> None:
-        """The log has grown, and consumers got what they wanted of it."""
+        """The log has grown, and the consumers received their deliveries."""
         self._end_offset = end_offset
         self._look_soon()
 
     def _look_soon(self) -> None:
-        """At what waits, once in a turn of the loop, when consumers have what they get."""
+        """Check the ready messages once per turn of the event loop, after deliveries to consumers."""
         if not self._looks:
             self._looks = True
             self._loop.call_soon(self._look)
@@ -416,7 +414,7 @@ class QueueKeeper:
         return gone
 
     def returned(self, offsets: BitMap64, counts: Redeliveries) -> BitMap64 | None:
-        self.expiry.aged(self._end_offset)  # what comes back has not just come
+        self.expiry.aged(self._end_offset)  # returned messages do not count as just arrived
         self._look_soon()
         limit = self._queue.rules.delivery_limit
         if limit is None:
@@ -432,14 +430,14 @@ class QueueKeeper:
     # --- consumers ----------------------------------------------------------------------------------------------
 
     def reject(self, subscription: Subscription, consumer: BrokerConsumer, ranges: Sequence[Run]) -> None:
-        """Not wanted by the consumer that has them."""
+        """Dead-letter or drop messages that their consumer rejected."""
         dispatcher = subscription.per_message()
         if dispatcher is None or self._queue.rules.dead_letter_exchange is None:
             consumer.ack(ranges)
         else:
             self._take(dispatcher.set_aside(consumer, ranges), Reason.REJECTED)
 
-    # --- what is given up ---------------------------------------------------------------------------------------
+    # --- expired, surplus, rejected -----------------------------------------------------------------------------
 
     def _expired(self, offsets: BitMap64) -> None:
         self._give_up(offsets, Reason.EXPIRED)
@@ -448,7 +446,7 @@ class QueueKeeper:
         self._give_up(offsets, Reason.MAX_LENGTH)
 
     def _give_up(self, offsets: BitMap64, reason: Reason) -> None:
-        """Of what is ready."""
+        """Remove ready messages, as dead letters if configured."""
         subscription = self._queue.subscription
         dispatcher = None if subscription is None else subscription.per_message()
         if dispatcher is not None and offsets:

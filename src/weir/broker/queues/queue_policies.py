@@ -1,15 +1,8 @@
-"""Policies: what they may say, and which one holds for a queue or an exchange.
+"""Policies of queues and exchanges: validation, matching, storage in the namespace record, and the effective rules
+of a queue.
 
-How topics are declared as queues, from their records; and what follows from that.
-
-The policies of one namespace: kept in its record, so that they come and go with it.
-
-Limits of a namespace, as its property has them: RabbitMQ's limits of a vhost.
-
-Queues that have something to do by themselves are opened by whichever broker has them, or can have them.
-
-What waits in a queue for its time to be over must not wait for a client, too: after a start, and when topics have
-moved, queues with such rules are looked for. Only namespaces that ever had one are looked through.
+Also the queue declarations in topic records, and the limits of a namespace (RabbitMQ's vhost limits), stored as a
+property of the namespace.
 """
 
 import json
@@ -58,7 +51,7 @@ _APPLIES = {
 }
 
 
-# --- what a definition may say ---------------------------------------------------------------------------------
+# --- validation of definitions ---------------------------------------------------------------------------------
 
 
 def _number(least: int) -> Callable[[Any], bool]:
@@ -73,7 +66,7 @@ def _one_of(*known: str) -> Callable[[Any], bool]:
     return lambda value: value in known
 
 
-#: What each may say, and what a value that it cannot have is not.
+#: The check of each key, and the description of a valid value for the error text.
 _TERMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     ALTERNATE_EXCHANGE: (_text, "a valid alternate exchange name"),
     "dead-letter-exchange": (_text, "a valid dead letter exchange name"),
@@ -104,7 +97,7 @@ _TERMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "federation-upstream": (_text, "a valid federation upstream name"),
     "federation-upstream-set": (_text, "a valid federation upstream set name"),
 }
-#: What an operator's policy may limit.
+#: Keys of operator policies.
 _OPERATORS = frozenset(
     (
         "expires",
@@ -118,7 +111,7 @@ _OPERATORS = frozenset(
 )
 _FOR_STREAMS = ("max-age", "stream-max-segment-size-bytes", "initial-cluster-size")
 _FOR_CLASSIC = ("queue-mode", "queue-version", "queue-master-locator", *(n for n in _TERMS if n.startswith("ha-")))
-#: A policy that says one of these does not hold for queues of that kind, as a whole.
+#: A policy with one of these keys does not apply at all to queues of that type.
 _NOT_FOR: Mapping[QueueKind | None, frozenset[str]] = {
     QueueKind.CLASSIC: frozenset(
         (*_FOR_STREAMS, "queue-leader-locator", "delivery-limit", "dead-letter-strategy")
@@ -145,7 +138,7 @@ _NOT_FOR: Mapping[QueueKind | None, frozenset[str]] = {
 
 
 def check_policy(policy: QueuePolicy) -> None:
-    """QueueArgumentError for what cannot be."""
+    """QueueArgumentError for an invalid policy."""
     if not policy.name:
         raise QueueArgumentError("a policy has a name")
     if policy.apply_to not in _APPLIES:
@@ -175,7 +168,7 @@ def _shown(value: object) -> str:
     return f'<<"{value}">>' if isinstance(value, str) else json.dumps(value, default=str)
 
 
-# --- which one holds -------------------------------------------------------------------------------------------
+# --- matching --------------------------------------------------------------------------------------------------
 
 
 class _Searched(Protocol):
@@ -184,8 +177,8 @@ class _Searched(Protocol):
 
 @lru_cache(1024)
 def _compiled(pattern: str) -> _Searched:
-    """In linear time if RE2 knows the pattern; it knows no look-ahead, which many policies have that are not for
-    `amq.`. QueueArgumentError if it is none."""
+    """Compile a pattern: with RE2 (linear time), or else with `re`, because RE2 lacks look-ahead and many policies
+    use it to exclude `amq.`. QueueArgumentError for an invalid pattern."""
     import re2  # loaded when first needed
 
     if len(pattern) > _MOST_PATTERN:
@@ -206,10 +199,10 @@ def _compiled(pattern: str) -> _Searched:
 
 
 class PolicyTable:
-    """The policies of a namespace. Never changed."""
+    """The policies of a namespace. Immutable."""
 
     def __init__(self, policies: Iterable[QueuePolicy] = ()) -> None:
-        #: As they are asked for: the first that matches holds.
+        #: In matching order: the first match applies.
         self._sorted = sorted(policies, key=lambda policy: (-policy.priority, policy.name))
 
     @property
@@ -217,14 +210,14 @@ class PolicyTable:
         return self._sorted
 
     def of_queue(self, name: str, kind: QueueKind, *, operator: bool = False) -> QueuePolicy | None:
-        """The one that holds for a queue; or the operator's."""
+        """The effective policy of a queue; `operator`: the effective operator policy."""
         return self._first(name, kind, operator=operator)
 
     def of_exchange(self, name: str) -> QueuePolicy | None:
         return self._first(name, None)
 
     def alternate_of(self, name: str) -> str | None:
-        """Where an exchange's policy sends what matches none of its bindings."""
+        """The alternate exchange from an exchange's policy, for messages that match no binding."""
         policy = self.of_exchange(name)
         alternate = None if policy is None else policy.definition.get(ALTERNATE_EXCHANGE)
         return alternate if isinstance(alternate, str) else None
@@ -241,7 +234,7 @@ class PolicyTable:
         return None
 
     def with_policy(self, policy: QueuePolicy) -> "PolicyTable":
-        """In place of one of the same name. QueueArgumentError."""
+        """A table with the policy added or replaced. QueueArgumentError."""
         check_policy(policy)
         others = [one for one in self._sorted if (one.name, one.operator) != (policy.name, policy.operator)]
         if len(others) >= _MOST_POLICIES:
@@ -251,7 +244,7 @@ class PolicyTable:
     def without(self, name: str, *, operator: bool = False) -> "PolicyTable":
         return PolicyTable(one for one in self._sorted if (one.name, one.operator) != (name, operator))
 
-    # --- as it is stored ---------------------------------------------------------------------------------------
+    # --- encoding ----------------------------------------------------------------------------------------------
 
     def encode(self) -> str:
         return json.dumps(
@@ -271,7 +264,7 @@ class PolicyTable:
 
     @classmethod
     def decode(cls, text: str | None) -> "PolicyTable":
-        """What cannot be read says nothing: a queue must open all the same."""
+        """Decode a table; ignores unreadable policies, because a queue must open regardless."""
         try:
             rows = json.loads(text) if text else []
         except ValueError:
@@ -300,7 +293,7 @@ _NONE = QueueLimits()
 
 
 def limits_of(registry: Registry, namespace: NamespaceName) -> QueueLimits:
-    """From memory."""
+    """The limits of the namespace, from memory."""
     known = registry.namespaces.find(namespace)
     said = None if known is None else known.properties.get(LIMITS_PROPERTY)
     return _NONE if said is None else _decoded(said)
@@ -308,7 +301,7 @@ def limits_of(registry: Registry, namespace: NamespaceName) -> QueueLimits:
 
 @lru_cache(1_000)
 def _decoded(said: str) -> QueueLimits:
-    """What cannot be read is no limit; below 0 is none, either."""
+    """Decode limits; unreadable and negative values mean no limit."""
     try:
         found = json.loads(said)
         numbers = [found.get(name) for name in (MAX_CONNECTIONS, MAX_QUEUES)]
@@ -321,7 +314,7 @@ _PLAIN = QueueRules()
 
 
 def declaration_of(record: TopicRecord, topic: TopicName) -> QueueDeclaration | None:
-    """As the topic was declared; None if nobody did, or if it cannot be read."""
+    """The queue declaration of the topic; None if it has none, or if it is unreadable."""
     text = record.properties.get(QUEUE_PROPERTY)
     return None if text is None else _declaration(queue_of_topic(topic), text)
 
@@ -340,13 +333,13 @@ def _table(text: str | None) -> PolicyTable:
 
 
 def policies_of(registry: Registry, namespace: NamespaceName) -> PolicyTable:
-    """From memory; none of a namespace that there is not."""
+    """The policies of a namespace, from memory; empty for a missing namespace."""
     found = registry.namespaces.find(namespace)
     return _table(None if found is None else found.properties.get(POLICIES_PROPERTY))
 
 
 def policed(declaration: QueueDeclaration, table: PolicyTable, vhost: str = "/") -> QueueRules:
-    """What arguments and policies say. QueueArgumentError."""
+    """The effective rules from arguments and policies. QueueArgumentError."""
     if not table.policies:
         return rules_of(declaration, vhost=vhost)
     name, kind = declaration.name, kind_of(declaration, vhost)
@@ -362,12 +355,12 @@ def _rules(name: str, text: str | None, policies: str | None) -> QueueRules:
         return _PLAIN
     try:
         return policed(declaration, _table(policies))
-    except QueueArgumentError:  # of a newer Weir
+    except QueueArgumentError:  # from a newer version of Weir
         return _PLAIN
 
 
 class DeclaredRules:
-    """Fills `ports.QueueRulesSource`: from the records of topics that are loaded, and of their namespaces."""
+    """Implements `ports.QueueRulesSource` from the records of loaded topics and their namespaces."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -381,7 +374,8 @@ class DeclaredRules:
 
 
 def kept_by(wanted: QueueDeclaration) -> Policies:
-    """A stream keeps what it has, as far as it says; a queue what nobody has acknowledged."""
+    """The retention policies for a declaration: a stream retains messages by its limits, a queue only
+    unacknowledged ones."""
     rules = rules_of(wanted)
     if rules.kind is not QueueKind.STREAM:
         return Policies()
@@ -392,7 +386,7 @@ def kept_by(wanted: QueueDeclaration) -> Policies:
 
 
 class PolicedExchanges(NamespaceExchanges, Protocol):
-    """Exchanges that can be told what policies say of them."""
+    """Exchanges that accept policies."""
 
     def police(self, alternate_of: Callable[[str], str | None]) -> None: ...
 
@@ -409,12 +403,12 @@ class NamespacePolicies:
         return policies_of(self._registry, self._namespace)
 
     def policy_of(self, declaration: QueueDeclaration) -> QueuePolicy | None:
-        """The one that holds for a queue."""
+        """The effective policy of a queue."""
         table = self.table
         return table.of_queue(declaration.name, kind_of(declaration)) if table.policies else None
 
     def rules_of(self, declaration: QueueDeclaration) -> QueueRules:
-        """What its arguments and policies say. QueueArgumentError."""
+        """The effective rules from its arguments and policies. QueueArgumentError."""
         return policed(declaration, self.table, self._vhost)
 
     async def set(self, role: str, policy: QueuePolicy) -> None:
@@ -439,13 +433,13 @@ class NamespacePolicies:
         await self._registry.change_properties(self._namespace, changed)
 
 
-#: The property of a namespace that has, or had, such queues.
+#: Property of a namespace that has, or had, queues with timers.
 WATCHED_PROPERTY = "weir.queues"
 WATCHED = "watched"
 
 
 async def watch_namespace(registry: Registry, namespace: NamespaceName, declaration: QueueDeclaration) -> None:
-    """Have its queues looked for from now on, if this one has something to do by itself."""
+    """Include the namespace in the search of `QueueWatch`, if the queue acts by itself (timers)."""
     if not rules_of(declaration).acts_by_itself:
         return
     found = registry.namespaces.find(namespace)

@@ -1,7 +1,7 @@
-"""Queues of this broker as other brokers use them for their clients: consumers on behalf of connections there.
+"""Server side of the queue relay: this broker's queues for the clients of other brokers.
 
-What a broker has here ends with it: one that neither asks nor is registered any more has gone, and what its
-consumers had is requeued.
+The consumers of another broker end with it: when it stops sending requests or its registration ends, this broker
+closes them and requeues their messages.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from weir.wire.exchanges import decode_argument
 from weir.wire.peer import queue_calls as wire
 from weir.wire.peer.calls import Done
 
-#: A broker that asked for nothing for so long has gone.
+#: Longest time without a request before a broker counts as gone.
 SILENT_S = 30.0
 _SWEEP_S = 5.0
-#: What one answer brings at the most.
+#: Most payload bytes of one response.
 _ANSWER_BYTES = 1024 * 1024
 
 
 class _Relayed:
-    """One consumer: given credit, it gathers what is for it."""
+    """A relayed consumer: buffers its deliveries up to the granted credit."""
 
     def __init__(self, number: int, consumer: QueueConsumer, said: Callable[[], None], tasks: TaskScope) -> None:
         self._number = number
@@ -38,7 +38,7 @@ class _Relayed:
         self._more = asyncio.Event()
         self.ready: list[Delivery] = []
         self.closed: str | None = None
-        #: Why what comes next cannot be read, until it is told.
+        #: Why the next entry is unreadable, until the next response reports it.
         self.stuck: str | None = None
         self._pump = tasks.spawn(self._run(), "relayed consumer")
         self._watch = tasks.spawn(self._watch_end(), "end of a relayed consumer")
@@ -60,7 +60,7 @@ class _Relayed:
                     await self._more.wait()
                 try:
                     found = await self.consumer.next(self._credit)
-                except ReadStuckError as failure:  # read on all the same
+                except ReadStuckError as failure:  # report it and keep reading
                     self.stuck = failure.what
                     self._said()
                     continue
@@ -95,7 +95,7 @@ class _Relayed:
 
 
 class _Asker:
-    """Another broker, and what it has here."""
+    """Another broker and its consumers here."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -146,7 +146,7 @@ class _Asker:
 
 
 class RelayedQueues:
-    """Answers other brokers. `lives`: whether a broker of this id is registered."""
+    """Answers requests of other brokers. `lives`: whether a broker of this id is registered."""
 
     def __init__(self, clock: Clock, queues: Queues, handlers: PeerHandlers, lives: Callable[[str], bool]) -> None:
         self._clock = clock
@@ -249,7 +249,7 @@ class RelayedQueues:
             return Done()
         asker.heard()
         closing: list[_Relayed] = []
-        for settled in request.settled:  # without a pause: in the order in which the client said it
+        for settled in request.settled:  # without a pause, to keep the client's order
             one = asker.consumers.get(settled.number)
             if one is None:
                 continue
@@ -260,7 +260,7 @@ class RelayedQueues:
                 del asker.consumers[settled.number]
                 closing.append(one)
         if not asker.consumers:
-            asker.said()  # nothing more will come
+            asker.said()  # no more deliveries will follow
         for one in closing:
             await one.close()
         return Done()

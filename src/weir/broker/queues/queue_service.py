@@ -1,9 +1,8 @@
-"""The queues of every namespace that somebody uses on this broker.
+"""The queues of all open namespaces of this broker, and the watch that opens queues with timers.
 
-Queues that have something to do by themselves are opened by whichever broker has them, or can have them.
-
-What waits in a queue for its time to be over must not wait for a client, too: after a start, and when topics have
-moved, queues with such rules are looked for. Only namespaces that ever had one are looked through.
+Messages that expire or are delayed must not wait for a client to open their queue. Therefore each broker regularly
+searches for queues with such rules that it owns, or can own, for example after a restart or a move of topics. The
+search covers only namespaces that ever had such a queue, or that have policies.
 """
 
 import logging
@@ -32,17 +31,17 @@ from weir.runtime.tasks import TaskScope
 log = logging.getLogger(__name__)
 _FIRST_S = 1.0
 _EVERY_S = 10.0
-#: Looking takes at most this part of the time.
+#: The search uses at most 1 / `_SHARE` of the time.
 _SHARE = 50
 
 
 class OwnQueues(Protocol):
-    """Those of one namespace that this broker has."""
+    """The queues of one namespace on this broker."""
 
     def find(self, name: str) -> Queue | None: ...
 
     async def look(self, name: str) -> Queue:
-        """NotOwnerError if another has it."""
+        """NotOwnerError if another broker owns it."""
 
 
 class QueueWatch:
@@ -59,14 +58,14 @@ class QueueWatch:
         self._clock = clock
 
     async def run(self) -> None:
-        """For ever."""
+        """Repeat the search forever."""
         await self._clock.sleep(_FIRST_S)
         while True:
             began = self._clock.monotonic()
             try:
                 await self.round()
             except WeirError as failed:
-                log.warning("queues could not be looked for this time: %s", failed)
+                log.warning("search for queues with timers failed, it will be repeated: %s", failed)
             await self._clock.sleep(max(_EVERY_S, _SHARE * (self._clock.monotonic() - began)))
 
     async def round(self) -> None:
@@ -91,8 +90,8 @@ class QueueWatch:
                 continue
             try:
                 await queues.look(name)
-            except WeirError as failed:  # another broker was faster, say
-                log.info("queue %s is not opened here: %s", topic, failed)
+            except WeirError as failed:  # for example, another broker was faster
+                log.info("queue %s not opened on this broker: %s", topic, failed)
 
     def _acts(self, record: TopicRecord, topic: TopicName) -> bool:
         declared = declaration_of(record, topic)
@@ -111,7 +110,7 @@ class PolicedExchangeService(Protocol):
 
 
 class QueueService:
-    """Fills `api.Queues`. Namespaces stay open once they are: their queues in memory live here."""
+    """Implements `api.Queues`. Opened namespaces stay open: they contain the queues in memory."""
 
     def __init__(
         self, context: BrokerContext, registry: Registry, broker: Broker, exchanges: PolicedExchangeService
@@ -122,22 +121,22 @@ class QueueService:
         self._exchanges = exchanges
         self._tasks = TaskScope("queues")
         self._namespaces: dict[NamespaceName, LocalQueues] = {}
-        #: Where dead letters find their queues.
+        #: The target queues of dead letters.
         self._everywhere: Queues = self
         context.letters.lead_to(self)
 
     def lead_to(self, everywhere: Queues) -> None:
-        """All queues that dead letters may go to: those of other brokers, and of topics with partitions, too."""
+        """Set the target queues of dead letters, including those of other brokers and of partitioned topics."""
         self._everywhere = everywhere
 
     def start(self) -> None:
-        """Send away who may not consume any more, and open what has something to do by itself, from now on."""
+        """Start to disconnect consumers with revoked permissions, and to open queues with timers."""
         self._tasks.spawn(self._revoke(), "revoking")
         watch = QueueWatch(self._registry, self._broker, self.open, self._context.runtime.clock)
         self._tasks.spawn(watch.run(), "watch")
 
     async def _revoke(self) -> None:
-        """Consumers of queues in memory whose role lost its grant are sent away; topics' are by the broker."""
+        """Close consumers of queues in memory whose role lost its grant; the broker does so for topics."""
         guard = self._context.guard
         seen = guard.revision
         while True:
@@ -151,7 +150,7 @@ class QueueService:
                         queue.subscription.expel(consumer, denied.what)
 
     async def open(self, namespace: NamespaceName) -> LocalQueues:
-        """What a namespace that is gone had in memory goes with it."""
+        """Open a namespace; if it no longer exists, drop its queues in memory."""
         try:
             exchanges = await self._exchanges.open(namespace)
         except NamespaceNotFoundError:
@@ -176,7 +175,7 @@ class QueueService:
         return found
 
     async def _follow_policies(self) -> None:
-        """What other brokers say of a namespace: topics are told of it as of all policies, the rest is here."""
+        """Apply policy changes of other brokers to the queues in memory; topics receive them like all policies."""
         while self._namespaces:
             await self._context.runtime.clock.sleep(self._context.settings.sweep_s)
             for namespace in list(self._namespaces.values()):
@@ -190,7 +189,7 @@ class QueueService:
 
 
 async def forget_bindings(exchanges: Exchanges, topic: TopicName) -> None:
-    """A queue's topic is deleted, by a client of another protocol perhaps: its bindings go with it."""
+    """Remove the bindings of a queue whose topic was deleted, possibly by a client of another protocol."""
     try:
         found = await exchanges.open(topic.namespace)
     except NamespaceNotFoundError:

@@ -1,7 +1,7 @@
-"""Queues that another broker has, as if they were here: every word of theirs is a call to that broker.
+"""Client side of the queue relay: queues of another broker behind the local interface; each operation is a call.
 
-Deliveries for all consumers that this broker has at another come as answers to one waiting call. What is published
-while a call is under way goes with the next one, so the order of a queue's messages is the order of `publish`.
+One long-polling call returns the deliveries for all consumers of this broker at the other broker. Messages
+published during a call form the next call, so the order of a queue's messages is the order of `publish`.
 """
 
 import asyncio
@@ -26,19 +26,20 @@ from weir.wire.peer.protocol import A, PeerRequest
 
 R = TypeVar("R")
 
-#: How long one call waits for deliveries (a broker that goes down waits for its end), and how much longer its
-#: answer may take.
+#: Longest wait of one call for deliveries (a broker that shuts down waits for its end), and the additional timeout
+#: for its answer.
 _WAIT_S = 2.0
 _ANSWER_S = 10.0
-#: What may wait for another broker to take it, of one queue.
+#: Most unsent bytes of one queue.
 _UNSENT_BYTES = 8 * 1024 * 1024
-#: What one call brings at the most, messages and bytes.
+#: Most messages and bytes of one call.
 _AT_ONCE = 4096
 _AT_ONCE_BYTES = 1024 * 1024
 
 
 class RelayLink:
-    """All that this broker has at another: its consumers, and what they have to say."""
+    """The connection to the queues of another broker: this broker's consumers there, and their unsent
+    acknowledgments."""
 
     def __init__(self, peers: PeerCalls, asker: str, owner: str, tasks: TaskScope) -> None:
         self._peers = peers
@@ -48,7 +49,7 @@ class RelayLink:
         self._consumers: dict[int, RemoteConsumer] = {}
         self._count = 0
         self._unsaid: list[wire.Settled] = []
-        #: Consumers that are of no more use here, and whose end may not have been heard of: said until it is.
+        #: Ended consumers whose close the other broker has not confirmed: sent again until it does.
         self._ended: dict[int, wire.Settled] = {}
         self._saying: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -64,7 +65,7 @@ class RelayLink:
     async def consume(
         self, at: wire.QueueAt, role: str, request: ConsumeRequest | None, share: ByteShare | None
     ) -> "RemoteConsumer":
-        """One more consumer, or a getter if there is no request."""
+        """Create a consumer, or a getter if `request` is None."""
         self._count += 1
         number = self._count
         if request is None:
@@ -92,9 +93,9 @@ class RelayLink:
             await self._peers.ask(self.owner, call)
         except BaseException:
             self._consumers.pop(number, None)
-            self._end([number])  # it may be there all the same
+            self._end([number])  # it may exist despite the error
             raise
-        if number not in self._consumers:  # something failed meanwhile, and all were ended
+        if number not in self._consumers:  # a concurrent failure ended all consumers
             raise ConsumerClosedError("the broker that has the queue was out of reach")
         if self._listening is None:
             self._listening = self._tasks.spawn(self._listen(), "relay")
@@ -105,13 +106,13 @@ class RelayLink:
         return [_delivery(one) for one in answer.deliveries]
 
     def say(self, settled: wire.Settled) -> None:
-        """In order with all that was said before; soon."""
+        """Send acknowledgments or credit soon, in the order of the calls."""
         self._unsaid.append(settled)
         if self._saying is None:
             self._saying = self._tasks.spawn(self._say(), "relay settled")
 
     async def said(self) -> None:
-        """Wait until what was said so far has arrived, or is known to be lost."""
+        """Wait until everything from `say` so far has arrived, or is known to be lost."""
         if self._saying is not None:
             await asyncio.wait([self._saying])
 
@@ -128,7 +129,7 @@ class RelayLink:
                 except WeirError as failed:
                     self._fail(failed)
                     if not self._unsaid:
-                        return  # said again with what comes next; who hears nothing for long finds out by itself
+                        return  # sent again with the next call; the other broker also detects the silence
                 else:
                     for number in ended:
                         del self._ended[number]
@@ -160,7 +161,8 @@ class RelayLink:
             self._listening = None
 
     def _fail(self, why: WeirError) -> None:
-        """What was said or answered may be lost: nothing that the consumers have is theirs any more."""
+        """Close all consumers: acknowledgments or deliveries may be lost, so their messages are no longer
+        theirs."""
         consumers, self._consumers = self._consumers, {}
         for consumer in consumers.values():
             consumer.shut(f"the broker that has the queue is out of reach: {why.what}")
@@ -174,7 +176,7 @@ class RelayLink:
 
 
 class RemoteConsumer:
-    """Fills `api.QueueConsumer`."""
+    """Implements `api.QueueConsumer`."""
 
     def __init__(self, link: RelayLink, number: int, share: ByteShare | None) -> None:
         self._link = link
@@ -190,7 +192,7 @@ class RemoteConsumer:
         self._arrival.wake()
 
     def fail(self, failure: ReadStuckError) -> None:
-        """What comes next cannot be read now: whoever waits for it is told, and may wait on."""
+        """Raise the read error in a waiting `next`; the caller may wait again."""
         self._arrival.fail(failure)
 
     def shut(self, why: str) -> None:
@@ -250,7 +252,7 @@ class RemoteConsumer:
 
 
 class SaidOfQueues(Protocol):
-    """What arguments and policies say, the same on every broker."""
+    """Effective rules and policies of queues, the same on every broker."""
 
     def rules_of(self, declaration: QueueDeclaration) -> QueueRules: ...
 
@@ -258,7 +260,8 @@ class SaidOfQueues(Protocol):
 
 
 class RemoteQueue:
-    """Fills `api.Queue`. Not `alive` any more once the other broker has said that it has it no more."""
+    """Implements `api.Queue`. `alive` becomes false once the other broker reports that it no longer has the
+    queue."""
 
     def __init__(
         self,
@@ -269,7 +272,7 @@ class RemoteQueue:
         *,
         connection: str = "",
     ) -> None:
-        """`said`: of all queues of the namespace; `connection`: whose own it is."""
+        """`said`: rules of all queues of the namespace; `connection`: the owner of an exclusive queue."""
         self.connection = connection
         self._link = link
         self._at = at
@@ -305,7 +308,7 @@ class RemoteQueue:
         return (await self._ask(request)).messages
 
     async def consume(self, request: ConsumeRequest, *, share: ByteShare | None = None) -> QueueConsumer:
-        compiled(request.filter)  # what is wrong with it is said here
+        compiled(request.filter)  # raises FilterError on this broker
         return await self._noting(self._link.consume(self._at, request.role, request, share))
 
     async def getter(self, role: str) -> QueueConsumer:
@@ -368,7 +371,7 @@ class RemoteQueue:
             self._room.wake()
 
     def _next_group(self) -> list[tuple[QueueMessages, asyncio.Future[int]]]:
-        """The next ones that can go together."""
+        """Remove and return the next messages that fit into one call."""
         group = [self._unsent.popleft()]
         head = group[0][0]
         count, size = len(head.encoded), sum(map(len, head.encoded))
@@ -385,7 +388,7 @@ class RemoteQueue:
             size += sum(map(len, messages.encoded))
         return group
 
-    # --- asking ---------------------------------------------------------------------------------------------
+    # --- calls ----------------------------------------------------------------------------------------------
 
     async def _ask(self, request: PeerRequest[A]) -> A:
         return await self._noting(self._link.peers.ask(self._link.owner, request))
@@ -403,7 +406,7 @@ def _flat(ranges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
 
 
 def _expirations(group: list[tuple[QueueMessages, asyncio.Future[int]]]) -> dict[int, int]:
-    """How long messages have that say so, by their places among all of the group."""
+    """The TTLs of the messages that have one, by their index in the whole group."""
     found: dict[int, int] = {}
     before = 0
     for messages, _ in group:

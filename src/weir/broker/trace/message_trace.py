@@ -1,6 +1,6 @@
-"""Who hears what becomes of the messages of a topic: the log of traces, spans for OpenTelemetry, or both.
+"""The tracing interface of a topic: message events go to the trace log, to OpenTelemetry spans, or to both.
 
-Why a message is delivered no more, as traces say it.
+Also the texts for the reasons why the broker gives up a message.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from weir.wire.amqp.dead_letter import Reason
 
 
 class MessageTrace(Protocol):
-    """Told nothing while it is not `on`."""
+    """Receives the events of a topic's messages. Callers skip it while it is not `on`."""
 
     @property
     def on(self) -> bool: ...
@@ -26,37 +26,37 @@ class MessageTrace(Protocol):
     def stored(
         self, batches: Sequence[Batch], offset: int, seconds: float, *, producer: str = "", address: str = ""
     ) -> None:
-        """One behind the other, which took so long."""
+        """Batches were stored in sequence from `offset` on; `seconds`: the duration of the write."""
 
     def held(self, batch: Batch, place: HeldId, due_ms: int, *, producer: str = "", address: str = "") -> None:
-        """Until a moment, or a decision."""
+        """A batch waits for its delivery time, or for a decision (half message)."""
 
     def delivered(
         self, subscription: str, who: object, name: str, address: str, deliveries: Sequence[Delivery]
     ) -> None:
-        """To a consumer of the subscription."""
+        """Messages were sent to a consumer of the subscription."""
 
     def settled(self, subscription: str, runs: Sequence[Run], kind: TraceKind, reason: str = "") -> None:
-        """What became of these, of what was delivered."""
+        """Delivered messages were acknowledged, scheduled for a retry or dropped."""
 
     def returned(self, subscription: str, who: object, runs: Sequence[Run] | None, reason: str = "") -> None:
-        """A consumer gives back these offsets, or all that it has."""
+        """A consumer returned these offsets, or all of its messages."""
 
     def dropped(self, subscription: str, batch: Batch, runs: Sequence[Run], reason: str) -> None:
-        """Messages of the batch that no consumer of the subscription gets."""
+        """The subscription skips messages of the batch."""
 
     def kept(self, first: int, end: int) -> BitMap64:
-        """Of these, what was told when it was stored, and may be told of with `passed_by`."""
+        """The offsets in the range with a recorded `stored` event; `passed_by` can report these."""
 
     def passed_by(self, subscription: str, offsets: BitMap64, reason: str) -> None:
-        """Messages that the subscription gets no more, delivered before or not."""
+        """The subscription will not receive these messages any more, delivered before or not."""
 
     def trimmed(self, start: int) -> None:
-        """What is before this is no more, for anybody."""
+        """Retention removed all messages before `start`."""
 
 
 class BothTraces:
-    """Fills `MessageTrace`."""
+    """Implements `MessageTrace`: passes events to several traces."""
 
     def __init__(self, *parts: MessageTrace) -> None:
         self._parts = parts
@@ -65,7 +65,7 @@ class BothTraces:
     def on(self) -> bool:
         return any(part.on for part in self._parts)
 
-    def _who_hear(self) -> list[MessageTrace]:
+    def _active(self) -> list[MessageTrace]:
         return [part for part in self._parts if part.on]
 
     def apply(self, policies: Policies) -> None:
@@ -75,39 +75,39 @@ class BothTraces:
     def stored(
         self, batches: Sequence[Batch], offset: int, seconds: float, *, producer: str = "", address: str = ""
     ) -> None:
-        for part in self._who_hear():
+        for part in self._active():
             part.stored(batches, offset, seconds, producer=producer, address=address)
 
     def held(self, batch: Batch, place: HeldId, due_ms: int, *, producer: str = "", address: str = "") -> None:
-        for part in self._who_hear():
+        for part in self._active():
             part.held(batch, place, due_ms, producer=producer, address=address)
 
     def delivered(
         self, subscription: str, who: object, name: str, address: str, deliveries: Sequence[Delivery]
     ) -> None:
-        for part in self._who_hear():
+        for part in self._active():
             part.delivered(subscription, who, name, address, deliveries)
 
     def settled(self, subscription: str, runs: Sequence[Run], kind: TraceKind, reason: str = "") -> None:
-        for part in self._who_hear():
+        for part in self._active():
             part.settled(subscription, runs, kind, reason)
 
     def returned(self, subscription: str, who: object, runs: Sequence[Run] | None, reason: str = "") -> None:
-        for part in self._who_hear():
+        for part in self._active():
             part.returned(subscription, who, runs, reason)
 
     def dropped(self, subscription: str, batch: Batch, runs: Sequence[Run], reason: str) -> None:
-        for part in self._who_hear():
+        for part in self._active():
             part.dropped(subscription, batch, runs, reason)
 
     def kept(self, first: int, end: int) -> BitMap64:
         found = BitMap64()
-        for part in self._who_hear():
+        for part in self._active():
             found |= part.kept(first, end)
         return found
 
     def passed_by(self, subscription: str, offsets: BitMap64, reason: str) -> None:
-        for part in self._who_hear():
+        for part in self._active():
             part.passed_by(subscription, offsets, reason)
 
     def trimmed(self, start: int) -> None:
@@ -125,6 +125,6 @@ _WORDS = {
 
 
 def given_up_words(reason: Reason, *, letters: bool) -> str:
-    """`letters`: it becomes a dead letter."""
+    """The text for a reason. `letters`: the message becomes a dead letter."""
     words = _WORDS.get(reason, reason.value)
     return f"dead letter: {words}" if letters and reason is not Reason.REDRIVEN else words

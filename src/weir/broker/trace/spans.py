@@ -1,9 +1,7 @@
-"""Spans of what becomes of the messages of one topic that carry W3C's `traceparent`, each with its parent.
+"""Trace spans for messages with W3C's `traceparent` header, each with its parent span.
 
-Who acknowledges names offsets only: which trace a message belongs to is remembered from when it was stored or
-delivered. So many messages of all topics together are; of those that are forgotten nothing more is told.
-
-Messages that carry W3C's `traceparent`: whoever exports traces hears what becomes of them.
+An acknowledgment contains only offsets, so the broker remembers the parent span of each message from its publish
+or delivery. The memory is limited over all topics; forgotten messages get no further spans.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,19 +20,19 @@ from weir.runtime.interfaces import Clock
 from weir.wire.formats.table import opened_size
 
 _HEADER = b"traceparent"
-#: What is compressed is opened up to this size, in bytes: a trace is worth little more.
+#: Largest compressed payload, in bytes, that is decompressed to find a trace: larger ones are not worth the cost.
 _OPENED_BYTES = 16 * 1024
-#: Where a record batch of Kafka says how it is compressed.
+#: Position of the attributes of a Kafka record batch, and the mask of its compression codec.
 _KAFKA_ATTRIBUTES, _KAFKA_CODEC = 22, 7
 
-#: What further spans of a message are children of: the exporter's, and nobody else's.
+#: The parent of further spans of a message; opaque to all but the exporter.
 SpanParent = object
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a message of a subscription: `what` is a verb. `since_ms`: when its consumer got it; 0 if
-    none did."""
+    """The outcome of a message in a subscription: `what` is a verb. `since_ms`: the time of its delivery; 0 if it
+    was not delivered."""
 
     what: str
     subscription: str
@@ -44,30 +42,30 @@ class Fate:
 
 
 class Tracing(Protocol):
-    """Told of batches only in which `carries_trace` finds something. Must not take long. Answers offsets of the
-    messages whose traces are exported, with the parents of what is told of them later."""
+    """Exports spans. It receives only batches that pass `carries_trace`, and must return quickly. Methods return
+    the offsets of the messages with exported traces, each with the parent of its later spans."""
 
     def stored(
         self, topic: TopicName, batch: Batch, offset: int, seconds: float
     ) -> Sequence[tuple[int, SpanParent]]:
-        """Its first message is at `offset` now, which took so long. The parents are the producers' spans."""
+        """The batch was stored at `offset`, within `seconds`. The parents are the producers' spans."""
 
     def delivered(
         self, topic: TopicName, subscription: str, delivery: Delivery
     ) -> Sequence[tuple[int, SpanParent]]:
-        """To a consumer of the subscription; without one, to a reader by offset. The parents are the deliveries'
-        spans."""
+        """Messages were sent to a consumer of the subscription; for an empty name, to a reader by offset. The
+        parents are the spans of the deliveries."""
 
     def parents(self, batch: Batch, wanted: int | None) -> Sequence[tuple[int, SpanParent]]:
-        """The producers' spans of some messages (as bits; None: all) of which nothing was told yet."""
+        """The producers' spans of some messages (as bits; None: all) without earlier events."""
 
     def became(self, topic: TopicName, offset: int, parent: SpanParent, fate: Fate) -> None:
-        """It was acknowledged, is retried, or is dropped."""
+        """A message was acknowledged, scheduled for a retry, or dropped."""
 
 
 def carries_trace(batch: Batch) -> bool:
-    """Whether there may be the header in it: where its name stands, and in what is compressed and small enough to
-    be opened for this; not where messages are encrypted."""
+    """Whether the batch may contain the header: its payload contains the header's name, or is compressed and small
+    enough to decompress. Encrypted messages do not count."""
     return _HEADER in bytes(batch.payload) or _hides(batch)
 
 
@@ -82,24 +80,24 @@ def _hides(batch: Batch) -> bool:
 
 
 def note_fetched(tracing: Tracing, topic: TopicName, batches: Sequence[Batch]) -> None:
-    """Batches that a reader by offset was given: whose it is in the name of, only its client knows."""
+    """Export spans of batches sent to a reader by offset; its subscription is unknown to the broker."""
     for batch in batches:
         if carries_trace(batch):
             tracing.delivered(topic, "", Delivery(batch))
 
 
-#: Messages of all topics that are remembered: the oldest are forgotten for new ones.
+#: Most remembered messages of all topics: new ones replace the oldest.
 _MOST_REMEMBERED = 50_000
-#: Messages of one call that get spans.
+#: Most messages of one call that get spans.
 _MOST_AT_ONCE = 1_000
-#: In the place of a subscription: what was stored.
+#: Key for stored messages, in place of a subscription.
 _STORED = ""
 _VERBS = {TraceKind.ACKNOWLEDGED: "acknowledge", TraceKind.RETRIED: "retry", TraceKind.DROPPED: "drop"}
 
 
 @dataclass(slots=True)
 class _Seen:
-    """A message when it was stored, or with a consumer: `who`, None once that has given it back."""
+    """A stored or delivered message. `who`: its consumer, None after the consumer returned it."""
 
     parent: SpanParent
     since_ms: int = 0
@@ -108,8 +106,8 @@ class _Seen:
 
 
 class _Offsets:
-    """Those that are remembered of one subscription, or of what was stored. Known by its identity: a topic that is
-    loaded again remembers anew."""
+    """The remembered offsets of one subscription, or of stored messages. Compared by identity: a reloaded topic
+    starts with new objects."""
 
     __slots__ = ("there",)
 
@@ -118,7 +116,7 @@ class _Offsets:
 
 
 class SpanMemory:
-    """Shared by all topics of a broker."""
+    """The remembered messages of all topics of a broker."""
 
     def __init__(self, most: int = _MOST_REMEMBERED) -> None:
         self._most = most
@@ -143,7 +141,7 @@ class SpanMemory:
 
 
 class TopicSpans:
-    """Fills `MessageTrace`."""
+    """Implements `MessageTrace`."""
 
     on = True
 
@@ -155,9 +153,9 @@ class TopicSpans:
         self._offsets: dict[str, _Offsets] = {_STORED: _Offsets()}
 
     def apply(self, policies: Policies) -> None:
-        """They are exported whatever the policies say: the producer has asked for it."""
+        """Ignore policies: the producer requested the export with the header."""
 
-    # --- what is seen of messages -------------------------------------------------------------------------------
+    # --- stored and delivered messages --------------------------------------------------------------------------
 
     def stored(
         self, batches: Sequence[Batch], offset: int, seconds: float, *, producer: str = "", address: str = ""
@@ -169,7 +167,7 @@ class TopicSpans:
             offset += batch.count
 
     def held(self, batch: Batch, place: HeldId, due_ms: int, *, producer: str = "", address: str = "") -> None:
-        """It has no offset yet, and nobody sees it."""
+        """Ignore held messages: they have no offset yet, and are invisible."""
 
     def delivered(
         self, subscription: str, who: object, name: str, address: str, deliveries: Sequence[Delivery]
@@ -180,54 +178,55 @@ class TopicSpans:
                 for at, parent in self._tracing.delivered(self._topic, subscription, delivery):
                     self._memory.put(where, at, _Seen(parent, now_ms, who, name))
 
-    # --- what becomes of them -----------------------------------------------------------------------------------
+    # --- outcomes -----------------------------------------------------------------------------------------------
 
     def settled(self, subscription: str, runs: Sequence[Run], kind: TraceKind, reason: str = "") -> None:
         where = self._offsets.get(subscription)
         if where is not None:
-            for at in _those_in(where.there, runs):
-                self._tell(kind, subscription, at, self._memory.pop(where, at), reason)
+            for at in _present_in(where.there, runs):
+                self._export(kind, subscription, at, self._memory.pop(where, at), reason)
 
     def returned(self, subscription: str, who: object, runs: Sequence[Run] | None, reason: str = "") -> None:
         where = self._offsets.get(subscription)
         if where is None or not where.there:
             return
-        for at in _those_in(where.there, [(0, int(where.there.max()) + 1)] if runs is None else runs):
+        for at in _present_in(where.there, [(0, int(where.there.max()) + 1)] if runs is None else runs):
             seen = self._memory.get(where, at)
             if seen.who is who:
-                self._tell(TraceKind.RETRIED, subscription, at, seen, reason)
+                self._export(TraceKind.RETRIED, subscription, at, seen, reason)
                 seen.who = None
 
     def dropped(self, subscription: str, batch: Batch, runs: Sequence[Run], reason: str) -> None:
         if carries_trace(batch):
             for at, parent in self._tracing.parents(batch, bits_of_runs(runs, batch.base_offset)):
-                self._tell(TraceKind.DROPPED, subscription, at, _Seen(parent), reason)
+                self._export(TraceKind.DROPPED, subscription, at, _Seen(parent), reason)
 
     def kept(self, first: int, end: int) -> BitMap64:
         there = self._offsets[_STORED].there
-        return BitMap64(_those_in(there, [(first, end)], most=len(there))) if there else BitMap64()
+        return BitMap64(_present_in(there, [(first, end)], most=len(there))) if there else BitMap64()
 
     def passed_by(self, subscription: str, offsets: BitMap64, reason: str) -> None:
         where, stored = self._offsets.get(subscription), self._offsets[_STORED]
         for at in islice(offsets, _MOST_AT_ONCE):
             if where is not None and at in where.there:
-                self._tell(TraceKind.DROPPED, subscription, at, self._memory.pop(where, at), reason)
+                self._export(TraceKind.DROPPED, subscription, at, self._memory.pop(where, at), reason)
             elif at in stored.there:
-                self._tell(TraceKind.DROPPED, subscription, at, self._memory.get(stored, at), reason)
+                self._export(TraceKind.DROPPED, subscription, at, self._memory.get(stored, at), reason)
 
     def trimmed(self, start: int) -> None:
-        """Who had not seen it was told with `passed_by`: that it is gone is no part of its trace."""
+        """Forget trimmed messages without a span: `passed_by` already reported those that a subscription
+        missed."""
         stored = self._offsets[_STORED]
-        for at in _those_in(stored.there, [(0, start)], most=len(stored.there)):
+        for at in _present_in(stored.there, [(0, start)], most=len(stored.there)):
             self._memory.pop(stored, at)
 
-    def _tell(self, kind: TraceKind, subscription: str, offset: int, seen: _Seen, reason: str) -> None:
+    def _export(self, kind: TraceKind, subscription: str, offset: int, seen: _Seen, reason: str) -> None:
         fate = Fate(_VERBS[kind], subscription, seen.consumer, reason, seen.since_ms)
         self._tracing.became(self._topic, offset, seen.parent, fate)
 
 
-def _those_in(there: BitMap64, runs: Iterable[Run], *, most: int = _MOST_AT_ONCE) -> list[int]:
-    """The first of these that are there."""
+def _present_in(there: BitMap64, runs: Iterable[Run], *, most: int = _MOST_AT_ONCE) -> list[int]:
+    """The first `most` remembered offsets in these runs."""
     found: list[int] = []
     for first, end in runs:
         if len(found) >= most or not there:

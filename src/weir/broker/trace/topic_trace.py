@@ -1,7 +1,8 @@
-"""What becomes of the messages of one topic, told to the log of traces: of so many batches as the policy says.
+"""Writes the events of one topic's messages to the trace log, for the share of batches that the policy sets.
 
-Which batches is decided by their first offset (or by where they were held), so that all that happens to a message
-is told, or nothing. What was delivered is remembered until it is settled: those who acknowledge name offsets only.
+The first offset of a batch (or its place in the holding area) selects the batch, so that the log contains all
+events of a message or none. The topic remembers deliveries until they are settled, because acknowledgments contain
+only offsets.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,20 +23,20 @@ from weir.runtime.interfaces import Clock
 from weir.wire.formats.headers import RawHead, heads_of
 
 _MILLION = 1_000_000
-#: Multiples of it, modulo 2^32, spread evenly: every so many-th batch, whatever the distances are.
+#: Its multiples modulo 2^32 are evenly spread, so the sample is even regardless of the distances of offsets.
 _GOLDEN = 0x9E3779B1
 _MASK = (1 << 32) - 1
-#: Runs of offsets of one call that are told.
+#: Most runs of offsets logged per call.
 _MOST_RUNS = 256
-#: Delivered messages of one consumer that are remembered.
+#: Most remembered deliveries of one consumer.
 _MOST_REMEMBERED = 200_000
-#: Stored messages of a topic that are remembered, to tell what becomes of those that nobody gets.
+#: Most remembered stored messages of a topic, for events of messages that are never delivered.
 _MOST_KEPT = 1_000_000
 _TRACEPARENT = "traceparent"
 
 
 class TopicTrace:
-    """Fills `MessageTrace`. `position_of`: ledger and entry of an offset."""
+    """Implements `MessageTrace`. `position_of`: ledger and entry of an offset."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class TopicTrace:
         position_of: Callable[[int], tuple[int, int] | None] = lambda offset: None,
         follow: Callable[[Callable[[list[Batch]], None]], None] | None = None,
     ) -> None:
-        """`follow`: have a function called with all that is appended; asked once something is to be told."""
+        """`follow`: registers a function that receives all appended batches; called when tracing first starts."""
         self._follow = follow
         self._name = name
         self._log = log
@@ -54,11 +55,11 @@ class TopicTrace:
         self._salt = crc32(str(name).encode())
         self._below = 0
         self.on = False
-        #: What consumers of each subscription have.
+        #: Unsettled messages of each consumer, by subscription.
         self._out: dict[str, dict[object, BitMap64]] = {}
-        #: What was delivered to each subscription and is not settled, whoever has it.
+        #: Delivered and unsettled messages of each subscription, of all consumers.
         self._known: dict[str, BitMap64] = {}
-        #: What was stored and told of since the topic was loaded, and is still there.
+        #: Messages with a `stored` event since the load of the topic that still exist.
         self._kept = BitMap64()
         self._make = partial(self._event, str(name))
 
@@ -75,7 +76,7 @@ class TopicTrace:
             self._kept.clear()
 
     def takes(self, base_offset: int, held: HeldId | None = None) -> bool:
-        """Whether it is told what becomes of a batch."""
+        """Whether the sample includes the batch."""
         number = base_offset if held is None else held.ledger * 1_000_003 + held.entry
         return (number * _GOLDEN + self._salt) & _MASK < self._below
 
@@ -85,20 +86,20 @@ class TopicTrace:
     def _note(self, event: TraceEvent) -> None:
         self._log.note(self._name.namespace, event)
 
-    # --- coming in --------------------------------------------------------------------------------------
+    # --- publishing -------------------------------------------------------------------------------------
 
     def stored(
         self, batches: Sequence[Batch], offset: int, seconds: float, *, producer: str = "", address: str = ""
     ) -> None:
-        """Stored one behind the other, which took so long."""
+        """Batches were stored in sequence from `offset` on; `seconds`: the duration of the write."""
         salt, below = self._salt, self._below
         for batch in batches:
-            if (offset * _GOLDEN + salt) & _MASK < below:  # `takes`, of which this is the usual case
+            if (offset * _GOLDEN + salt) & _MASK < below:  # the usual case of `takes`, inlined
                 self._stored(TraceKind.STORED, batch, offset, seconds * 1000, producer=producer, address=address)
             offset += batch.count
 
     def appended(self, batches: list[Batch]) -> None:
-        """Those whose moment has come are told of: nobody publishes them."""
+        """Log released delayed messages: they have no publish of their own."""
         if not self.on:
             return
         for batch in batches:
@@ -140,7 +141,7 @@ class TopicTrace:
                 )
             )
 
-    # --- going out --------------------------------------------------------------------------------------
+    # --- delivery ---------------------------------------------------------------------------------------
 
     def delivered(
         self, subscription: str, who: object, name: str, address: str, deliveries: Sequence[Delivery]
@@ -175,7 +176,7 @@ class TopicTrace:
                 )
 
     def settled(self, subscription: str, runs: Sequence[Run], kind: TraceKind, reason: str = "") -> None:
-        """What became of these, of what was delivered."""
+        """Delivered messages were acknowledged, scheduled for a retry or dropped."""
         known = self._known.get(subscription)
         if not known:
             return
@@ -186,26 +187,26 @@ class TopicTrace:
             for who, offsets in list(there.items()):
                 mine = offsets & _range(first, end)
                 if mine:
-                    self._told(subscription, who, mine, kind, reason)
+                    self._note_outcome(subscription, who, mine, kind, reason)
                     offsets -= mine
                     known -= mine
                 if not offsets:
                     del there[who]
-            self._told(subscription, None, known & _range(first, end), kind, reason)
+            self._note_outcome(subscription, None, known & _range(first, end), kind, reason)
             known.remove_range(first, end)
 
     def returned(self, subscription: str, who: object, runs: Sequence[Run] | None, reason: str = "") -> None:
-        """A consumer gives back these offsets, or all that it has."""
+        """A consumer returned these offsets, or all of its messages."""
         offsets = self._out.get(subscription, {}).get(who)
         if not offsets:
             return
         for first, end in [(0, int(offsets.max()) + 1)] if runs is None else runs:
             back = offsets & _range(first, end)
-            self._told(subscription, who, back, TraceKind.RETRIED, reason)
+            self._note_outcome(subscription, who, back, TraceKind.RETRIED, reason)
             offsets -= back
 
     def dropped(self, subscription: str, batch: Batch, runs: Sequence[Run], reason: str) -> None:
-        """Messages that no consumer of the subscription gets."""
+        """The subscription skips these messages."""
         if self.takes(batch.base_offset, batch.held):
             for first, end in runs[:_MOST_RUNS]:
                 self._note(
@@ -213,26 +214,28 @@ class TopicTrace:
                 )
 
     def kept(self, first: int, end: int) -> BitMap64:
-        """Of these, what was told when it was stored."""
+        """The offsets in the range with a `stored` event."""
         return self._kept & _range(first, end) if self._kept else BitMap64()
 
     def passed_by(self, subscription: str, offsets: BitMap64, reason: str) -> None:
-        """Messages that the subscription gets no more, delivered before or not."""
+        """The subscription will not receive these messages any more, delivered before or not."""
         known = self._known.get(subscription)
         if known:
             delivered = known & offsets
             for run in _runs_in(delivered):
                 self.settled(subscription, [run], TraceKind.DROPPED, reason)
             offsets = offsets - delivered
-        self._told(subscription, None, offsets & self._kept, TraceKind.DROPPED, reason)
+        self._note_outcome(subscription, None, offsets & self._kept, TraceKind.DROPPED, reason)
 
     def trimmed(self, start: int) -> None:
-        """What is before this is no more, for anybody."""
+        """Retention removed all messages before `start`."""
         if self.on and self._kept and self._kept.min() < start:
-            self._told("", None, self._kept & _range(0, start), TraceKind.DROPPED, "retention")
+            self._note_outcome("", None, self._kept & _range(0, start), TraceKind.DROPPED, "retention")
             self._kept.remove_range(0, start)
 
-    def _told(self, subscription: str, who: object, offsets: BitMap64, kind: TraceKind, reason: str) -> None:
+    def _note_outcome(
+        self, subscription: str, who: object, offsets: BitMap64, kind: TraceKind, reason: str
+    ) -> None:
         name, address = getattr(who, "name", ""), getattr(getattr(who, "request", None), "address", "")
         for first, end in islice(_runs_in(offsets), _MOST_RUNS):
             self._note(

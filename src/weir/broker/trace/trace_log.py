@@ -1,6 +1,6 @@
-"""Traces on their way into the topic `weir_trace` of their namespace: gathered for a moment, stored as one entry.
+"""Writes trace events to the topic `weir_trace` of their namespace, in batches of one entry each.
 
-Tracing never holds anything up: what cannot be written is dropped, counted and told in the log.
+Tracing never delays messages: the broker drops and counts events that it cannot write, and logs a warning.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from weir.wire.trace import SCHEMA, encode_event
 
 log = logging.getLogger(__name__)
 
-#: Events are gathered for so long, or until there are so many, before they are stored together.
+#: Time between two writes of buffered events, in seconds, and the most events of one entry.
 _GATHER_S = 0.1
 _MOST_OF_AN_ENTRY = 2000
-#: Of one namespace: more than these wait for storage only if it is too slow, and are dropped.
+#: Most buffered events of one namespace: if storage is too slow, the broker drops further ones.
 _MOST_WAITING = 50_000
 
 
 class TopicRegistry(Protocol):
-    """What `broker.registry.Registry` offers, as far as it is needed here."""
+    """The part of `broker.registry.Registry` that the trace log needs."""
 
     async def ensure_topic(self, name: TopicName, *, create: bool = True) -> object: ...
 
@@ -44,7 +44,7 @@ class SchemaStore(Protocol):
 
 
 class TraceLog:
-    """Of one broker. Nothing is written before `lead_to` said where to."""
+    """The trace log of one broker. It drops all events before `lead_to` sets the target."""
 
     def __init__(self, clock: Clock, broker: str = "") -> None:
         self.broker = broker
@@ -58,7 +58,7 @@ class TraceLog:
         self._waiting: dict[NamespaceName, list[TraceEvent]] = {}
         self._made: dict[NamespaceName, Queue] = {}
         self._writing: asyncio.Task[None] | None = None
-        self._told = False
+        self._warned = False
 
     def lead_to(self, queues: Queues, registry: TopicRegistry, schemas: SchemaStore, broker: str) -> None:
         self._queues = queues
@@ -67,7 +67,7 @@ class TraceLog:
         self.broker = broker
 
     def note(self, namespace: NamespaceName, event: TraceEvent) -> None:
-        """Decides at once, waits for nothing."""
+        """Buffer or drop an event; never waits."""
         if self._queues is None:
             return
         waiting = self._waiting.get(namespace)
@@ -84,9 +84,9 @@ class TraceLog:
 
     def _drop(self, count: int, why: object) -> None:
         self.dropped += count
-        if not self._told:
-            self._told = True
-            log.warning("traces of messages are dropped: %s", why)
+        if not self._warned:
+            self._warned = True
+            log.warning("message traces dropped: %s", why)
 
     async def _write_soon(self) -> None:
         try:
@@ -105,14 +105,15 @@ class TraceLog:
                 queue = await self._queue(namespace)
                 await queue.publish(QueueMessages([encode_event(event) for event in some]))
                 self.written += len(some)
-                self._told = False
+                self._warned = False
             except WeirError as failed:
                 self._made.pop(namespace, None)
                 self._drop(len(some), failed)
             await self._clock.sleep(0)
 
     async def _queue(self, namespace: NamespaceName) -> Queue:
-        """The topic, made if it is not there: with an index of keys, to be found by, and a schema, for Spark."""
+        """The queue of the trace topic. Creates a missing topic with a key index for lookups and a schema for
+        Spark."""
         made = self._made.get(namespace)
         if made is not None and made.alive:
             return made
@@ -131,7 +132,7 @@ class TraceLog:
         return queue
 
     async def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining events."""
         for namespace in list(self._waiting):
             await self._write(namespace)
         await self._tasks.close()
@@ -142,7 +143,8 @@ def _indexed(policies: Policies) -> Policies:
 
 
 def _extended(last: TraceEvent, event: TraceEvent) -> bool:
-    """Whether it is one with the event before it: the same happened at the same moment to the next message."""
+    """Extend the last event if this is the same event of the following messages at the same time; return
+    whether."""
     same = (
         last.ms == event.ms
         and last.end == event.first
