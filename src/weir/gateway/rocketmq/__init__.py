@@ -1,1 +1,1 @@
-"""RocketMQ 5's gRPC protocol: one connection, its calls, and what they ask of the broker."""
+"""Gateway for the gRPC protocol of RocketMQ 5."""
