@@ -168,7 +168,7 @@ class Expiring(Protocol):
 
 
 class Deadlines:
-    """Deadlines of invisible messages, on one timer. Entries of settled messages stay until due, but do nothing."""
+    """Deadlines of invisible messages, on one timer. Entries of settled messages stay until due."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
