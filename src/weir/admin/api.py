@@ -1,4 +1,4 @@
-"""Every route of the admin server."""
+"""All routes of the admin server."""
 
 from weir.admin.brokers import Brokers, BrokerStats
 from weir.admin.browse import Browse, Found, Offsets
@@ -31,7 +31,7 @@ __all__ = ["AdminContext", "AdminSettings", "ServiceUrls", "admin_routes"]
 
 
 def admin_routes(context: AdminContext) -> list[Route]:
-    """All of them, in the order in which they are tried."""
+    """All routes, in matching order."""
     return [
         *Brokers(context).routes(),
         *BrokerStats(context).routes(),

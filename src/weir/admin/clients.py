@@ -1,8 +1,7 @@
-"""Commands to connected clients, of the protocols whose clients take any: RocketMQ's.
+"""Routes for client connections of all protocols, commands to RocketMQ clients, and RocketMQ access keys.
 
-Connections of every protocol to this broker: all for who monitors it, their own for everybody else.
-
-Access keys: what RocketMQ's clients sign their calls with.
+Roles with monitoring permission see all connections of this broker; other roles see only their own. RocketMQ
+clients sign their calls with access keys.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ _MOST = 10_000
 
 
 class ConnectionBody(Struct, rename="camel"):
-    """`protocol`: Pulsar, Kafka or AMQP. `client`: what it calls itself."""
+    """`protocol`: Pulsar, Kafka or AMQP. `client`: the name or ID that the client sends."""
 
     broker: str
     protocol: str
@@ -38,7 +37,7 @@ class ConnectionRoutes:
             Route(
                 "GET",
                 "/admin/weir/v1/connections",
-                "Who is connected to this broker; for who does not monitor it, their own role's connections.",
+                "Connections to this broker; without monitoring permission, those of the caller's role.",
                 self._list,
                 answer=list[ConnectionBody],
                 tag="connections",
@@ -56,10 +55,10 @@ _ABOUT = {404: "no such client, or topic", 412: "not possible, or it did not ans
 
 class ClientCommands(Protocol):
     async def stack(self, client_id: str) -> str:
-        """What the threads of the client are doing."""
+        """Stack traces of the client's threads."""
 
     async def verify(self, client_id: str, topic: TopicName, offset: int) -> str:
-        """The code with which a consumer answers when it tries the message at an offset."""
+        """Let a consumer process the message at an offset; returns the client's status code."""
 
 
 class StackBody(Struct):
@@ -87,7 +86,7 @@ class ClientCommandRoutes:
             Route(
                 "POST",
                 f"{_ONE}/stack",
-                "What the threads of a RocketMQ client are doing, as it says.",
+                "Stack traces of a RocketMQ client's threads.",
                 self._stack,
                 answer=StackBody,
                 refusals=_ABOUT,
@@ -96,7 +95,7 @@ class ClientCommandRoutes:
             Route(
                 "POST",
                 f"{_ONE}/verify",
-                "Let a RocketMQ consumer try a message, whoever has it.",
+                "Let a RocketMQ consumer process a message, whatever the message's state.",
                 self._verify,
                 body=TryBody,
                 answer=TriedBody,
@@ -133,7 +132,7 @@ class AccessKeyRoutes:
             Route(
                 "GET",
                 "/admin/weir/v1/access-keys/{role}",
-                "The access key and the secret key by which RocketMQ's clients are a role.",
+                "The access key and secret key with which RocketMQ clients authenticate as a role.",
                 self._get,
                 answer=AccessKeyBody,
                 refusals={412: "this is no role"},

@@ -1,4 +1,4 @@
-"""What the admin API asks of the rest of Weir, and the few things that every resource needs."""
+"""Dependencies of the admin API, and helpers shared by its resources."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,38 +26,38 @@ from weir.rest.forwarding import AskPeer, CallTarget, PartCalls, nobody, topic_t
 from weir.rest.routes import Call, RefusedError, Route
 from weir.runtime.interfaces import Clock
 
-#: How much of a partitioned topic one call loads.
+#: Maximum partitions that one call loads.
 _MAX_PARTS = 1_000
 
 
 async def _well() -> None:
-    """Nothing is known to be wrong."""
+    """The default probe, which always succeeds."""
 
 
 async def _unknown(broker_id: str) -> BrokerLoad | None:
-    """Nobody measures."""
+    """The default load source, which has no measurements."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceUrls:
-    """Where this broker is reached, by the names of its listeners: as a URL, or as clients of a protocol write
-    it (Kafka's: `host:port`)."""
+    """Addresses of this broker by listener name: a URL, or the format of the protocol's clients (Kafka:
+    `host:port`)."""
 
     listeners: Mapping[str, str] = field(default_factory=dict)
-    #: Where the data is, on this machine.
+    #: The data folder on this machine.
     data: str = ""
 
     def url(self, *names: str) -> str:
-        """The first of these listeners that there is; "" if there is none."""
+        """The address of the first of these listeners that exists; "" if none does."""
         return next((self.listeners[name] for name in names if self.listeners.get(name)), "")
 
 
 @dataclass(frozen=True, slots=True)
 class AdminSettings:
-    #: Series per topic are given for so many topics; a scrape of more would hold the others up.
+    #: Maximum topics with series of their own; a scrape of more would delay other work.
     metrics_topics: int = 1_000
-    #: Roles that may deploy functions, superusers all of them; empty: every superuser.
+    #: Superusers that may deploy functions; empty: every superuser.
     function_deployers: tuple[str, ...] = ()
 
 
@@ -70,45 +70,45 @@ class AdminContext:
     authoriser: Authoriser
     urls: ServiceUrls = field(default_factory=ServiceUrls)
     settings: AdminSettings = field(default_factory=AdminSettings)
-    #: Raises if this broker cannot do its work now.
+    #: Raises if this broker is not healthy now.
     probe: Callable[[], Awaitable[None]] = _well
-    #: What the gateways have counted.
+    #: Metric families of the gateways.
     gateways: Callable[[], Sequence[GatewayFamily]] = tuple
-    #: The coordinator, where there is one.
+    #: The transaction coordinator; None without one.
     transactions: RoleTransactions | None = None
-    #: The coordinator of consumer groups, where there is one.
+    #: The coordinator of consumer groups; None without one.
     groups: RoleGroups | None = None
-    #: What SQL has defined, where that is kept.
+    #: Definitions of SQL streams; None if this broker stores none.
     sql_streams: SqlStreams | None = None
-    #: What is carried between topics and other systems, where that is kept.
+    #: Definitions of connectors; None if this broker stores none.
     connectors: Connectors | None = None
 
-    #: Functions that are deployed, where that is kept.
+    #: Deployed functions; None if this broker stores none.
     functions: Functions | None = None
 
     replays: Replays | None = None
-    #: This broker's, among the others of its cluster.
+    #: The ID of this broker in its cluster.
     broker_id: str = "sole"
-    #: A random id of this start of the server, which commands compare with that of the data folder at hand.
+    #: A random ID of this server start, which commands compare with the ID in the data folder.
     instance: str = ""
-    #: How other brokers are asked for what they have.
+    #: Sends a call to another broker.
     ask_peer: AskPeer = nobody
-    #: What lies below the brokers, where it is looked after.
+    #: Administration of the storage layer (bookies); None if this broker does not manage it.
     storage: StorageAdmin | None = None
-    #: What a broker says of its work, itself among them; None if it does not say.
+    #: The load report of a broker, including this one; None if the broker sends none.
     load_of: Callable[[str], Awaitable[BrokerLoad | None]] = _unknown
-    #: Who leads, where brokers elect a leader.
+    #: The balancer with its elected leader; None if the brokers elect none.
     balance: Balance | None = None
     #: Exchanges, queues, and connections that can be closed, for RabbitMQ's management API.
     exchanges: Exchanges | None = None
     queues: Queues | None = None
     connections: Connections = field(default_factory=ConnectionDirectory)
 
-    # --- topics as calls name them ------------------------------------------------------------------------------
+    # --- topics of calls ----------------------------------------------------------------------------------------
 
     async def names(self, name: TopicName) -> list[TopicName]:
-        """The topics with messages that a call is about: each partition of a partitioned one. 404 if there is
-        none."""
+        """The topics that a call applies to: all partitions of a partitioned topic, else the topic itself. 404 if
+        the topic does not exist."""
         record = await self.registry.ensure_topic(name, create=False)
         names = record.parts() if name.partition is None else [name]
         if len(names) > _MAX_PARTS:
@@ -118,34 +118,34 @@ class AdminContext:
         return names
 
     async def partitions(self, name: TopicName) -> list[TopicName] | None:
-        """Of a partitioned topic; None of one that is not, and of a partition. 404 if there is none."""
+        """The partitions of a topic; None if it is a partition or not partitioned. 404 if it does not exist."""
         names = await self.names(name)
         return None if names == [name] else names
 
     async def on_partitions(
         self, call: Call, name: TopicName, *, route: Route | None = None, fine: Collection[int] = ()
     ) -> dict[TopicName, Any] | None:
-        """The call done on each partition, by the brokers that have them (see `PartCalls.each`); None if the topic
-        is not partitioned: then it is for this broker, or for the one that the client is sent to."""
+        """Run the call on each partition, at the owners of the partitions (see `PartCalls.each`). Returns None if
+        the topic is not partitioned: then this broker handles the call, or redirects the client to the owner."""
         parts = await self.partitions(name)
         return None if parts is None else await self.on_topics(call, parts, route=route, fine=fine)
 
     async def on_topics(
         self, call: Call, topics: Sequence[TopicName], *, route: Route | None = None, fine: Collection[int] = ()
     ) -> dict[TopicName, Any]:
-        """The call done on each of these."""
+        """Run the call on each of these topics, at their owners."""
         targets = [topic_target(self.broker, topic) for topic in topics]
         return await PartCalls(self.clock, self.ask_peer).each(call, targets, route=route, fine=fine)
 
     async def on_bundles(self, call: Call, bundles: Sequence[BundleName], *, route: Route) -> None:
-        """The call of this route done on each of these, as far as anybody has them."""
+        """Run the call of this route on each of these bundles, at their owners."""
         targets = [CallTarget(one, {"bundle": one.range}, partial(self.bundle_owner, one)) for one in bundles]
         await PartCalls(self.clock, self.ask_peer).each(call, targets, route=route)
 
     # --- other brokers ------------------------------------------------------------------------------------------
 
     def bundle_owner(self, bundle: BundleName) -> Owner:
-        """Who has a bundle; this broker where nobody that is there has it, since nothing is to be done then."""
+        """The owner of a bundle; this broker if no live broker owns it, because then the call has no effect."""
         found = self.broker.bundles.info(bundle).owner
         known = {broker.broker_id: broker.listeners for broker in self.broker.brokers()}
         if found == self.broker_id or found not in known:
@@ -162,7 +162,7 @@ class AdminContext:
             self.authoriser.check(role, Action.PRODUCE, named)
 
     async def unload(self, name: TopicName) -> None:
-        """Exactly this topic, if it is this broker's; else the client is sent on."""
+        """Unload this topic if this broker owns it; else redirect the client to the owner (NotOwnerError)."""
         await self.registry.ensure_topic(name, create=False)
         owner = self.broker.owner_now(name)
         if not owner.here:
@@ -170,7 +170,7 @@ class AdminContext:
         await self.broker.unload(name)
 
     async def stored_one(self, name: TopicName) -> StoredTopic:
-        """Exactly this topic, loaded; 405 for one that is partitioned."""
+        """Load this stored topic; 405 for a partitioned topic."""
         record = await self.registry.ensure_topic(name, create=False)
         if record.partitions and name.partition is None:
             raise RefusedError(405, f"{name} is partitioned", hint="name one of its partitions")
@@ -180,7 +180,7 @@ class AdminContext:
         return topic
 
     async def load(self, name: TopicName) -> Topic:
-        """Exactly this topic, loaded; 404 for one that is partitioned."""
+        """Load this topic; 404 for a partitioned topic."""
         record = await self.registry.ensure_topic(name, create=False)
         if record.partitions and name.partition is None:
             raise TopicNotFoundError(f"{name} is partitioned", hint="name one of its partitions")

@@ -1,4 +1,4 @@
-"""Retry policies of subscriptions, and the dead letters that they leave: listed, and put back."""
+"""Routes for retry policies of subscriptions, and for dead letters: list and redrive."""
 
 from base64 import b64encode
 from collections.abc import Callable
@@ -21,18 +21,18 @@ _RETRY = f"{topic_path(Domain.PERSISTENT)}/subscription/{{subscription}}/retry"
 _LETTERS = "/admin/weir/v1/dead-letters/persistent/{tenant}/{namespace}/{topic}"
 _TAG = "dead letters"
 _MAX_PAGE = 1_000
-#: What is shown of a value.
+#: Maximum bytes of a value in an answer.
 _SHOWN_BYTES = 64 * 1024
 _MISSING = (404,)
 
 
 class SubscriptionRetry(Struct, rename="camel"):
-    """What holds for a subscription: `own` of it is its own word. `active`: whether the server does anything."""
+    """The effective retry policy of a subscription; `own`: its own part. `active`: whether the broker retries."""
 
     active: bool
     schedule: str | None
     max_deliveries: int | None
-    #: Where its dead letters go, in full.
+    #: Full name of its dead letter topic.
     dead_letter_topic: str
     own: RetryBody
 
@@ -56,8 +56,8 @@ class DeadLetterBody(Struct, rename="camel"):
 
 
 class DeadLetterList(Struct, rename="camel"):
-    """`next`: what another call goes on `from`; None at the end. `waiting`: how many there are, meant or not.
-    `end`: what another call passes as `before` to leave out letters that came after this one."""
+    """`next`: `from` of the next call; None at the end. `waiting`: number of letters, including those that the
+    filter excludes. `end`: `before` of later calls, to leave out letters that arrived after this call."""
 
     letters: list[DeadLetterBody]
     next: int | None
@@ -67,7 +67,7 @@ class DeadLetterList(Struct, rename="camel"):
 
 
 class RedrivenBody(Struct, rename="camel"):
-    """`kept`: the topic that they came from is gone, or a consumer has them."""
+    """`kept`: letters not moved, because their original topic is deleted or a consumer has them."""
 
     moved: int
     kept: int
@@ -78,24 +78,24 @@ class RedrivenBody(Struct, rename="camel"):
 
 
 _FILTER = (
-    Query("topic", str, "those that come from this topic, or partition"),
-    Query("subscription", str, "those that this subscription gave up"),
-    Query("key", str, "those with this key"),
-    Query("property", str, "those with this property: name=value"),
-    Query("reason", str, "those that died of it: rejected, delivery_limit, expired, maxlen"),
-    Query("since", Natural, "those that died then or later (milliseconds since 1970)"),
-    Query("until", Natural, "those that died before"),
+    Query("topic", str, "letters from this topic or partition"),
+    Query("subscription", str, "letters from this subscription"),
+    Query("key", str, "letters with this key"),
+    Query("property", str, "letters with this property: name=value"),
+    Query("reason", str, "letters with this reason: rejected, delivery_limit, expired, maxlen"),
+    Query("since", Natural, "letters that died at this time or later (milliseconds since 1970)"),
+    Query("until", Natural, "letters that died before this time (milliseconds since 1970)"),
     Query("filter", str, "an SQL92 condition over key and properties"),
 )
 _PAGE = (
-    Query("from", Natural, "the `next` of the call before", 0),
-    Query("before", Natural, "the `end` of the first call: letters that came later are left out"),
-    Query("limit", Annotated[int, Meta(ge=1, le=_MAX_PAGE)], "how many at the most", 100),
+    Query("from", Natural, "`next` of the previous call", 0),
+    Query("before", Natural, "`end` of the first call, to leave out letters that arrived later"),
+    Query("limit", Annotated[int, Meta(ge=1, le=_MAX_PAGE)], "maximum number of letters", 100),
 )
 
 
 class Retries:
-    """A call on a partitioned topic's subscription is one on each of its partitions."""
+    """Retry policies and dead letters. A call on a partitioned topic's subscription applies to each partition."""
 
     def __init__(self, context: AdminContext) -> None:
         self._context = context
@@ -106,7 +106,7 @@ class Retries:
             Route(
                 "GET",
                 _RETRY,
-                "What becomes of messages that fail, and where dead letters go.",
+                "The effective retry policy and dead letter topic of a subscription.",
                 self._get,
                 answer=SubscriptionRetry,
                 refusals=about,
@@ -115,17 +115,24 @@ class Retries:
             Route(
                 "PUT",
                 _RETRY,
-                "Retry by this policy; what it leaves out is as the topic's policies say.",
+                "Set the retry policy; for missing fields the topic's policies apply.",
                 self._put,
                 body=RetryBody,
                 refusals=about,
                 tag=_TAG,
             ),
-            Route("DELETE", _RETRY, "Retry as the topic's policies say.", self._remove, refusals=about, tag=_TAG),
+            Route(
+                "DELETE",
+                _RETRY,
+                "Remove the retry policy; the topic's policies apply.",
+                self._remove,
+                refusals=about,
+                tag=_TAG,
+            ),
             Route(
                 "GET",
                 _LETTERS,
-                "Dead letters that wait in a topic, the oldest first.",
+                "Dead letters in a topic, the oldest first.",
                 self._list,
                 answer=DeadLetterList,
                 query=(*_FILTER, *_PAGE),
@@ -135,10 +142,14 @@ class Retries:
             Route(
                 "POST",
                 f"{_LETTERS}/redrive",
-                "Put dead letters back into the topics that they came from, exactly once.",
+                "Redrive dead letters to their original topics, exactly once.",
                 self._redrive,
                 answer=RedrivenBody,
-                query=(*_FILTER, *_PAGE, Query("to", str, "the topic to put them into, if not where they were")),
+                query=(
+                    *_FILTER,
+                    *_PAGE,
+                    Query("to", str, "target topic; default: the original topic of each letter"),
+                ),
                 refusals={**ABOUT_ONE_TOPIC, **CONFLICT},
                 tag=_TAG,
             ),
@@ -211,7 +222,7 @@ class Retries:
         return RedrivenBody(done.moved, done.kept, done.next, done.looked_at, box.waiting, done.end)
 
     async def _chooser(self, call: Call) -> Callable[[Message], TopicName] | None:
-        """The topic that a call names to put letters into, by the partition of each letter's key."""
+        """Chooses the partition of the call's target topic by each letter's key; None without a target topic."""
         if call.query["to"] is None:
             return None
         name = TopicName.parse(call.query["to"])

@@ -1,7 +1,7 @@
-"""Functions: list, deploy, update, start, stop, delete; what their runner says of them; and who the runner is.
+"""Routes for functions (list, deploy, update, start, stop, delete), for the runner's reports, and for its lease.
 
-Whoever deploys code has it run by the runner, with what the runner may do: so it takes a superuser, as being the
-runner does. To see, start, stop and delete functions takes whoever administers their namespace.
+The runner executes deployed code with its own permissions, so both the deploying role and the runner must be
+superusers. Administrators of a namespace may see, start, stop and delete its functions.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _OF = f"{_ALL}/{{tenant}}/{{namespace}}"
 _ONE = f"{_OF}/{{topic}}"
 _TAG = "functions"
 _NONE_HERE = {501: "no functions are kept here"}
-#: A worker reports every 10 s at least.
+#: Workers report at least every 10 s; after this time without a report a worker counts as silent.
 _SILENT_MS = 30_000
 
 _Text = Annotated[str, Meta(max_length=4_000)]
@@ -50,7 +50,7 @@ class WantedBody(Struct):
 
 
 class StatsBody(Struct, rename="camel"):
-    """How a function goes, by its runner. `id`: which function of this name it is about."""
+    """The runner's report on a function. `id`: the instance of the function with this name."""
 
     id: _Word
     version: Natural
@@ -89,7 +89,7 @@ class FunctionAnswer(Struct, rename="camel"):
     inputs: list[str]
     output: str | None
     options: dict[str, str]
-    #: What it shall do; what it does is in its stats.
+    #: The desired state; the actual state is in `stats`.
     state: Literal["running", "stopped"]
     role: str
     created_ms: int
@@ -116,14 +116,27 @@ class FunctionRoutes:
         listed = list[FunctionAnswer]
         one: dict[str, Any] = {"answer": FunctionAnswer}
         return [
-            route("GET", _ALL, "All that the caller administers.", self._all, answer=listed, refusals=_NONE_HERE),
-            route("GET", _OF, "A namespace's.", self._of, answer=listed, refusals=within),
+            route(
+                "GET",
+                _ALL,
+                "All functions that the caller administers.",
+                self._all,
+                answer=listed,
+                refusals=_NONE_HERE,
+            ),
+            route("GET", _OF, "Functions of a namespace.", self._of, answer=listed, refusals=within),
             route("GET", _ONE, "One function.", self._get, **one),
             route("POST", _ONE, "Deploy a function.", self._deploy, body=FunctionBody, **one),
-            route("PUT", _ONE, "Its next version.", self._update, body=FunctionBody, **one),
-            route("PUT", f"{_ONE}/state", "Start or stop it.", self._want, body=WantedBody, **one),
-            route("DELETE", _ONE, "Run it no more; its topics stay.", self._delete),
-            route("PUT", f"{_ONE}/stats", "The runner says how it goes.", self._report, body=StatsBody),
+            route("PUT", _ONE, "Update a function to a new version.", self._update, body=FunctionBody, **one),
+            route("PUT", f"{_ONE}/state", "Start or stop a function.", self._want, body=WantedBody, **one),
+            route("DELETE", _ONE, "Delete a function; its topics stay.", self._delete),
+            route(
+                "PUT",
+                f"{_ONE}/stats",
+                "Report the state of a function (runner only).",
+                self._report,
+                body=StatsBody,
+            ),
             *self._runners.routes(),
         ]
 
@@ -137,7 +150,7 @@ class FunctionRoutes:
     # --- definitions --------------------------------------------------------------------------------------------
 
     async def _all(self, call: Call) -> list[FunctionAnswer]:
-        """Those that the caller administers."""
+        """The functions that the caller administers."""
         may = self._context.authoriser.may_administer
         found = [one for one in await self._functions.list() if may(call.role, one.function.name)]
         return await self._shown(call, found)
@@ -152,7 +165,7 @@ class FunctionRoutes:
         return (await self._shown(call, [await self._functions.get(self._administered(call))]))[0]
 
     async def _shown(self, call: Call, found: Sequence[Deployed]) -> list[FunctionAnswer]:
-        """With what waits for each, also while no worker runs that would say so."""
+        """Answers with the lag of each function, computed from its subscription if no worker reports it."""
         shown = [_shown(one) for one in found]
         nobody = await self._functions.runner() is None
         for one, answer in zip(found, shown, strict=True):
@@ -163,7 +176,7 @@ class FunctionRoutes:
         return shown
 
     def _is_silent(self, stats: StatsAnswer) -> bool:
-        """Whether its worker has not reported for a while: each function has a worker of its own."""
+        """Whether the function's own worker has stopped reporting."""
         return self._context.clock.wall_ms() - stats.reported_ms > _SILENT_MS
 
     async def _deploy(self, call: Call) -> FunctionAnswer:
@@ -195,7 +208,7 @@ class FunctionRoutes:
         return name, Definition(body.code, body.file, body.entry, inputs, output, body.options)
 
     def _used(self, text: str) -> TopicName:
-        """A topic that a worker can read or write; it need not be there yet, but its namespace."""
+        """A topic that a worker can read or write; its namespace must exist, the topic need not."""
         topic = check_reachable(TopicName.parse(text))
         self._context.registry.namespaces.get(topic.namespace)
         return topic

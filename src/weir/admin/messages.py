@@ -1,6 +1,6 @@
-"""Messages of stored topics: peek, find, and what ends or shortens a topic.
+"""Routes for messages of stored topics: peek and find, terminate, truncate, and compaction.
 
-One stored message as an HTTP answer: its payload, and what it says about itself in headers.
+The HTTP answer for a message contains its payload, and its metadata in headers.
 """
 
 import json
@@ -41,7 +41,7 @@ _PLAIN = re.compile(r"[ -~]*")
 
 
 def message_answer(batch: Batch, at: MessageIdBody) -> Response:
-    """The batch as Pulsar's admin clients read it: not compressed, and still a batch if it is one."""
+    """The batch in the format of Pulsar's admin clients: decompressed, but not split into messages."""
     try:
         parts = split_message(memoryview(pulsar_entry(batch).payload))
         metadata = parse_metadata(parts)
@@ -82,7 +82,7 @@ def _headers(metadata: api.MessageMetadata, batch: Batch, at: MessageIdBody) -> 
 
 
 def _plain(text: str) -> bool:
-    """Whether it can stand in a header; what cannot is left out (properties are in the JSON, too)."""
+    """Whether the text is valid in a header; other values are left out (the JSON also contains the properties)."""
     return _PLAIN.fullmatch(text) is not None and text == text.strip()
 
 
@@ -92,9 +92,9 @@ def _text(value: str | bytes) -> str:
 
 _TOPIC = topic_path(Domain.PERSISTENT)
 _TAG = "messages"
-#: How far a peek or an examination looks; who wants more is a consumer.
+#: Maximum position of a peek; beyond it a consumer is the right tool.
 _MAX_LOOK = 10_000
-#: What is said of partitions together.
+#: Compaction states in the order in which they determine the state of a partitioned topic.
 _WORST_FIRST = (
     CompactionStatus.RUNNING,
     CompactionStatus.ERROR,
@@ -110,7 +110,7 @@ class Messages:
         self._terminate_route = Route(
             "POST",
             f"{_TOPIC}/terminate",
-            "Take no more messages, for good.",
+            "Terminate a topic: it accepts no more messages, permanently.",
             self._terminate,
             answer=MessageIdBody,
             refusals={**ABOUT_ONE_TOPIC, **CONFLICT},
@@ -167,7 +167,7 @@ class Messages:
             Route(
                 "PUT",
                 f"{_TOPIC}/backlogSize",
-                "About how many bytes lie from a message to the end.",
+                "Approximate bytes from a message to the end.",
                 self._backlog_size,
                 body=ResetCursorData,
                 answer=Long,
@@ -177,7 +177,7 @@ class Messages:
             Route(
                 "GET",
                 f"{_TOPIC}/backlog",
-                "How much waits.",
+                "Backlog of each subscription.",
                 self._backlog,
                 answer=OfflineStatsBody,
                 refusals=about,
@@ -192,20 +192,20 @@ class Messages:
             Route(
                 "POST",
                 f"{_TOPIC}/terminate/partitions",
-                "The same for each partition.",
+                "Terminate each partition of a topic.",
                 self._terminate_parts,
                 answer=dict[str, MessageIdBody],
                 refusals=about,
                 tag=_TAG,
             ),
             Route(
-                "DELETE", f"{_TOPIC}/truncate", "Forget every message.", self._truncate, refusals=about, tag=_TAG
+                "DELETE", f"{_TOPIC}/truncate", "Delete all messages.", self._truncate, refusals=about, tag=_TAG
             ),
-            Route("PUT", path, "Begin a compaction.", self._compact, refusals=about, tag=_TAG),
+            Route("PUT", path, "Start a compaction.", self._compact, refusals=about, tag=_TAG),
             Route(
                 "GET",
                 path,
-                "How the last compaction went.",
+                "Status of the last compaction.",
                 self._compaction,
                 answer=LongRunningProcessStatus,
                 refusals=about,
@@ -230,7 +230,7 @@ class Messages:
         subscription = stored.subscription(subscription_of(call.path))
         number = call.path["position"]
         if number > _MAX_LOOK:
-            raise RefusedError(412, f"a peek looks at {_MAX_LOOK} messages at the most", hint="use a consumer")
+            raise RefusedError(412, f"a peek reads at most {_MAX_LOOK} messages", hint="use a consumer")
         return _answer(stored.topic, await subscription.waiting_batch(number))
 
     async def _by_id(self, call: Call) -> Response:

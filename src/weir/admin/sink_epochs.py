@@ -1,7 +1,7 @@
-"""Sinks that write in epochs, each exactly once: what a stream processor's driver asks of the coordinator.
+"""Sinks that write each epoch exactly once: calls from the driver of a stream processor to the coordinator.
 
-Its tasks write in transactions of their own; the driver then has all of them committed by one durable decision,
-together with the word that this sink has written this epoch. Asking again for an epoch does nothing and says so.
+Tasks write in their own transactions. The driver then commits all of them with one durable decision, which also
+records that the sink has written this epoch. A repeated commit of an epoch has no effect, and its answer says so.
 """
 
 from typing import Annotated
@@ -19,7 +19,7 @@ _MAX_QUERY = 256
 _REFUSALS = {
     409: "a transaction is not open, or not this producer's any more; or another query has written the last epoch",
     412: "this cannot be a sink's name",
-    501: "there are no transactions here",
+    501: "this broker has no transactions",
 }
 
 
@@ -34,7 +34,7 @@ class EpochBody(Struct, rename="camel"):
     #: The query that writes the epoch, by the id of its checkpoint. The broker refuses an epoch of another query
     #: than that of the last epoch. Empty: unknown, and not checked.
     query: Annotated[str, Meta(max_length=_MAX_QUERY)] = ""
-    #: The query that this one takes the sink over from.
+    #: The query from which this one takes over the sink.
     instead_of: Annotated[str, Meta(max_length=_MAX_QUERY)] = ""
 
 
@@ -66,7 +66,7 @@ class Sinks:
                 tag=_TAG,
             ),
             Route(
-                "DELETE", _BASE, "Forget a sink that writes no more.", self._forget, refusals=_REFUSALS, tag=_TAG
+                "DELETE", _BASE, "Delete the state of an unused sink.", self._forget, refusals=_REFUSALS, tag=_TAG
             ),
             Route(
                 "POST",

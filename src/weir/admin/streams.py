@@ -1,7 +1,7 @@
-"""Streams that SQL defines: list, define, pause, drop; what their runner says of them; and who the runner is.
+"""Routes for SQL streams (list, define, pause, drop), for the runner's reports, and for its lease.
 
-Whoever defines a stream administers the namespace of its topic and may read its sources. The runner reads and
-writes for all of them, so it is a superuser. Whether there is one may be known by everybody who waits for it.
+To define a stream, a role must administer the namespace of its topic and be allowed to consume its sources. The
+runner reads and writes for all streams, so it must be a superuser. Every role may see whether a runner is active.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class StreamBody(Struct):
 
 
 class ProgressBody(Struct, rename="camel"):
-    """How far a stream is, by its runner. `id`: which stream of this name it is about."""
+    """The runner's report on a stream. `id`: the instance of the stream with this name."""
 
     id: _Word
     state: Literal["starting", "running", "failed", "paused"]
@@ -52,7 +52,8 @@ class ProgressBody(Struct, rename="camel"):
     state_bytes: Natural = 0
     batch: Annotated[int, Meta(ge=-1, le=2**63 - 1)] = -1
     batch_ms: Natural = 0
-    #: What it last died of, how often in a row, when, and when it is tried again (ms since 1970; 0: now, or not).
+    #: The last failure, the number of consecutive failures, the time of the last one, and the time of the next
+    #: attempt (ms since 1970; 0: now, or none).
     error: _Text = ""
     failures: Natural = 0
     failed_ms: Natural = 0
@@ -70,12 +71,12 @@ class StreamAnswer(Struct, rename="camel"):
     sql: str
     sources: list[str]
     options: dict[str, str]
-    #: What it shall do; what it does is its progress.
+    #: The desired state; the actual state is in `progress`.
     state: Literal["running", "paused"]
     role: str
     created_ms: int
     progress: ProgressAnswer | None = None
-    #: Why the role that defined it may not have it run any more; empty if it may.
+    #: Why the defining role lacks permission to run the stream; empty if it has permission.
     denied: str = ""
 
 
@@ -99,7 +100,7 @@ class Streams:
                 refusals=_NONE_HERE,
                 tag=_TAG,
             ),
-            Route("GET", _OF, "A namespace's.", self._of, answer=listed, refusals=within, tag=_TAG),
+            Route("GET", _OF, "Streams of a namespace.", self._of, answer=listed, refusals=within, tag=_TAG),
             Route("GET", _ONE, "One stream.", self._get, answer=StreamAnswer, refusals=about, tag=_TAG),
             Route(
                 "PUT",
@@ -115,7 +116,7 @@ class Streams:
             Route(
                 "PUT",
                 f"{_ONE}/progress",
-                "The runner says how far it is.",
+                "Report the progress of a stream (runner only).",
                 self._report,
                 body=ProgressBody,
                 refusals=about,
@@ -124,7 +125,7 @@ class Streams:
             Route(
                 "GET",
                 f"{_RUNNER}/dropped",
-                "Streams that were dropped, and may have left something for the runner to clean.",
+                "Dropped streams whose data the runner must still clean up.",
                 self._dropped,
                 answer=listed,
                 refusals=_NONE_HERE,
@@ -133,7 +134,7 @@ class Streams:
             Route(
                 "DELETE",
                 f"{_RUNNER}/dropped/{{stream}}",
-                "Nothing is left of a dropped stream.",
+                "Confirm that a dropped stream is cleaned up (runner only).",
                 self._cleaned,
                 refusals=_NONE_HERE,
                 tag=_TAG,
@@ -151,7 +152,7 @@ class Streams:
     # --- definitions --------------------------------------------------------------------------------------------
 
     async def _all(self, call: Call) -> list[StreamAnswer]:
-        """Those that the caller administers."""
+        """The streams that the caller administers."""
         may = self._context.authoriser.may_administer
         found = [one for one in await self._streams.list() if may(call.role, one.stream.name)]
         return await self._shown(call, found)
@@ -193,7 +194,7 @@ class Streams:
         await self._streams.delete(self._administered(call))
 
     async def _shown(self, call: Call, found: Sequence[Described]) -> list[StreamAnswer]:
-        """With what waits for each, also while no worker runs that would say so."""
+        """Answers with the lag of each stream, computed from its subscription if no worker reports it."""
         shown = [self._answer(one) for one in found]
         if await self._streams.runner() is None:
             for one, answer in zip(found, shown, strict=True):
@@ -259,7 +260,8 @@ class Streams:
         )
 
     def _denied(self, stream: SqlStream) -> str:
-        """The runner may read and write everything: what its role may not do any more, it does not do for it."""
+        """Why the stream's role lacks permission for it, or "". The runner may access everything, so it must not
+        run a stream if the stream's role has no permission."""
         authoriser, role = self._context.authoriser, stream.role
         if not authoriser.may_administer(role, stream.name):
             return f"role {role!r}, which defined the stream, does not administer {stream.name.namespace} any more"

@@ -1,4 +1,4 @@
-"""What became of a message, found by its id, its offset, its key or its trace."""
+"""Routes for message traces, by message ID, offset, key, or trace ID."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated
@@ -18,7 +18,7 @@ from weir.wire.formats.table import messages_of
 from weir.wire.pulsar.ids import parse_id
 from weir.wire.trace import decode_event, key_word, offset_word, position_word, trace_word
 
-#: Events that are looked at for one word; and messages of one answer.
+#: Maximum events read for one search word, and maximum messages in one answer.
 _MOST_EVENTS = 1_000
 _MOST = 100
 _OF_TOPIC = "/admin/weir/v1/trace/persistent/{tenant}/{namespace}/{topic}"
@@ -170,7 +170,7 @@ async def _traced(log: StoredTopic, event: TraceEvent, index: int) -> TracedMess
 
 
 def _bodies(event: TraceEvent) -> Iterable[EventBody]:
-    """What a producer sent was produced before it was stored, which took so long."""
+    """The event as answer bodies, with a "produced" event before the time that storing took."""
     if event.producer:
         sent = event.ms - round(event.took_ms)
         yield EventBody("produced", sent, event.broker, producer=event.producer, address=event.address)
@@ -201,9 +201,9 @@ def _decoded(places: Iterable[tuple[Batch, int]]) -> Iterable[TraceEvent]:
         messages = opened.get(id(batch))
         if messages is None:
             messages = opened[id(batch)] = messages_of(batch)
-        if len(messages) != batch.count:  # somebody else's, that cannot be opened
+        if len(messages) != batch.count:  # no trace event, and not decodable
             continue
         try:
             yield decode_event(messages[index].value or b"")
         except WireError:
-            continue  # somebody else's
+            continue  # no trace event

@@ -104,7 +104,7 @@ def test_it_is_told_whether_any_queue_has_got_it(api, vhost: str, queue: str) ->
         ({"properties": {"priority": 256}}, "not_int priority"),
         ({"properties": {"type": 1}}, "not_string type"),
         ({"properties": {"type": "x" * 256}}, "type has more than 255 bytes"),
-        ({"properties": {"headers": []}}, "headers are a JSON object"),
+        ({"properties": {"headers": []}}, "headers must be a JSON object"),
         ({"properties": {"headers": {"a": 2**64}}}, "more than 64 bits"),
         ({"properties": {"headers": {"CC": "x"}}}, "CC is a list"),
         ({"properties": {"expiration": "soon"}}, "invalid expiration"),

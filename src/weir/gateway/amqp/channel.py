@@ -1,9 +1,7 @@
-"""One channel: its commands in their order, its mode, what it consumes, and how it ends.
+"""AMQP channel: command order, confirm or transaction mode, consumers, getters (basic.get), and closing.
 
-A command that takes a while holds up those behind it on its channel, and no other channel. An error that is the
-channel's alone closes it: the client is told, and whatever it still sends is ignored until it agrees.
-
-What a channel fetches one by one (basic.get): a getter per queue, kept while it is of use.
+A slow command delays later commands on its own channel, and no other channel. A channel error closes only the
+channel: the broker sends channel.close, and ignores further commands until the client sends close-ok.
 """
 
 import asyncio
@@ -35,11 +33,13 @@ if TYPE_CHECKING:
     from weir.gateway.amqp.session import Session
 
 
-#: Getters that are kept although nothing of theirs is unacknowledged.
+#: Getters without unacknowledged messages that the channel caches.
 _KEPT = 16
 
 
 class Getters:
+    """Consumers for basic.get: one per queue, cached per channel."""
+
     def __init__(self, channel: "Channel") -> None:
         self._channel = channel
         self._getters: OrderedDict[Queue, Taken] = OrderedDict()
@@ -55,7 +55,7 @@ class Getters:
         return found
 
     async def _tidy(self, kept: Queue) -> None:
-        """Close those of queues that are gone, and the longest unused ones."""
+        """Close getters of deleted or moved queues, and the least recently used ones."""
         over = len(self._getters) - _KEPT
         for queue, getter in list(self._getters.items()):
             if queue is kept or getter.unacked:
@@ -66,14 +66,14 @@ class Getters:
                 await getter.consumer.close()
 
     async def drop(self, queue: Queue) -> None:
-        """It does not work any more."""
+        """Discard the queue's getter, which the broker has closed."""
         getter = self._getters.pop(queue, None)
         if getter is not None:
             getter.over = True
             await getter.consumer.close()
 
     async def close(self) -> None:
-        """What is not acknowledged is requeued."""
+        """Close all getters, which requeues their unacknowledged messages."""
         getters = list(self._getters.values())
         self._getters.clear()
         for getter in getters:
@@ -82,37 +82,37 @@ class Getters:
 
 log = logging.getLogger(__name__)
 
-#: Settlements are told to queues together with others of their turn; everything else sees them done.
+#: The session sends settlements to queues in batches, once per turn; it flushes them before any other method.
 _SETTLES = frozenset({basic.Ack, basic.Nack, basic.Reject})
 
 
 class ChannelState(Enum):
-    OPEN = "takes commands"
-    CLOSING = "ignores all until the client agrees that it is closed"
-    CLOSED = "is over"
+    OPEN = "accepts commands"
+    CLOSING = "ignores commands until the client sends close-ok"
+    CLOSED = "closed"
 
 
 class Channel:
-    """Of one session, under the number that the client gave it."""
+    """One channel of a session, under the number that the client chose."""
 
     def __init__(self, session: "Session", number: int) -> None:
         self.session = session
         self.number = number
         self.state = ChannelState.OPEN
-        #: None unless publishes are confirmed; None unless there are transactions.
+        #: Set in confirm mode and in transaction mode, respectively.
         self.confirms: Confirms | None = None
         self.transaction: Transaction | None = None
         self.consumers: dict[str, ConsumerLink] = {}
-        #: Consumers that get nothing more and whose messages are not all settled.
+        #: Cancelled consumers with unsettled messages.
         self.retired: dict[ConsumerLink, None] = {}
         self.getters = Getters(self)
         self.unacked = Unacked()
-        #: Of those, what consumers have; what was fetched counts for no prefetch.
+        #: Unacknowledged messages of consumers; messages of basic.get do not count for a prefetch.
         self.prefetched = 0
-        #: Of new consumers, and of all together; 0: no limit.
+        #: Prefetch of each new consumer, and of all consumers together; 0: no limit.
         self.prefetch = 0
         self.global_prefetch = 0
-        #: The last that was declared: what "" stands for.
+        #: The queue that the channel declared last; clients refer to it as "".
         self.last_queue = ""
         self.published = self.returned = self.delivered = self.acked = self.redelivered = 0
         self._reply: tuple[str, Deliveries] | None = None
@@ -123,7 +123,7 @@ class Channel:
     # --- commands ----------------------------------------------------------------------------------------
 
     def take(self, command: Command) -> None:
-        """A command came."""
+        """Run a command, or queue it behind the current one."""
         if self._busy:
             self.session.load.wait(_size(command))
             self._waiting.append(command)
@@ -134,11 +134,11 @@ class Channel:
 
     @property
     def takes_plain(self) -> bool:
-        """Whether publishes are put into queues as they come."""
+        """Whether the channel can add publishes to queue batches immediately, with no command ahead of them."""
         return not self._busy and self.transaction is None and self.state is ChannelState.OPEN
 
     def take_plain(self, plain: PlainPublishes, bodies: "list[memoryview]") -> None:
-        """Publishes came that are like the last one."""
+        """Publish bodies that share method and properties with the previous publish."""
         try:
             left = self.session.publishing.take_plain(self, plain, bodies)
         except Exception as failure:
@@ -149,7 +149,7 @@ class Channel:
             self.take(command)
 
     def take_acks(self, tags: list[int]) -> None:
-        """Single messages are acknowledged, one after the other."""
+        """Acknowledge single messages, in this order."""
         runs, unknown = self.unacked.take_each(tags)
         touched = self.session.settling.setdefault(self, {})
         for taken, first, end in runs:
@@ -162,7 +162,7 @@ class Channel:
             self.fail(precondition_failed(f"unknown delivery tag {unknown}"), basic.Ack(unknown))
 
     def wait_for(self, method: Method, work: Coroutine[Any, Any, Method | None]) -> None:
-        """What comes now waits until the work is done."""
+        """Run `work` in the background; later commands of the channel wait for it."""
         self._busy = True
         self.session.tasks.spawn(self._work(method, work), method.name)
 
@@ -218,7 +218,7 @@ class Channel:
                 self.say(answer)
 
     def _agree(self, method: Method) -> None:
-        """The client speaks on a channel that was closed: it did not know, or it agrees."""
+        """Handle a method on a closing channel: the client's own close, or its close-ok. Ignore all others."""
         if isinstance(method, methods.Close):
             self.say(methods.CloseOk())
         if isinstance(method, methods.Close | methods.CloseOk):
@@ -228,23 +228,23 @@ class Channel:
     def idle(self) -> bool:
         return not self._busy
 
-    # --- saying ------------------------------------------------------------------------------------------
+    # --- sending -----------------------------------------------------------------------------------------
 
     def say(self, method: Method) -> None:
         self.session.outbox.say(encode_method(self.number, method))
 
     def fail(self, failure: BaseException, method: Method | None = None) -> None:
-        """Close the channel, or the connection if the error is one of those."""
+        """Close the channel, or the connection if AMQP defines the error as a connection error."""
         if self.state is not ChannelState.OPEN:
             return
         session = self.session
         if not isinstance(failure, WeirError):
-            log.error("a command of %s failed", session.peer, exc_info=failure)
+            log.error("command of %s failed", session.peer, exc_info=failure)
         refusal = refusal_of(failure, method, session.vhost.name, session.user)
         if not refusal.code.ends_channel_only:
             session.refuse(refusal)
             return
-        log.info("channel %d of %s is closed: %s", self.number, session.peer, refusal.text)
+        log.info("channel %d of %s closed: %s", self.number, session.peer, refusal.text)
         session.flush()
         if self.confirms is not None:
             self.confirms.tell()
@@ -257,33 +257,33 @@ class Channel:
 
     @property
     def prefetch_left(self) -> int:
-        """How many more the channel may have delivered."""
+        """How many more messages the broker may deliver on this channel."""
         most = self.session.limits.max_unacked
         return (min(most, self.global_prefetch) if self.global_prefetch else most) - self.prefetched
 
     def delivers(self, count: int) -> None:
-        """So many messages go to consumers that acknowledge them."""
+        """Count messages delivered to consumers that acknowledge."""
         self.prefetched += count
         if self.global_prefetch and self.prefetch_left <= 0:
             for link in self.consumers.values():
                 link.hold_back()
 
     def settled(self, links: "dict[Taken, None]") -> None:
-        """Messages of these were settled: there is credit again."""
+        """Update the credit of consumers and getters after the client settled messages of theirs."""
         for taken in links:
             taken.settled()
         if self.global_prefetch or len(self.unacked) > self.session.limits.max_unacked // 2:
             self.wake()
 
     def wake(self) -> None:
-        """There may be credit again for any consumer."""
+        """Let every consumer of the channel check its credit again."""
         for link in self.consumers.values():
             link.settled()
 
     # --- direct reply-to ---------------------------------------------------------------------------------
 
     def expect_replies(self, tag: str) -> None:
-        """What is published to the name that stands for this channel is delivered to it."""
+        """Register the channel for direct reply-to: messages to its reply name reach consumer `tag`."""
         if self._reply is not None:
             raise precondition_failed("reply consumer already set")
         name = self.session.services.replies.expect(self)
@@ -296,7 +296,7 @@ class Channel:
             self._reply = None
 
     def reply_name(self) -> str:
-        """What a request says instead of `amq.rabbitmq.reply-to`."""
+        """The reply name of this channel, which replaces `amq.rabbitmq.reply-to` in a request."""
         if self._reply is None:
             raise precondition_failed("fast reply consumer does not exist")
         return reply_name(self._reply[0])
@@ -313,7 +313,7 @@ class Channel:
     # --- the end -----------------------------------------------------------------------------------------
 
     def begin_release(self) -> "asyncio.Task[None]":
-        """Stop consuming at once, and let go of all that it has; done when its queues know."""
+        """Stop delivery at once and release all messages; the task ends when all consumers are closed."""
         for link in self.consumers.values():
             link.mute()
         if self._reply is not None:
@@ -327,7 +327,7 @@ class Channel:
         return self._released
 
     async def release(self) -> None:
-        """What is not acknowledged is requeued."""
+        """Close consumers and getters, which requeues their unacknowledged messages."""
         links = [*self.consumers.values(), *self.retired]
         self.consumers.clear()
         self.retired.clear()
@@ -335,10 +335,10 @@ class Channel:
         self.session.services.metrics.consumers -= sum(1 for link in links if not link.is_retired)
         closing: Iterator[Coroutine[Any, Any, None]] = (link.close() for link in links)
         for failed in await self.session.turns.run_all(chain(closing, [self.getters.close()]), OPEN_UNITS):
-            log.warning("a consumer of %s did not close: %s", self.session.peer, failed)
+            log.warning("consumer of %s failed to close: %s", self.session.peer, failed)
 
     async def close(self) -> None:
-        """The client or the session ends it."""
+        """Close the channel for the client or the session, after its publishes are settled."""
         await self.session.publishing.settled()
         if self.confirms is not None:
             self.confirms.tell()
@@ -346,7 +346,7 @@ class Channel:
         await self.begin_release()
 
     def _forget_waiting(self) -> None:
-        """Drop what waits, but for the client's word that the channel is closed."""
+        """Drop waiting commands, except for the client's close or close-ok."""
         waiting, load = self._waiting, self.session.load
         load.waited(sum(map(_size, waiting)), len(waiting))
         agreed = [one for one in waiting if isinstance(one.method, methods.Close | methods.CloseOk)]

@@ -1,7 +1,7 @@
-"""Confirms of one channel: which publishes are safe, told in as few frames as their order allows.
+"""Publisher confirms of one channel, sent in as few frames as their order allows.
 
-Publishes are numbered from 1. Those that are safe and have no unsafe one before them are told together, with
-`multiple`; others one by one. What becomes known within one turn of the loop is told at once.
+Sequence numbers start at 1. One frame with `multiple` confirms a run of stored publishes that no outstanding one
+precedes; all others get one frame each. All results of one event loop turn go out together.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from weir.wire.amqp.methods import basic, encode_method
 
 
 class Confirms:
-    """`say`: where frames go; `say_last`: who calls back at the end of the turn."""
+    """`say` sends a frame; `say_last` schedules a callback at the end of the turn."""
 
     def __init__(
         self, channel: int, say: Callable[[bytes], None], say_last: Callable[[Callable[[], None]], None]
@@ -18,25 +18,25 @@ class Confirms:
         self._channel = channel
         self._say = say
         self._say_last = say_last
-        #: The number of the next publish, and of the first that nothing is told about.
+        #: Sequence numbers of the next publish and of the first unconfirmed one.
         self.next = 1
         self._low = 1
-        #: Publishes to several queues: how many more must answer.
+        #: Of publishes to several queues: how many queues besides one have still to answer.
         self._more: dict[int, int] = {}
-        #: Those of which one queue has refused.
+        #: Publishes that at least one queue has refused.
         self._failed: set[int] = set()
-        #: What was told above `_low`: first to end.
+        #: Runs above `_low` that are already confirmed: first to end.
         self._ahead: dict[int, int] = {}
         self._fresh: list[tuple[int, int, bool]] = []
         self.nacked = 0
 
     @property
     def outstanding(self) -> int:
-        """Publishes that nothing was told about."""
+        """The number of unconfirmed publishes."""
         return self.next - self._low - sum(end - first for first, end in self._ahead.items())
 
     def take(self, queues: int) -> int:
-        """The number of a publish to so many queues; one to none is safe at once."""
+        """Assign a sequence number to a publish to `queues` queues; without a queue, confirm it at once."""
         number = self.next
         self.next = number + 1
         if queues > 1:
@@ -46,7 +46,7 @@ class Confirms:
         return number
 
     def take_all(self, count: int, queues: int = 1) -> int:
-        """The first number of so many publishes, each to so many queues: one or more."""
+        """Assign numbers to `count` publishes, each to `queues` (at least one) queues; returns the first."""
         first = self.next
         self.next = first + count
         if queues > 1:
@@ -81,7 +81,7 @@ class Confirms:
         fresh.append((first, end, stored))
 
     def tell(self) -> None:
-        """Say what is known and not told yet."""
+        """Send acks and nacks for all new results."""
         fresh, self._fresh = self._fresh, []
         for first, end, stored in _joined(fresh):
             if not stored:
@@ -102,7 +102,7 @@ class Confirms:
 
 
 def _joined(runs: list[tuple[int, int, bool]]) -> list[tuple[int, int, bool]]:
-    """In order, neighbours of the same kind as one."""
+    """Sort the runs, and merge neighbors with the same result."""
     if len(runs) < 2:
         return runs
     runs.sort()

@@ -1,4 +1,4 @@
-"""A consumer of one channel: credit by prefetch, messages out, and what becomes of it when its queue goes."""
+"""A consumer of one channel: credit by prefetch, delivery, and failover or cancel when its queue moves or ends."""
 
 import asyncio
 import logging
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What is asked for at once where there is no prefetch.
+#: Messages requested at once by a consumer without a prefetch.
 _MUCH = 2_000
-#: Messages that cost as much as a unit of work.
+#: Messages that count as one unit of work.
 _MESSAGES_PER_UNIT = 4
-#: Properties of messages that came by other protocols have no more.
+#: Limit for the properties of messages published with other protocols.
 MOST_PROPERTY_BYTES = DEFAULT_FRAME_MAX - 1024
 
 
 class ConsumerLink(Taken):
-    """One `QueueConsumer` under a tag. `start` once the client knows that it is there."""
+    """One `QueueConsumer` under a consumer tag. Call `start` after consume-ok went out."""
 
     def __init__(self, channel: "Channel", queue: Queue, consumer: QueueConsumer, request: ConsumeRequest) -> None:
         super().__init__(consumer)
@@ -45,10 +45,10 @@ class ConsumerLink(Taken):
         self._deliveries = Deliveries(channel.number, self.tag, channel.session.frame_max)
         self._name = queue.declaration.name
         self._marks = queue.rules.kind is not QueueKind.CLASSIC
-        #: What was taken from the queue and not said yet.
+        #: Offsets fetched from the queue and not yet written to the client.
         self._unsaid: deque[Range] = deque()
         self._flowing: asyncio.Future[None] | None = None
-        #: Of a consumer that asks for messages only below the limit of its channel.
+        #: The pending fetch of a no-ack consumer, which fetches only below its channel's global prefetch.
         self._asking: asyncio.Task[list[Delivery]] | None = None
         self._muted = False
         self._pushing: asyncio.Task[None] | None = None
@@ -62,13 +62,13 @@ class ConsumerLink(Taken):
 
     @property
     def credit(self) -> int:
-        """How many messages more the client takes."""
+        """How many more messages the client accepts now."""
         prefetch = self.request.prefetch
         mine = prefetch - self.unacked if prefetch and not self.request.no_ack else _MUCH
         left = self._channel.prefetch_left
         if not self.request.no_ack:
             return min(mine, left)
-        # As in RabbitMQ: its messages do not count for the channel's prefetch, but at the limit it gets none.
+        # As in RabbitMQ: no-ack messages do not count for the global prefetch, but at its limit delivery stops.
         return 0 if self._channel.global_prefetch and left <= 0 else mine
 
     def settled(self) -> None:
@@ -84,10 +84,10 @@ class ConsumerLink(Taken):
             await self._flowing
         return credit
 
-    # --- messages out ------------------------------------------------------------------------------------
+    # --- delivery ----------------------------------------------------------------------------------------
 
     async def _push(self) -> None:
-        """Push is a loop over pull: what `next` gives is written, as fast as the client reads it."""
+        """Fetch messages and write them, as fast as the client reads them."""
         outbox, turns = self._session.outbox, self._session.turns
         try:
             while not self._muted:
@@ -107,16 +107,16 @@ class ConsumerLink(Taken):
                 if turns.spend(1 + count + size // UNIT_BYTES):
                     await turns.next()
         except (ConsumerClosedError, ConnectionLostError):
-            pass  # whoever follows the consumer, or receives, tells
+            pass  # `_follow` or the session's receive loop handles it
         except ReadFailedError as failed:
             self._channel.fail(failed)  # a cancellation could not say why
         except WeirError as failed:
-            log.warning("a consumer of queue %r is cancelled: %s", self._name, failed)
+            log.warning("consumer of queue %r cancelled: %s", self._name, failed)
             await self._cancelled()
 
     async def _next(self) -> list[Delivery]:
-        """Messages for which there is credit. A consumer without acknowledgements asks for none while its channel
-        is at its limit, so that consumers of other channels get them."""
+        """Fetch messages within the credit. A no-ack consumer fetches none while its channel is at its global
+        prefetch, so that consumers of other channels receive them."""
         while True:
             credit = await self._has_credit()
             if not (self.request.no_ack and self._channel.global_prefetch):
@@ -131,12 +131,12 @@ class ConsumerLink(Taken):
                 return asking.result()
 
     def hold_back(self) -> None:
-        """The channel has reached its limit."""
+        """Cancel a pending fetch because the channel has reached its global prefetch."""
         if self._asking is not None:
             self._asking.cancel()
 
     async def _messages(self, delivery: Delivery) -> list[Outgoing]:
-        """All of the batch, one for each offset."""
+        """Decode the whole batch: one message per offset."""
         batch, kept = delivery.batch, self._session.services.decoded
         found = kept.find(batch)
         if found is None:
@@ -156,7 +156,7 @@ class ConsumerLink(Taken):
             while at < end:
                 left = min(end - at, self.credit) if self.request.no_ack else channel.prefetch_left
                 if left <= 0:
-                    # Other consumers of the channel were faster: the rest waits here until there is credit.
+                    # Other consumers of the channel used the credit: the rest waits here for new credit.
                     await self._has_credit()
                     continue
                 upto = min(end, at + left)
@@ -164,7 +164,7 @@ class ConsumerLink(Taken):
                 at = upto
 
     def _say_run(self, delivery: Delivery, messages: list[Outgoing], first: int, end: int, base: int) -> None:
-        """Say the messages [first, end), all at once."""
+        """Write the messages [first, end) in one call."""
         if self._muted:
             return
         channel, frames = self._channel, self._deliveries.frames
@@ -201,10 +201,10 @@ class ConsumerLink(Taken):
     # --- the end -----------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """The broker closes it: its queue is gone, or is elsewhere now. There it is consumed from anew; if there
-        is no such queue any more, the client is told."""
+        """Wait until the broker closes the consumer, then consume again from the queue at its new owner. If the
+        queue no longer exists, send basic.cancel to the client."""
         reason = await self.consumer.closed()
-        log.info("a consumer of queue %r is closed: %s", self._name, reason)
+        log.info("consumer of queue %r closed: %s", self._name, reason)
         self.over = True
         await self._stop_pushing()
         if self.is_retired or self._channel.consumers.get(self.tag) is not self:
@@ -212,17 +212,17 @@ class ConsumerLink(Taken):
         try:
             again = await self._channel.session.consume(self._channel, self._name, self.request)
         except WeirError as gone:
-            log.info("a consumer of queue %r is cancelled: %s", self._name, gone)
+            log.info("consumer of queue %r cancelled: %s", self._name, gone)
             await self._cancelled()
             return
-        if self._channel.consumers.get(self.tag) is not self:  # it was cancelled meanwhile
+        if self._channel.consumers.get(self.tag) is not self:  # the client cancelled it meanwhile
             await again.close()
             return
         self._channel.consumers[self.tag] = again
         again.start()
 
     async def _cancelled(self) -> None:
-        """Tell the client that it gets nothing more."""
+        """Close the consumer and send basic.cancel, if the client supports consumer_cancel_notify."""
         channel = self._channel
         if channel.consumers.get(self.tag) is not self:
             return
@@ -233,7 +233,7 @@ class ConsumerLink(Taken):
         await self.close()
 
     def retire(self) -> None:
-        """Its client wants nothing more; what it has stays with it until all is settled."""
+        """Stop delivery because the client cancelled; its unacknowledged messages stay with it until settled."""
         self.stop()
         self.is_retired = True
         self._session.services.metrics.consumers -= 1
@@ -246,13 +246,14 @@ class ConsumerLink(Taken):
             self._session.tasks.spawn(self.close(), "close")
 
     def stop(self) -> None:
-        """Push no more; what was not said goes back to its place."""
+        """Stop the push task, and requeue messages not yet written at their original positions."""
         if self._pushing is not None and self._pushing is not asyncio.current_task():
             self._pushing.cancel()
         self.mute()
 
     def mute(self) -> None:
-        """Say nothing more; what was not said goes back to its place. `close` follows, and ends the tasks."""
+        """Stop writing, and requeue messages not yet written at their original positions. The caller must call
+        `close` next, which ends the tasks."""
         self._muted = True
         unsaid, self._unsaid = self._unsaid, deque()
         if unsaid and not self.over:
@@ -265,7 +266,7 @@ class ConsumerLink(Taken):
             await asyncio.wait([pushing])
 
     async def close(self) -> None:
-        """What was delivered and not settled is requeued."""
+        """Close the consumer, which requeues its unsettled messages."""
         self.stop()
         if self._following is not None and self._following is not asyncio.current_task():
             self._following.cancel()

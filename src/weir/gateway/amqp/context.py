@@ -1,6 +1,6 @@
-"""Rights on the several things that one method names: a refusal says which of them it was, as RabbitMQ's.
+"""Services shared by AMQP sessions, and permission checks on the queues and exchanges of a method.
 
-What stands behind every AMQP session.
+As in RabbitMQ, a refusal names the queue or exchange that caused it.
 """
 
 from dataclasses import dataclass, field
@@ -33,10 +33,10 @@ class Services:
     queues: Queues
     guard: Guard
     replies: DirectReplies
-    #: Those who are connected, for whoever wants to see them.
+    #: Directory of client connections, for the admin and management APIs.
     connections: Connections = field(default_factory=ConnectionDirectory)
     metrics: AmqpMetrics = field(default_factory=AmqpMetrics)
-    #: Batches that several consumers get parts of.
+    #: Cache of decoded batches, for batches that several consumers share.
     decoded: DecodedBatches = field(default_factory=DecodedBatches)
 
 
@@ -52,7 +52,7 @@ def check_exchange(session: "Session", name: str, action: Action) -> None:
 
 
 def check_key(session: "Session", exchange: Exchange | None, key: str, action: Action) -> None:
-    """Topic permissions."""
+    """Check topic permissions on a topic exchange."""
     if exchange is None or exchange.type is not ExchangeType.TOPIC:
         return
     try:
@@ -62,7 +62,7 @@ def check_key(session: "Session", exchange: Exchange | None, key: str, action: A
 
 
 def check_dead_letters(session: "Session", queue: str, arguments: dict[str, object]) -> None:
-    """Who has dead letters of a queue sent to an exchange must be able to do both without the queue."""
+    """Check x-dead-letter-exchange: the user needs read permission on the queue and write on the exchange."""
     named = arguments.get(_DEAD_LETTERS)
     if isinstance(named, str):
         _check_passing(session, "queue", queue, named)
@@ -75,7 +75,7 @@ def check_alternate(session: "Session", exchange: str, arguments: dict[str, obje
 
 
 def _check_passing(session: "Session", kind: str, source: str, exchange: str) -> None:
-    """Read what passes on, write where it goes; and to make it comes first."""
+    """Check configure and read permission on the source, then write permission on the target exchange."""
     if source:
         try:
             topic = topic_of_queue(session.vhost.namespace, source)
@@ -87,7 +87,7 @@ def _check_passing(session: "Session", kind: str, source: str, exchange: str) ->
 
 
 def _check(session: "Session", kind: str, name: str, action: Action) -> None:
-    """What can be no topic's name is not asked for here: the core knows what holds for it."""
+    """Check one permission. Skip names that are no valid topic names: the broker has its own rules for them."""
     try:
         topic = topic_of_queue(session.vhost.namespace, name).base
     except InvalidNameError:

@@ -1,9 +1,7 @@
-"""The one table from Weir's errors to AMQP's reply codes, and the words of a close.
+"""AMQP errors: the table from Weir's errors to reply codes, texts of close methods, and limits of queue types.
 
-The nearest class in the error's ancestry decides. Texts are RabbitMQ's, which some clients look into: `NOT_FOUND -
-no queue 'q' in vhost '/'`.
-
-What a kind of queue cannot do, in RabbitMQ's words: mostly errors of the connection.
+The nearest class in the error's MRO decides. Texts match RabbitMQ's because some clients parse them: `NOT_FOUND -
+no queue 'q' in vhost '/'`. Errors for operations that a queue type does not support mostly close the connection.
 """
 
 import re
@@ -31,7 +29,7 @@ CODES: dict[type[BaseException], ReplyCode] = {
     errors.QuotaExceededError: _C.PRECONDITION_FAILED,
     errors.StorageFullError: _C.RESOURCE_ERROR,
     errors.ProducersHeldError: _C.PRECONDITION_FAILED,
-    # The queue is elsewhere, or on its way there: RabbitMQ says the same of one whose node is down.
+    # Another broker owns the queue, or it is moving. RabbitMQ answers the same when the queue's node is down.
     errors.TopicNotFoundError: _C.NOT_FOUND,
     errors.TopicClosedError: _C.NOT_FOUND,
     errors.NotOwnerError: _C.NOT_FOUND,
@@ -59,13 +57,13 @@ CODES: dict[type[BaseException], ReplyCode] = {
     errors.QueueRefusedError: _C.ACCESS_REFUSED,
 }
 
-#: `queue 'q'` and `exchange 'x'`, as the core names them, which knows no vhosts.
+#: `queue 'q'` and `exchange 'x'`, as in the broker's texts, which contain no vhost.
 _NAMED = re.compile(r"\b(queue|exchange) '((?:[^'\\]|\\.)*)'(?! in vhost|: queue limit)")
 _INTERNAL = "an internal error; see the broker's log"
 
 
 class Refusal(NamedTuple):
-    """What a close of a channel or connection says."""
+    """Fields of channel.close or connection.close."""
 
     code: ReplyCode
     text: str
@@ -74,11 +72,11 @@ class Refusal(NamedTuple):
 
 
 class AmqpRefusal(errors.AmqpError):
-    """What a channel or connection is closed for, in words that go out as they are."""
+    """Closes a channel or connection; the client receives the text unchanged."""
 
 
 class LoginRefused(AmqpRefusal):
-    """Who somebody is was not believed; no method is to blame for that."""
+    """Authentication failed; the close names no method as its cause."""
 
 
 def refuse(code: ReplyCode, what: str) -> AmqpRefusal:
@@ -111,7 +109,7 @@ def code_of(failure: BaseException) -> ReplyCode:
 
 
 def refusal_of(failure: BaseException, method: Method | None, vhost: str, user: str) -> Refusal:
-    """What the client is told; the inside of a bug, and paths of this machine, stay in the log."""
+    """The close for a failure. Only the log contains details of bugs and paths of this machine."""
     code = code_of(failure)
     ids = (0, 0) if method is None or isinstance(failure, LoginRefused) else (method.class_id, method.method_id)
     if isinstance(failure, errors.AmqpError) and failure.class_id:
@@ -129,12 +127,12 @@ def _what(failure: BaseException, method: Method | None, vhost: str, user: str) 
         if kind:
             return _refused(kind, name, vhost, user)
     if isinstance(failure, errors.ExchangeNotFoundError) and isinstance(method, basic.Publish):
-        return f"no exchange '{method.exchange}' in vhost '{vhost}'"  # with its line breaks as they are
+        return f"no exchange '{method.exchange}' in vhost '{vhost}'"  # keeps line breaks of the name
     return _NAMED.sub(lambda found: f"{found[1]} '{found[2]}' in vhost '{vhost}'", failure.what, count=1)
 
 
 def _about(method: Method) -> tuple[str, str]:
-    """What a method has to do with: a queue or an exchange, and its name."""
+    """The kind of resource that a method uses (queue, exchange or ""), and its name."""
     match method:
         case basic.Publish():
             return "exchange", method.exchange or "amq.default"
@@ -161,8 +159,8 @@ def unsupported(queue: Queue, what: str, vhost: str) -> AmqpRefusal:
 
 
 def check_consumable(queue: Queue, request: ConsumeRequest, vhost: str, *, by_channel: bool) -> None:
-    """A stream is read with a prefetch, and acknowledged. `by_channel`: the prefetch counts for the whole channel,
-    which only classic queues can do."""
+    """Check that the queue type supports the request: streams require a prefetch and acknowledgements.
+    `by_channel`: the channel has a global prefetch, which only classic queues support."""
     kind = queue.rules.kind
     if kind is QueueKind.CLASSIC:
         return

@@ -1,7 +1,4 @@
-"""The AMQP gateway on the network.
-
-What the AMQP gateway alone counts, as families of the metrics page.
-"""
+"""The AMQP listener, and the metric families that only the AMQP gateway has."""
 
 import logging
 from ssl import SSLContext
@@ -20,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class AmqpServer:
-    """Serves one broker on one address. `start`, then `close`; what it serves belongs to whoever made it."""
+    """Serves AMQP for one broker on one address. The caller owns `services` and closes them."""
 
     def __init__(
         self,
@@ -30,13 +27,13 @@ class AmqpServer:
         tls: SSLContext | None = None,
         request_budget: RequestBudget | None = None,
     ) -> None:
-        """`request_budget`: what all listeners together may receive; None: as the settings say, for this one."""
+        """`request_budget`: receive budget of all listeners; None: one for this listener, from the settings."""
         load_handlers()
         self.services = services
         self._settings = settings
         self._tls = tls
         most = settings.max_delivery_bytes_in_all
-        # Half is free before anyone is told, so that they are not told again and again.
+        # Consumers resume only when half of the budget is free, so that they do not stop and resume repeatedly.
         self._delivery_budget = ByteBudget(most, resume_bytes=most // 2, equal_parts=False)
         if request_budget is None:
             request_budget = RequestBudget(settings.max_received_bytes)
@@ -69,7 +66,7 @@ class AmqpServer:
         log.info("AMQP clients are served on %s:%d", self.host, self.port)
 
     async def close(self) -> None:
-        """Accept nothing more, store what was accepted within the grace time, and end every connection."""
+        """Stop accepting, store accepted messages within the grace time, and close every connection."""
         await self._server.close(TopicClosedError("shutdown"))
 
     def _session(self, connection: Connection) -> Session:
@@ -93,7 +90,7 @@ def amqp_families(metrics: AmqpMetrics) -> list[GatewayFamily]:
         GatewayFamily(
             "weir_amqp_published_total",
             "counter",
-            "Messages handed to queues, once for each queue.",
+            "Messages published to queues, counted once per queue.",
             [({}, metrics.published)],
         ),
         GatewayFamily("weir_amqp_delivered_total", "counter", "Messages delivered.", [({}, metrics.delivered)]),
@@ -106,13 +103,13 @@ def amqp_families(metrics: AmqpMetrics) -> list[GatewayFamily]:
         GatewayFamily(
             "weir_amqp_nacked_total",
             "counter",
-            "Messages that were to be confirmed and were not stored.",
+            "Messages that the broker nacked because it did not store them.",
             [({}, metrics.nacked)],
         ),
         GatewayFamily(
             "weir_amqp_blocked_total",
             "counter",
-            "Times that a publisher was told to wait.",
+            "Times that the broker blocked a publisher (connection.blocked).",
             [({}, metrics.blocked)],
         ),
     ]

@@ -1,10 +1,6 @@
-"""How a connection is opened: who the client is, what both sides can do, and its virtual host.
+"""AMQP connection handshake: the state table, authentication, tuning, and the virtual host.
 
-Who a session's client is, and for how long: by PLAIN, AMQPLAIN or its certificate.
-
-Where a connection stands, and what moves it, as a table.
-
-Virtual hosts: namespaces, as AMQP's clients name them.
+Clients authenticate with PLAIN, AMQPLAIN or a certificate (EXTERNAL). A virtual host is a namespace.
 """
 
 import logging
@@ -45,7 +41,7 @@ Login = tuple[bytes, bytes]
 
 
 class Credentials:
-    """The identity of one session: nobody until it has proved who it is. `on_expiry` is called when that ends."""
+    """The identity of one session, empty before authentication. Calls `on_expiry` when the credentials expire."""
 
     def __init__(
         self, broker: Broker, clock: Clock, certificate: bytes | None, on_expiry: Callable[[], None]
@@ -57,7 +53,7 @@ class Credentials:
         self._identity: Identity | None = None
         self._timer: Timer | None = None
         self._name = b""
-        #: The client's name: what it has proved, or what it calls itself where nobody need prove anything.
+        #: The user name: the authenticated role, or the client's own claim if authentication is off.
         self.user = ""
         self.mechanism = ""
 
@@ -67,11 +63,11 @@ class Credentials:
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """What is offered."""
+        """The mechanisms that the server offers."""
         return (PLAIN, AMQPLAIN) if self._certificate is None else (PLAIN, AMQPLAIN, EXTERNAL)
 
     async def prove(self, mechanism: str, login: Login | None) -> None:
-        """NotAuthenticatedError. A mechanism that is offered; the name and password, unless it is EXTERNAL."""
+        """Authenticate with an offered mechanism; `login` is None for EXTERNAL. Raises NotAuthenticatedError."""
         self.mechanism = mechanism
         if login is None:
             identity = await self._broker.authenticate("tls", b"", certificate=self._certificate)
@@ -82,7 +78,7 @@ class Credentials:
         self._take(identity, await self._known_as(identity))
 
     async def _known_as(self, identity: Identity) -> str:
-        """Where nobody must say who they are, as the client says; else as it has proved."""
+        """The user name: the client's claim if authentication is off, else the authenticated role."""
         try:
             nobody = await self._broker.authenticate("none", b"")
         except NotAuthenticatedError:
@@ -90,18 +86,18 @@ class Credentials:
         return self._name.decode("utf-8", "replace") if identity.role == nobody.role else identity.role
 
     async def renew(self, secret: bytes) -> None:
-        """A newer password or token of the same role; NotAuthenticatedError."""
+        """Replace the credentials with a newer password or token of the same role; NotAuthenticatedError."""
         identity = await self._broker.authenticate("password", self._name + b"\0" + secret)
         if identity.role != self.role:
-            raise NotAuthenticatedError("a connection's role does not change; make a new one")
+            raise NotAuthenticatedError("a connection cannot change its role; open a new connection")
         self._take(identity, self.user)
 
     def vouches_for(self, user_id: str) -> bool:
-        """Whether a message may say that this user published it."""
+        """Whether a message of this session may have this user_id."""
         return user_id == self.user
 
     def forget(self) -> None:
-        """Watch the clock no more."""
+        """Stop the expiry timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -115,14 +111,14 @@ class Credentials:
 
 
 def login_of(mechanism: str, response: bytes) -> Login | None:
-    """What a response says; None of EXTERNAL. NotAuthenticatedError if it cannot be read."""
+    """Parse a SASL response; None for EXTERNAL. NotAuthenticatedError if it is malformed."""
     if mechanism == EXTERNAL:
         return None
     return _plain(response) if mechanism == PLAIN else _amqplain(response)
 
 
 def _plain(response: bytes) -> tuple[bytes, bytes]:
-    """Out of `authorization id NUL user NUL password`."""
+    """Parse `authorization id NUL user NUL password`."""
     parts = response.split(b"\0", _PLAIN_PARTS - 1)
     if len(parts) != _PLAIN_PARTS:
         raise NotAuthenticatedError("the response of PLAIN is malformed")
@@ -130,7 +126,7 @@ def _plain(response: bytes) -> tuple[bytes, bytes]:
 
 
 def _amqplain(response: bytes) -> tuple[bytes, bytes]:
-    """Out of a table with LOGIN and PASSWORD."""
+    """Parse a table with LOGIN and PASSWORD."""
     try:
         table = Table(response)
     except AmqpError as bad:
@@ -147,25 +143,25 @@ class State(Enum):
     SECURE = "expects secure-ok"
     TUNE = "expects tune-ok"
     OPEN = "expects open"
-    SERVING = "takes commands"
-    LEAVING = "finishes what it took, since its client closes it"
-    CLOSING = "takes nothing more, and says why it ends"
-    CLOSED = "is over"
+    SERVING = "accepts commands"
+    LEAVING = "finishes accepted commands after the client's close"
+    CLOSING = "accepts no commands, and sends a close with the reason"
+    CLOSED = "closed"
 
 
 class Event(Enum):
-    GREETED = "the protocol header came"
-    CHALLENGED = "the client must say more to be known"
-    KNOWN = "the client has said who it is"
-    TUNED = "the limits are agreed on"
-    OPENED = "the client has its virtual host"
+    GREETED = "the client sent the protocol header"
+    CHALLENGED = "authentication needs another response"
+    KNOWN = "the client is authenticated"
+    TUNED = "the limits are negotiated"
+    OPENED = "the virtual host is open"
     LEFT = "the client closes the connection"
-    ENDING = "bad input, credentials that ended, or the server wants to stop"
-    GONE = "the client hung up, or the last word was said"
+    ENDING = "bad input, expired credentials, or server shutdown"
+    GONE = "the client disconnected, or the close is complete"
 
 
 _END = {Event.ENDING: State.CLOSING, Event.GONE: State.CLOSED, Event.LEFT: State.LEAVING}
-#: Every legal move; a missing one is a bug.
+#: All legal transitions; a missing one is a bug.
 NEXT: dict[State, dict[Event, State]] = {
     State.HEADER: {Event.GREETED: State.START, **_END},
     State.START: {Event.CHALLENGED: State.SECURE, Event.KNOWN: State.TUNE, **_END},
@@ -177,9 +173,9 @@ NEXT: dict[State, dict[Event, State]] = {
     State.CLOSING: {Event.ENDING: State.CLOSING, Event.GONE: State.CLOSED, Event.LEFT: State.CLOSING},
     State.CLOSED: dict.fromkeys(Event, State.CLOSED),
 }
-#: The states in which commands are taken.
+#: States in which the session accepts commands.
 READING = frozenset({State.HEADER, State.START, State.SECURE, State.TUNE, State.OPEN, State.SERVING})
-#: Those in which nobody is known yet.
+#: States before the connection is open.
 OPENING = READING - {State.SERVING}
 
 DEFAULT_VHOST = "/"
@@ -187,7 +183,7 @@ DEFAULT_VHOST = "/"
 
 @dataclass(frozen=True, slots=True)
 class VirtualHost:
-    """One that a connection has opened."""
+    """The virtual host that a connection has opened."""
 
     name: str
     namespace: NamespaceName
@@ -196,14 +192,14 @@ class VirtualHost:
 
 
 def namespace_of(vhost: str) -> NamespaceName:
-    """`/` is public/default, `a/b` that namespace, any other name one of the tenant public. InvalidNameError."""
+    """The namespace of a vhost: `/` is public/default, `a/b` is a/b, any other `c` public/c. InvalidNameError."""
     if vhost == DEFAULT_VHOST:
         return DEFAULT_NAMESPACE
     return NamespaceName.parse(vhost if "/" in vhost else f"{DEFAULT_NAMESPACE.tenant}/{vhost}")
 
 
 async def open_vhost(name: str, exchanges: Exchanges, queues: Queues) -> VirtualHost | None:
-    """None if there is no such namespace."""
+    """Open a virtual host; None if its namespace does not exist."""
     try:
         namespace = namespace_of(name)
         return VirtualHost(name, namespace, await exchanges.open(namespace), await queues.open(namespace))
@@ -211,7 +207,7 @@ async def open_vhost(name: str, exchanges: Exchanges, queues: Queues) -> Virtual
         return None
 
 
-#: Clients ask for these by name before they use what is behind them.
+#: Clients check these capabilities before they use the features.
 _CAPABILITIES: dict[str, Plain] = dict.fromkeys(
     (
         "publisher_confirms",
@@ -226,16 +222,16 @@ _CAPABILITIES: dict[str, Plain] = dict.fromkeys(
     ),
     True,
 )
-#: Clients know by these how the server behaves where RabbitMQ differs from the specification (basic.qos, say).
+#: From these, clients infer behavior in which RabbitMQ differs from the specification (for example basic.qos).
 _PRODUCT, _VERSION = "RabbitMQ", "3.13.7"
 
 
 class HandshakeError(WireError):
-    """What ends a connection that is not open yet: as in RabbitMQ, without a word to whoever is not known."""
+    """Ends a connection during the handshake; as in RabbitMQ, an unauthenticated client receives no close."""
 
 
 def start(session: "Session") -> connection.Start:
-    """The first word."""
+    """The server's connection.start method."""
     properties: dict[str, Plain] = {
         "capabilities": _CAPABILITIES,
         "cluster_name": session.cluster_name,
@@ -288,7 +284,7 @@ async def _tune_ok(session: "Session", method: connection.TuneOk) -> None:
         ("frame_max", method.frame_max, MIN_FRAME_MAX, limits.frame_max),
         ("channel_max", method.channel_max, 1, limits.channel_max),
     ):
-        if not least <= wanted <= most:  # 0 is no limit, which is more than what was offered
+        if not least <= wanted <= most:  # 0 means no limit, which is more than the offer
             raise HandshakeError(f"negotiated {name} = {wanted} is not between {least} and {most}")
     session.tuned(method.frame_max, method.channel_max, method.heartbeat)
     session.move(Event.TUNED)
@@ -310,7 +306,7 @@ async def _open(session: "Session", method: connection.Open) -> None:
     session.say(connection.OpenOk())
 
 
-#: What is expected in each state, and what it does. All else is out of place.
+#: The expected method of each handshake state, and its handler. All other methods are errors.
 STEPS: dict[State, tuple[type[Method], Callable[["Session", Any], Coroutine[Any, Any, None]]]] = {
     State.START: (connection.StartOk, _start_ok),
     State.SECURE: (connection.SecureOk, _secure_ok),

@@ -1,11 +1,11 @@
-"""What a session has accepted and not finished: it stops reading while that is too much."""
+"""In-flight work of a session: unstored publishes and waiting commands. Over a limit the session stops reading."""
 
 from weir.gateway.amqp.settings import SessionLimits
 from weir.runtime.waiters import Waiters
 
 
 class Load:
-    """Publishes that are not stored, and commands that wait, on one connection."""
+    """Counts unstored publishes and waiting commands of one connection."""
 
     def __init__(self, limits: SessionLimits) -> None:
         self._limits = limits
@@ -26,17 +26,17 @@ class Load:
         )
 
     async def wait_capacity(self) -> None:
-        """Wait until one more may be accepted; its one caller is the session's receive loop."""
+        """Wait until all counts are below their limits; only the session's receive loop calls it."""
         while self.full:
             await self._change.wait()
 
     async def wait_empty(self) -> None:
-        """Wait until all publishes are stored and no command with a body waits."""
+        """Wait until the queues have stored all publishes and no command with a body waits."""
         while self.publish_bytes or self.waiting_bytes:
             await self._change.wait()
 
     def wait(self, size: int) -> None:
-        """A command waits for its turn."""
+        """Count a command that waits for its turn."""
         self.waiting += 1
         self.waiting_bytes += size
 

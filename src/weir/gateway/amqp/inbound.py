@@ -1,11 +1,8 @@
-"""What one connection sends: read as fast as its limits allow, and taken command by command.
+"""Inbound side of an AMQP connection: the receive loop, connection.blocked notifications, and heartbeats.
 
-Publishes that are alike are taken at a glance. Over a limit, or where a queue has no capacity, nothing is read
-until there is some, and a client that understands is told that it is blocked.
-
-Whether a connection is told to wait with what it publishes (connection.blocked).
-
-Heartbeats of one connection, both ways. Any bytes are a sign of life, so they are sent into silence only.
+A fast path handles runs of similar publishes and runs of acks. Over a limit, or while a queue has no capacity, the
+loop stops reading; a client with the capability receives connection.blocked. Any received bytes count as a sign of
+life, and this side sends heartbeats only while it has nothing else to send.
 """
 
 import asyncio
@@ -41,18 +38,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Publishes like the last one that cost as much as a unit of work.
+#: Publishes of the fast path that count as one unit of work.
 _PLAIN_PER_UNIT = 4
-#: A buffer that is smaller was all that there was to read.
+#: A smaller buffer means that the socket had no more to read.
 _MUCH_BYTES = 4096
-#: Messages that are larger are stored before the connection is read on.
+#: After a larger message, the session waits until it is stored before it reads on.
 _LARGE_BYTES = 4 * 1024 * 1024
-#: What a channel's number may be.
+#: The highest channel number.
 MAX_CHANNEL = (1 << 16) - 1
 
 
 class Receiving:
-    """Of one session."""
+    """The receive loop of one session."""
 
     def __init__(self, session: "Session", transport: Connection, request_budget: RequestBudget) -> None:
         self._session = session
@@ -62,9 +59,9 @@ class Receiving:
         self._reader = CommandReader(
             Role.SERVER, channel_max=0, max_body=most, max_held=max(MAX_HELD_BYTES, 2 * most)
         )
-        #: Whether it reads nothing for now, so that silence says nothing about its client.
+        #: Whether reading is paused. The heartbeat check then ignores the client's silence.
         self.held_back = False
-        #: Whether the connection is being closed and its bytes cannot be parsed: the rest is discarded.
+        #: Whether the connection is closing after unparsable bytes: all further input is discarded.
         self._unreadable = False
 
     def tuned(self, frame_max: int) -> None:
@@ -72,20 +69,20 @@ class Receiving:
         self._reader.channel_max = MAX_CHANNEL
 
     def forget_channel(self, number: int) -> None:
-        """The channel is closed: what is unfinished on it is dropped."""
+        """Drop the unfinished message of a closed channel."""
         self._reader.forget_channel(number)
 
     def late(self, now: float) -> bool:
-        """Whether others wait while its message does not come."""
+        """Whether other connections wait for memory reserved for this one's message, which has stalled."""
         return self._request_share.late(now, self._session.heartbeats.heard_at)
 
     def stop_keeping(self) -> None:
-        """Release the memory of unfinished messages: the connection is being closed, so they are discarded."""
+        """Release the memory of unfinished messages, because the connection is closing."""
         self._reader.drop_bodies()
         self._request_share.close()
 
     def forget(self) -> None:
-        """The connection is over."""
+        """Release all memory after the connection ended."""
         self._reader.forget()
         self._request_share.close()
 
@@ -103,11 +100,11 @@ class Receiving:
                 if self._session.reads and self._reader.announced > self._request_share.arriving:
                     await self._room_for_the_rest()
         except NetworkError as lost:
-            log.debug("connection of %s broke: %s", self._session.peer, lost)
+            log.debug("connection of %s lost: %s", self._session.peer, lost)
         self._session.move(Event.GONE)
 
     async def _take(self, data: Buffer) -> None:
-        """Take the commands in a receive buffer, as fast as the limits allow."""
+        """Process the commands of a receive buffer, as fast as the limits allow."""
         session, reader, size = self._session, self._reader, len(data)
         session.services.metrics.bytes_in += size
         session.received_bytes += size
@@ -144,7 +141,7 @@ class Receiving:
         await self._have_capacity(size)
 
     async def _have_capacity(self, size: int) -> None:
-        """A buffer of so many bytes is taken: wait until another one may come."""
+        """After a buffer of `size` bytes, wait for capacity for the next one."""
         session = self._session
         if self._request_share.arriving and not self._reader.announced:
             if self._request_share.arriving > _LARGE_BYTES:
@@ -158,7 +155,7 @@ class Receiving:
             await session.clock.sleep(0)  # the next buffer may be here already
 
     async def _take_all(self, commands: Iterable[Command]) -> None:
-        """Take commands. Those after the end of the session are discarded, except for the client's close-ok."""
+        """Process commands. Discard those after the end of the session, except for the client's close-ok."""
         turns = self._session.turns
         for command in commands:
             if not self._session.reads:
@@ -178,7 +175,7 @@ class Receiving:
                 await turns.next()
 
     async def _take_acks(self, data: memoryview) -> memoryview:
-        """Take the acknowledgements of single messages that the buffer begins with; what is left of it."""
+        """Process the run of single acks at the start of the buffer; returns the rest of the buffer."""
         turns = self._session.turns
         while begins_with_ack(data) and self._session.state is State.SERVING:
             number, tags, end = take_acks(data, 4 * max(1, turns.left))
@@ -195,7 +192,8 @@ class Receiving:
         return data
 
     async def _take_plain(self, data: Buffer) -> memoryview:
-        """Take the publishes that the buffer begins with and that are like the last one; what is left of it."""
+        """Process the run of publishes at the start of the buffer that differ from the previous publish only in
+        their bodies; returns the rest of the buffer."""
         turns, view, at = self._session.turns, memoryview(data), 0
         while (plain := self._reader.plain_publishes()) is not None and self._session.state is State.SERVING:
             channel = self._session.channels.get(plain.channel)
@@ -224,10 +222,10 @@ class Receiving:
     # --- after the end -----------------------------------------------------------------------------------
 
     def _drain(self, data: Buffer) -> None:
-        """Discard what the client sends after the session ended.
+        """Discard input after the session ended.
 
-        The socket must be read until the client closes it: the kernel resets a connection that is closed with
-        unread bytes, and the client would lose the close or close-ok that is on its way.
+        The session must read the socket until the client closes it: the kernel resets a connection that is closed
+        with unread bytes, and the client would lose a close or close-ok in transit.
         """
         if self._unreadable or self._session.state is State.CLOSED:
             return
@@ -238,7 +236,7 @@ class Receiving:
             self._unreadable = True
 
     def _after_the_end(self, command: Command) -> None:
-        """A command that came after the client's close or this side's; only their answers matter."""
+        """Handle a command after either side's close; only close and close-ok have an effect."""
         session = self._session
         if session.state is not State.CLOSING or command.channel:
             return
@@ -248,7 +246,7 @@ class Receiving:
             session.say(connection.CloseOk())
 
     async def _unless_ended(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for work, or until the session ends: the socket must be read then."""
+        """Wait for `work` or for the end of the session, because an ended session must read the socket."""
         waiting = asyncio.get_running_loop().create_task(work)
         try:
             await asyncio.wait([waiting, self._session.ending], return_when=asyncio.FIRST_COMPLETED)
@@ -257,10 +255,10 @@ class Receiving:
         finally:
             waiting.cancel()
 
-    # --- holding back ------------------------------------------------------------------------------------
+    # --- back-pressure -----------------------------------------------------------------------------------
 
     async def _room_for_the_rest(self) -> None:
-        """Of messages that have not come whole: they are read on when there is room for all of them."""
+        """Wait until the receive budget has room for the rest of all incomplete messages."""
         self.held_back = True
         try:
             if self._request_share.arriving:
@@ -272,10 +270,10 @@ class Receiving:
         self._session.heartbeats.heard()
 
     async def _stored(self) -> None:
-        """Wait until nothing of this connection waits for a disk.
+        """Wait until all publishes of this connection are stored.
 
-        Until then a large message counts for the budget of messages that are being received. Otherwise many
-        connections together could have any number of them in memory.
+        Until then a large message counts for the receive budget. Otherwise many connections together could have an
+        unlimited number of large messages in memory.
         """
         self.held_back = True
         self._session.outbox.flush()
@@ -285,7 +283,7 @@ class Receiving:
         self._session.heartbeats.heard()
 
     async def _hold_back(self) -> None:
-        """Too much is under way."""
+        """Pause reading until in-flight work is below its limits."""
         if not self._session.reads:
             return
         self._session.flush()
@@ -297,7 +295,7 @@ class Receiving:
         self._session.heartbeats.heard()
 
     async def _let_rest(self) -> None:
-        """Wait for each queue that quota, rate or memory say should get no more for now."""
+        """Wait for each queue without capacity because of a quota, rate or memory limit."""
         touched, self._session.publishing.touched = self._session.publishing.touched, {}
         queues = [queue for queue in touched if queue.alive and not queue.has_capacity]
         if not queues:
@@ -306,7 +304,7 @@ class Receiving:
         with self._session.blocking:
             for queue in queues:
                 if queue.alive:
-                    with suppress(WeirError):  # whoever publishes next learns of it
+                    with suppress(WeirError):  # the next publish reports it
                         await self._unless_ended(queue.wait_capacity())
         self.held_back = False
         self._session.heartbeats.heard()
@@ -316,7 +314,7 @@ _REASON = "the broker cannot store more for now"
 
 
 class Blocking:
-    """Entered while the session is held back; the client is told if that takes a while, and when it is over."""
+    """Context of a paused session: sends connection.blocked after `blocked_after_s`, and unblocked at its end."""
 
     def __init__(self, session: "Session") -> None:
         self._session = session
@@ -348,7 +346,7 @@ class Blocking:
             self._session.say(connection.Blocked(_REASON))
 
 
-#: Who says nothing for so many intervals is taken for dead.
+#: Heartbeat intervals without input after which the client counts as dead.
 _MISSED = 2.5
 
 
@@ -357,7 +355,7 @@ class Heartbeats:
         self._clock = liveness(clock)
         self._transport = transport
         self._say = say
-        #: As negotiated, in seconds; 0: none.
+        #: The negotiated interval in seconds; 0: no heartbeats.
         self.interval_s = 0
         self.heard_at = self._clock.monotonic()
         self._said_at = self.heard_at
@@ -366,7 +364,7 @@ class Heartbeats:
         self.heard_at = self._clock.monotonic()
 
     def beat(self, now: float) -> None:
-        """Say that this side lives, twice per interval, unless the client has unread bytes anyway."""
+        """Send a heartbeat twice per interval, unless unsent bytes wait for the client anyway."""
         if self.interval_s and now - self._said_at >= self.interval_s / 2 and not self._transport.unsent_bytes:
             self._said_at = now
             self._say(HEARTBEAT_FRAME)

@@ -1,9 +1,8 @@
-"""Who handles which method: handlers enter themselves, so that one more touches no list.
+"""Table of handlers for channel methods, and normalization of the names in these methods.
 
-Removes CR and LF from the names in methods that declare, delete, bind and unbind, as RabbitMQ does.
-
-Methods that only use a queue or exchange (publish, get, consume, purge) keep their names as they are: no queue or
-exchange has a line break in its name, so they fail with 404 or find no route.
+Handlers register themselves with `@handles`. As in RabbitMQ, CR and LF are removed from names in methods that
+declare, delete, bind and unbind. Methods that only use a queue or exchange (publish, get, consume, purge) keep the
+names unchanged: no queue or exchange has a line break in its name, so they fail with 404 or find no route.
 """
 
 from collections.abc import Callable, Coroutine
@@ -18,12 +17,12 @@ if TYPE_CHECKING:
 
 
 M = TypeVar("M", bound=Method)
-#: What there is to say at once, or what must be waited for before the channel's next command.
+#: The method to send at once, or a coroutine that must finish before the channel's next command.
 Answer: TypeAlias = "Method | None"
 Outcome: TypeAlias = "Answer | Coroutine[Any, Any, Answer]"
 Handler: TypeAlias = "Callable[[Channel, Any], Outcome]"
 
-#: Of the methods that come on channels.
+#: Handlers of all channel methods.
 HANDLERS: dict[type[Method], Handler] = {}
 _MODULES = ("channel", "exchange", "queue", "basic")
 

@@ -1,9 +1,7 @@
-"""Stored batches as AMQP's consumers read them, opened once.
+"""Decodes stored batches for AMQP consumers, caches decoded batches, and adds delivery headers.
 
-A queue gives out single messages of a batch. Where its consumers take few at a time, the same batch comes again
-and again, so batches of which a part was asked for are kept for a while.
-
-What a queue says about a message that it delivers, in its headers: how often it came, and where it lies.
+Queues deliver single messages of a batch. With a small prefetch the same batch is delivered in many parts, so the
+cache stores each batch of which a consumer received a part. Headers: x-delivery-count and x-stream-offset.
 """
 
 from collections import OrderedDict
@@ -20,17 +18,17 @@ from weir.wire.amqp.properties import decode_properties, encode_properties
 from weir.wire.amqp.tables import NO_FIELDS, Field
 from weir.wire.formats.table import opening
 
-#: What is kept, in bytes of payloads, over all queues.
+#: Cache size in bytes of payloads, for all queues together.
 _KEPT_BYTES = 16 * 1024 * 1024
 
 
 def is_long(batch: Batch) -> bool:
-    """Whether others should have their turn while the batch is opened."""
+    """Whether decoding the batch takes so long that other tasks must get turns meanwhile."""
     return batch.count > STEP_MESSAGES or (batch.format is not BatchFormat.MESSAGES and batch.count > 1)
 
 
 def opened_in_steps(batch: Batch, queue: str, most_bytes: int) -> Steps[list[Outgoing]]:
-    """One for each offset. `most_bytes`: of the properties of a message that came by another protocol."""
+    """Decode one message per offset. `most_bytes` limits the properties of messages from other protocols."""
     if batch.format is BatchFormat.MESSAGES:
         stored = stored_outgoing(batch.payload)
         if stored is not None and len(stored) == batch.count:
@@ -54,7 +52,7 @@ def _outgoing(message: Message, queue: str, most_bytes: int) -> Outgoing:
 
 
 class DecodedBatches:
-    """Of all queues, by the payload itself: it is in memory once, however many consumers get a part of it."""
+    """Cache of decoded batches of all queues. The key is the payload object, which all consumers share."""
 
     def __init__(self, kept_bytes: int = _KEPT_BYTES) -> None:
         self._most = kept_bytes
@@ -69,7 +67,7 @@ class DecodedBatches:
         size = len(batch.payload)
         if size > self._most // 4 or id(batch.payload) in self._kept:
             return
-        # The payload is kept along, so no other can have its identity.
+        # The entry references the payload, so no other object can have its id.
         self._kept[id(batch.payload)] = (batch.payload, found)
         self._bytes += size
         while self._bytes > self._most:
@@ -79,12 +77,12 @@ class DecodedBatches:
 
 DELIVERY_COUNT = "x-delivery-count"
 STREAM_OFFSET = "x-stream-offset"
-#: Class, weight and size of the body come before the properties in a header frame.
+#: In a header frame, class, weight and body size precede the properties.
 _HEAD_BYTES = 12
 
 
 def marked(message: Outgoing, kind: QueueKind, offset: int, redelivered: int) -> Outgoing:
-    """A stream says the offset of each message, a quorum queue how often it was delivered before."""
+    """Add x-stream-offset to messages of streams, and x-delivery-count to those of quorum queues."""
     if kind is QueueKind.STREAM:
         return _with(message, STREAM_OFFSET, Field("l", offset))
     if kind is QueueKind.QUORUM:

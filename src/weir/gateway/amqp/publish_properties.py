@@ -1,12 +1,11 @@
-"""What a publish says to the broker: its routing keys, how long it is kept, when it may be seen.
+"""Properties of a publish that concern the broker: routing keys (CC, BCC), TTL, delay, and direct reply-to.
 
-Publishers say the same with every message, so it is worked out once per exchange, routing key and properties.
+Publishers repeat these with every message, so `Facts` are computed once per exchange, routing key and properties.
 
-Direct reply-to: answers go to the channel that asked, without any queue.
-
-A client consumes from `amq.rabbitmq.reply-to` and publishes requests that name it; each request goes out with a
-name that stands for the client's channel. What is published to that name on the default exchange, by any
-connection of any broker, is delivered to the channel.
+Direct reply-to sends replies to the requesting channel without a queue. A client consumes from
+`amq.rabbitmq.reply-to` and names it in the requests that it publishes; the broker replaces it with the reply name
+of the client's channel. Messages to that name on the default exchange, from any connection of any broker, go to
+the channel.
 """
 
 import re
@@ -32,22 +31,22 @@ def is_reply_name(name: str) -> bool:
 
 
 def reply_name(expected: str) -> str:
-    """What clients call whoever waits under this name."""
+    """The queue name that clients use for a reply consumer with this internal name."""
     return _PREFIX + expected
 
 
 def expected_name(name: str) -> str:
-    """Whom clients mean by it."""
+    """The internal name of the reply consumer behind a queue name."""
     return name.removeprefix(_PREFIX)
 
 
 CC, BCC, DELAY = "CC", "BCC", "x-delay"
-#: What RabbitMQ's timers can wait for, in milliseconds.
+#: The longest timer of RabbitMQ, in milliseconds.
 _MAX_EXPIRY_MS = (1 << 32) - 1
-#: So far in the future nobody waits, in milliseconds: about ten thousand years.
+#: The longest delay, in milliseconds: about ten thousand years.
 _MAX_DELAY_MS = 1 << 48
 _NUMBER = re.compile(r"[+-]?[0-9]+")
-#: RabbitMQ's names for types of fields, in its texts.
+#: Names of field types in RabbitMQ's error texts.
 _TYPES = {
     "S": "longstr",
     "I": "signedint",
@@ -72,7 +71,7 @@ _TYPES = {
 
 @value
 class Facts:
-    """Of all publishes to one exchange with one routing key and the same properties."""
+    """Facts shared by all publishes with the same exchange, routing key and properties."""
 
     exchange: Exchange
     #: The routing key, and those of CC and BCC.
@@ -80,19 +79,19 @@ class Facts:
     headers: Mapping[str, Any]
     persistent: bool
     expiration_ms: int | None
-    #: 0: seen at once.
+    #: 0: no delay.
     delay_ms: int
     user_id: str | None
     wants_reply: bool
-    #: The properties as they are stored, and their bytes.
+    #: The properties as stored, and their encoding.
     properties: Properties
     raw: bytes
-    #: None if the body decides how the message is stored.
+    #: None if the stored format depends on the body.
     template: MessageTemplate | None
 
 
 class LazyHeaders(Mapping[str, Any]):
-    """The headers of a message as exchanges compare them; most never look."""
+    """The headers of a message as exchanges compare them; decoded on first use, since most exchanges need none."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -117,7 +116,7 @@ _NO_HEADERS: Mapping[str, Any] = {}
 
 
 def facts_of(exchange: Exchange, method: basic.Publish, properties: Properties, raw: bytes) -> Facts:
-    """406 for what cannot be."""
+    """Compute the facts of a publish; 406 (precondition failed) for invalid properties."""
     expiration_ms = None if properties.expiration is None else _expiration_ms(properties.expiration)
     keys: tuple[str, ...] = (method.routing_key,)
     headers: Mapping[str, Any] = _NO_HEADERS
@@ -130,7 +129,7 @@ def facts_of(exchange: Exchange, method: basic.Publish, properties: Properties, 
         if exchange.type is ExchangeType.DELAYED:
             delay_ms = _delay_ms(table)
         changed = table
-        if delay_ms:  # marked as the plugin marks it; its keys are needed when it is due
+        if delay_ms:  # negative as in the delayed message plugin; CC and BCC stay for routing when it is due
             changed = _replaced(table, DELAY, -delay_ms)
         elif BCC in table:
             changed = table.without(BCC)
@@ -157,7 +156,7 @@ def facts_of(exchange: Exchange, method: basic.Publish, properties: Properties, 
 
 
 def with_reply_to(facts: Facts, method: basic.Publish, name: str) -> Facts:
-    """The same with a name that stands for the publisher's channel as the address of the answer."""
+    """The same facts with the reply name of the publisher's channel as reply_to."""
     properties = replace(facts.properties, reply_to=name)
     raw = encode_properties(properties)
     template = None if facts.template is None else MessageTemplate(message_of(method, properties, b"", 0, raw))
@@ -195,12 +194,12 @@ def _bad_header(name: str, field: Field) -> Exception:
 
 
 def type_name(field: Field | None) -> str:
-    """As RabbitMQ calls the type of a field."""
+    """RabbitMQ's name for the type of a field."""
     return "undefined" if field is None else _TYPES.get(field.tag, "unknown")
 
 
 def _delay_ms(table: Table) -> int:
-    """What is no number, or none above 0, is no delay."""
+    """The x-delay header; 0 (no delay) unless it is a number above 0."""
     said = table.get(DELAY)
     if isinstance(said, str) and _NUMBER.fullmatch(said) and len(said) < 20:
         said = int(said)
@@ -210,5 +209,5 @@ def _delay_ms(table: Table) -> int:
 
 
 def _replaced(table: Table, name: str, number: int) -> Table:
-    """With the number in the field's place."""
+    """A copy of the table with `number` as the value of field `name`."""
     return Table.of([(known, number if known == name else field) for known, field in table.fields])

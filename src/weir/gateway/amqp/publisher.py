@@ -1,7 +1,7 @@
-"""What the channels of one connection publish: routed, encoded once, and handed to each queue as one batch.
+"""Publishes of one connection: routes and encodes each message once, and sends each queue one batch.
 
-Publishes of one receive buffer that go to the same queue are one entry of it. A publish is confirmed when all of
-its queues have it.
+Publishes of one receive buffer to the same queue become one entry. The broker confirms a publish when all of its
+queues have stored it.
 """
 
 import asyncio
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Facts that are remembered, and the longest properties of such.
+#: Cache size in entries of publish facts, and the longest properties that are cached.
 _REMEMBERED = 256
 _REMEMBERED_BYTES = 512
-#: A batch that has so much is handed over before the receive buffer ends.
+#: A batch of this size goes to its queue before the end of the receive buffer.
 _BATCH_BYTES = 1024 * 1024
 _BATCH_MESSAGES = 4096
 
 
 class Publishes(Protocol):
-    """Who wants to know what becomes of publishes: a channel's confirms, or a transaction."""
+    """Receives the results of publishes: the confirms of a channel, or a transaction."""
 
     def take(self, queues: int) -> int:
-        """The number of a publish to so many queues."""
+        """Assign a number to a publish to `queues` queues."""
 
     def resolved(self, first: int, end: int, stored: bool) -> None:
         """A queue has stored the publishes with these numbers, or refused them."""
@@ -63,7 +63,7 @@ class _Batch:
         self.size = 0
         self.persistent = False
         self.expirations: dict[int, int] = {}
-        #: Who wants to know of which publishes, in their order: [who, first, end]; nobody: None.
+        #: Receivers of results, in publish order: [receiver or None, first number, end number].
         self.runs: list[list[Any]] = []
 
     def add(self, encoded: bytes, facts: Facts, who: Publishes | None, number: int) -> None:
@@ -81,7 +81,7 @@ class _Batch:
             runs.append([who, number, number + 1])
 
     def add_all(self, encoded: list[bytes], facts: Facts, who: Publishes | None, first: int) -> None:
-        """Alike but for their bodies; numbered from `first` on."""
+        """Add messages that differ only in their bodies, with numbers from `first`."""
         count = len(encoded)
         self.encoded += encoded
         self.size += sum(map(len, encoded))
@@ -95,26 +95,26 @@ class _Batch:
 
 
 class Publishing:
-    """Of one session. `flush` ends what came together."""
+    """Publishes of one session, collected in batches per queue until `flush`."""
 
     def __init__(self, session: "Session") -> None:
         self._session = session
         self._facts: dict[tuple[str, str, bytes], Facts] = {}
-        #: Exchanges that the role may publish to, as of a revision of its grants.
+        #: Exchanges that the role may publish to, valid for one revision of the grants.
         self._allowed: dict[str, Exchange] = {}
         self._allowed_queues: set[str] = set()
         self._revision = -1
         self._batches: dict[object, _Batch] = {}
-        #: The last that was published to each queue and is not stored.
+        #: The newest unstored publish to each queue.
         self._last: dict[Queue, asyncio.Future[int]] = {}
-        #: Queues that something was published to since somebody last asked whether they have capacity.
+        #: Queues with publishes since the receive loop last checked their capacity.
         self.touched: dict[Queue, None] = {}
         self._now_ms = 0
 
-    # --- taking ------------------------------------------------------------------------------------------
+    # --- routing -----------------------------------------------------------------------------------------
 
     def take(self, channel: "Channel", command: Command) -> Coroutine[Any, Any, None] | None:
-        """A publish came; raises what ends its channel. What must be waited for is returned."""
+        """Process a publish. Raises errors that close the channel. Returns a coroutine if the caller must wait."""
         method = command.method
         if not isinstance(method, basic.Publish) or command.properties is None or command.header is None:
             raise refuse(ReplyCode.INTERNAL_ERROR, "a publish without its content")
@@ -148,8 +148,8 @@ class Publishing:
     def take_plain(
         self, channel: "Channel", plain: PlainPublishes, bodies: "list[memoryview]"
     ) -> "list[memoryview]":
-        """Publishes came that are alike; raises what ends their channel. Those are returned that are not plain
-        enough, and are to be taken one by one: all of them, or none."""
+        """Process publishes that differ only in their bodies. Raises errors that close the channel. Returns the
+        bodies that the caller must publish one by one because the fast path does not apply: all, or none."""
         method = plain.method
         exchange = self._checked(method.exchange)
         if exchange.type is ExchangeType.TOPIC:
@@ -201,12 +201,12 @@ class Publishing:
         return exchange
 
     def _check_queue(self, name: str) -> None:
-        """Whether the role may produce to what the default exchange takes for a queue's name."""
+        """Check that the role may publish to the queue with this routing key of the default exchange."""
         session = self._session
         try:
             topic = topic_of_queue(session.vhost.namespace, name)
         except InvalidNameError:
-            return  # no queue has this name: the message is unroutable
+            return  # no queue can have this name: the message is unroutable
         session.services.guard.check(session.role, topic, Action.PRODUCE)
         if len(self._allowed_queues) >= _REMEMBERED:
             self._allowed_queues.clear()
@@ -222,7 +222,7 @@ class Publishing:
     def put(
         self, channel: "Channel", method: basic.Publish, facts: Facts, body: Buffer, *, who: Publishes | None
     ) -> Coroutine[Any, Any, None] | None:
-        """Route a message, and put it into the batches of its queues."""
+        """Route a message, and add it to the batches of its queues."""
         vhost = self._session.vhost
         if facts.delay_ms:
             waiting = vhost.queues.find(delay_queue(method.exchange).name)
@@ -248,7 +248,7 @@ class Publishing:
     async def _put_delayed(
         self, channel: "Channel", method: basic.Publish, facts: Facts, body: bytes, *, who: Publishes | None
     ) -> None:
-        """Where it waits is not open, or is not there yet."""
+        """Add a delayed message after its delay queue is opened or created."""
         waiting = await self._session.vhost.queues.delayed(method.exchange)
         self._add(channel, method, facts, body, who=who, queues=[waiting])
 
@@ -262,7 +262,7 @@ class Publishing:
         who: Publishes | None,
         names: tuple[str, ...],
     ) -> None:
-        """Where a queue is not open: it is opened, or it is not there."""
+        """Add a message after its closed queues are opened, without those that do not exist."""
         queues: list[Queue] = []
         delivered = False
         for name in names:
@@ -311,7 +311,7 @@ class Publishing:
                 self._hand_over(batch)
 
     def _return(self, channel: "Channel", method: basic.Publish, facts: Facts, body: Buffer) -> None:
-        """Nobody wants a mandatory message: back to its publisher, before it is confirmed."""
+        """Return an unroutable mandatory message to its publisher, before its confirm."""
         channel.returned += 1
         self._session.services.metrics.returned += 1
         message = outgoing(envelope(method.exchange, method.routing_key), facts.raw, bytes(body))
@@ -322,11 +322,11 @@ class Publishing:
 
     @property
     def has_taken(self) -> bool:
-        """Whether something was taken that is not handed over."""
+        """Whether unflushed publishes exist."""
         return bool(self._batches)
 
     def flush(self) -> None:
-        """Hand over what was taken."""
+        """Publish all collected batches to their queues."""
         if not self._batches:
             return
         batches, self._batches = self._batches, {}
@@ -343,7 +343,7 @@ class Publishing:
                 QueueMessages(batch.encoded, batch.persistent, batch.deliver_at_ms, batch.expirations)
             )
         except WeirError as refused:
-            log.info("a message for queue %r is refused: %s", queue.declaration.name, refused)
+            log.info("queue %r refused a publish: %s", queue.declaration.name, refused)
             self._resolve(batch, refused=-1)
             return
         self.touched[queue] = None
@@ -356,7 +356,7 @@ class Publishing:
         failure = asyncio.CancelledError() if done.cancelled() else done.exception()
         if failure is not None:
             log.warning(
-                "%d messages for queue %r are lost or nacked: %s",
+                "%d messages for queue %r not stored (nacked if the channel is in confirm mode): %s",
                 len(batch.encoded),
                 batch.queue.declaration.name,
                 failure,
@@ -364,7 +364,7 @@ class Publishing:
         self._resolve(batch, -1 if failure is not None else done.result())
 
     def _resolve(self, batch: _Batch, refused: int) -> None:
-        """`refused`: a bit per message that is not stored; -1 for all."""
+        """Report the results of a batch. `refused`: a bit mask of the messages not stored; -1 for all."""
         count = len(batch.encoded)
         self._session.load.published(batch.size, count)
         place = 0
@@ -380,7 +380,7 @@ class Publishing:
             place += end - first
 
     async def settled(self) -> None:
-        """Wait until all that was published so far is stored, or refused."""
+        """Flush, and wait until the queues have stored or refused all publishes so far."""
         self.flush()
         if self._last:
             await asyncio.wait(list(self._last.values()))

@@ -1,9 +1,7 @@
-"""One client's connection: what may come when, its channels, and how it ends.
+"""AMQP session: one client connection with its protocol states, channels, shutdown and connection list entry.
 
-Over its limits the session reads no further, so a client that floods, or that does not read what it is sent, is
-held back by its own TCP window and costs nobody else.
-
-A session as others see it: in the list of connections, with its channels and consumers.
+Over its limits the session stops reading. TCP back-pressure then slows down a client that floods the broker or
+does not read its deliveries, and other clients are not affected.
 """
 
 import asyncio
@@ -49,7 +47,7 @@ from weir.wire.first_bytes import ServedPort
 
 
 class ListedSession:
-    """Fills `api.ClientConnection`."""
+    """The session's entry in the connection directory; implements `api.ClientConnection`."""
 
     def __init__(self, session: "Session") -> None:
         self._session = session
@@ -132,7 +130,7 @@ def _channel(channel: Channel) -> ChannelInfo:
 
 log = logging.getLogger(__name__)
 
-#: Letting go of a channel, which takes turns of its own for its consumers.
+#: Work units for the release of a channel; closing its consumers counts separately.
 _RELEASE_UNITS = 16
 
 
@@ -158,14 +156,14 @@ class Session:
         self.limits = limits
         self.cluster_name = cluster_name
         self.served = served
-        #: Where it came in, and whether by TLS.
+        #: The listener's address, and whether it uses TLS.
         self.address = address
         self.secure = secure
         self.received_bytes = self.received_frames = 0
         self.state = State.HEADER
-        #: Whether it takes commands.
+        #: Whether the session accepts commands.
         self.reads = True
-        #: Whose exclusive queues are whose: no other connection has the same.
+        #: Unique ID of the connection; it owns the exclusive queues declared under it.
         self.id = f"{transport.peer}#{services.runtime.rng.getrandbits(64):016x}"
         self.vhost: VirtualHost
         self.frame_max = limits.frame_max
@@ -182,15 +180,15 @@ class Session:
         self.heartbeats = Heartbeats(clock, transport, self.outbox.say)
         self.blocking = Blocking(self)
         self.tasks = TaskScope(f"amqp {transport.peer}", on_failure=lambda _: self.abort())
-        #: Channels on which something was settled in this turn, and whose messages these were.
+        #: Channels with settlements in this turn, and the consumers or getters concerned.
         self.settling: dict[Channel, dict[Taken, None]] = {}
-        #: Whether single messages were acknowledged, so that it is worth to look for more of that.
+        #: Whether the client acknowledges single messages, so that the fast path for runs of acks pays off.
         self.acknowledges = False
         self._transport = transport
         self.receiving = Receiving(self, transport, request_budget)
-        #: Channels that are being let go of: that is finished, however the session ends.
+        #: Releases of closed channels in progress; they finish even if the session ends first.
         self._releases: dict[asyncio.Task[None], None] = {}
-        #: By number, what was let go of where a new channel may be opened.
+        #: The same by channel number, because a new channel with that number waits for its release.
         self._releasing: dict[int, asyncio.Task[None]] = {}
         self._came_at = liveness(clock).monotonic()
         self._listed: ListedSession | None = None
@@ -198,7 +196,7 @@ class Session:
         #: Done when the session takes no more commands.
         self.ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    # --- its life ----------------------------------------------------------------------------------------
+    # --- life cycle --------------------------------------------------------------------------------------
 
     @property
     def peer(self) -> str:
@@ -217,12 +215,12 @@ class Session:
         return sum(len(channel.consumers) for channel in self.channels.values())
 
     def capable(self, capability: str) -> bool:
-        """Whether the client says that it understands something."""
+        """Whether the client announced this capability."""
         known = self.client_properties.get("capabilities")
         return isinstance(known, Table) and known.get(capability) is True
 
     async def run(self) -> None:
-        """Serve until the connection ends; never raises for anything that the client did."""
+        """Serve until the connection ends; no input of the client makes it raise."""
         log_about(connection=self.peer)
         self.services.metrics.connections += 1
         receiving = self.tasks.spawn(self.receiving.run(), "receive")
@@ -246,7 +244,7 @@ class Session:
             self._transport.close()
 
     def end(self, why: WeirError) -> None:
-        """Take nothing more, finish what was taken, tell the client why, and end."""
+        """Stop accepting commands, finish the accepted ones, and send connection.close with the reason."""
         self.refuse(
             Refusal(
                 ReplyCode.CONNECTION_FORCED,
@@ -255,19 +253,19 @@ class Session:
         )
 
     def refuse(self, refusal: Refusal) -> None:
-        """The connection is closed for this."""
+        """Start to close the connection with this refusal."""
         if self.state in READING:
             self._farewell = refusal
             self.flush()
             self.move(Event.ENDING)
 
     def abort(self) -> None:
-        """End at once."""
+        """Abort the connection immediately."""
         self._transport.abort()
         self.move(Event.GONE)
 
     def hang_up(self, why: WeirError) -> None:
-        """End without a word, but those that were said."""
+        """Close the socket without connection.close, after pending output is flushed."""
         self.log_refusal(why)
         self.services.metrics.refused += 1
         self.outbox.flush()
@@ -290,28 +288,28 @@ class Session:
         self.services.connections.add(self._listed)
 
     def overdue(self, now: float) -> str | None:
-        """Why the server should end this session by force, if it should; sends heartbeats."""
+        """Send heartbeats if due; return why the server must abort this session, or None."""
         limits = self.limits
         stalled_at = self.outbox.stalled_at
         if stalled_at is not None and now - stalled_at > limits.stall_timeout_s:
-            return "it does not read what it is sent"
+            return "the client does not read its deliveries"
         if not self.reads:
             return None
         if self.state in OPENING:
-            return "it never opened the connection" if now - self._came_at > limits.connect_timeout_s else None
+            return "the AMQP handshake timed out" if now - self._came_at > limits.connect_timeout_s else None
         self.heartbeats.beat(now)
         if self.receiving.held_back or stalled_at is not None:
             self.heartbeats.heard()
             return None
         if self.receiving.late(now):
-            return "others wait, and it does not send the rest of its message"
-        return "it missed its heartbeats" if self.heartbeats.missed(now) else None
+            return "receive memory is short, and the client does not send the rest of its message"
+        return "the client missed its heartbeats" if self.heartbeats.missed(now) else None
 
     def log_refusal(self, refused: WeirError) -> None:
-        log.warning("connection of %s is refused: %s", self.peer, refused)
+        log.warning("connection of %s refused: %s", self.peer, refused)
 
     def _expired(self) -> None:
-        log.info("connection of %s ends with its credentials", self.peer)
+        log.info("connection of %s closed: its credentials expired", self.peer)
         self.end(NotAuthenticatedError("the credentials have expired"))
 
     def _unlist(self) -> None:
@@ -320,9 +318,9 @@ class Session:
             self.services.connections.remove(listed)
 
     async def _leave(self, receiving: "asyncio.Task[None]") -> None:
-        """The client closes: all that it published is stored first, and its queues are free when it is told.
+        """Answer the client's connection.close after its publishes are stored and its queues released.
 
-        The client closes the socket. Whatever it sent after its close is read and discarded until then.
+        Then wait for the client to close the socket; read and discard all input until then.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(self.limits.settle_s):
@@ -343,13 +341,13 @@ class Session:
             if channel.confirms is not None:
                 channel.confirms.tell()
         if self._farewell is not None:
-            log.info("connection of %s is closed: %s", self.peer, self._farewell.text)
+            log.info("connection of %s closed: %s", self.peer, self._farewell.text)
             self.say(connection.Close(*self._farewell))
         self.outbox.flush()
         await asyncio.wait([receiving], timeout=self.limits.linger_s)
 
     async def _let_go(self) -> None:
-        """Close everything that the client had opened."""
+        """Close the client's channels, and release its exclusive queues."""
         channels = list(self.channels.values())
         self.channels.clear()
         self.services.metrics.channels -= len(channels)
@@ -362,7 +360,7 @@ class Session:
             try:
                 await self.vhost.queues.release(self.id)
             except WeirError as failed:
-                log.warning("queues of %s are not released: %s", self.peer, failed)
+                log.warning("cannot release queues of %s: %s", self.peer, failed)
 
     def fail(self, failure: WeirError, method: Method | None = None) -> None:
         self.services.metrics.refused += 1
@@ -375,7 +373,7 @@ class Session:
         if isinstance(method, connection.Close):
             self.move(Event.LEFT)
         elif expected is None or step is None or type(method) is not expected or command.channel:
-            self.hang_up(HandshakeError(f"{method.name} is out of place"))
+            self.hang_up(HandshakeError(f"unexpected method {method.name} during the handshake"))
         else:
             try:
                 await step(self, method)
@@ -434,7 +432,7 @@ class Session:
             channel.wait_for(method, _after(before))
 
     def forget_channel(self, channel: Channel) -> None:
-        """It is closed, and both sides know."""
+        """Remove a channel after both sides have closed it."""
         if self.channels.get(channel.number) is channel:
             del self.channels[channel.number]
             self.services.metrics.channels -= 1
@@ -443,7 +441,7 @@ class Session:
                 self._releasing[channel.number] = channel.released
 
     def begin_release(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Let go of a channel, whatever becomes of the session meanwhile."""
+        """Release a channel in a task that outlives the session."""
         task = asyncio.get_running_loop().create_task(work, name=f"amqp {self.peer}/release")
         self._releases[task] = None
         task.add_done_callback(lambda done: self._releases.pop(done, None))
@@ -455,11 +453,11 @@ class Session:
         self.outbox.say(encode_method(0, method))
 
     def flush(self) -> None:
-        """Tell what was settled, and hand over what was published."""
+        """Send collected settlements and publishes to their queues."""
         if self.settling:
             self.settle()
             if self.publishing.has_taken:
-                # Consumers with credit again ask for messages before there are more, maybe of a higher priority.
+                # Consumers with new credit fetch first; new publishes, maybe of higher priority, follow.
                 asyncio.get_running_loop().call_soon(self.publishing.flush)
         else:
             self.publishing.flush()
@@ -472,23 +470,23 @@ class Session:
             channel.settled(links)
 
     async def get_queue(self, name: str) -> Queue:
-        """The queue, which may be this connection's own; QueueNotFoundError, QueueLockedError."""
+        """Open a queue for this connection, including its exclusive ones; QueueNotFoundError, QueueLockedError."""
         if not name:
             raise QueueNotFoundError("no queue ''")
         return await self.vhost.queues.get(self.role, name, connection=self.id)
 
     async def open_queue(self, name: str) -> Queue:
-        """The queue that messages are routed to, whosever it is; QueueNotFoundError."""
+        """Open a queue as a routing target, even another connection's exclusive one; QueueNotFoundError."""
         return await self.vhost.queues.look(name)
 
     async def consume(self, channel: Channel, name: str, request: ConsumeRequest) -> ConsumerLink:
-        """NotAuthorisedError, QueueNotFoundError, QueueLockedError, QueueArgumentError; 403 if somebody has it
-        alone."""
+        """Add a consumer to a queue. Raises NotAuthorisedError, QueueNotFoundError, QueueLockedError,
+        QueueArgumentError; 403 if another consumer has exclusive access."""
         queue = await self.get_queue(name)
         check_consumable(queue, request, self.vhost.name, by_channel=channel.global_prefetch > 0)
         try:
             if request.exclusive and queue.rules.single_active:
-                raise QueueLockedError("one is active at a time, and none of them alone")
+                raise QueueLockedError("a queue with a single active consumer has no exclusive consumers")
             consumer = await queue.consume(request, share=self.delivery_share)
         except QueueLockedError:
             what = f"queue '{name}' in vhost '{self.vhost.name}' in exclusive use"
@@ -497,6 +495,6 @@ class Session:
 
 
 async def _after(released: "asyncio.Task[None]") -> Method:
-    """A channel is opened where another of its number is being let go of."""
+    """Open a channel after the release of the previous one with the same number."""
     await asyncio.wait([released])
     return channel_methods.OpenOk()

@@ -1,7 +1,4 @@
-"""Where the AMQP gateway listens, and what one connection may cost.
-
-What the AMQP gateway counts, for all of its listeners together.
-"""
+"""Settings, session limits and counters of the AMQP gateway."""
 
 from dataclasses import dataclass, field
 
@@ -12,34 +9,34 @@ from weir.wire.first_bytes import ServedPort
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """What one connection may cost. Over a limit on load, it is read no further until the load is less."""
+    """Resource limits of one connection. Over a limit on load, the session stops reading until the load drops."""
 
     max_message_bytes: int = MAX_BODY_BYTES
-    #: What is offered in connection.tune; clients may ask for less.
+    #: The offer in connection.tune; clients may choose less.
     frame_max: int = DEFAULT_FRAME_MAX
     channel_max: int = DEFAULT_CHANNEL_MAX
     heartbeat_s: int = 60
-    #: Messages that are not stored yet.
+    #: Unstored publishes, and their bytes.
     max_publishes: int = 32_768
     max_publish_bytes: int = 32 * 1024 * 1024
-    #: Commands of all channels that wait behind one that takes a while, and their bytes.
+    #: Commands of all channels that wait behind slow ones, and their bytes.
     max_waiting: int = 4_096
     max_waiting_bytes: int = 8 * 1024 * 1024
-    #: Messages that were taken from queues and that the client has not read yet.
+    #: Bytes of messages fetched from queues that the client has not read yet.
     max_delivery_bytes: int = 8 * 1024 * 1024
-    #: Messages of one channel that are delivered and not acknowledged, whatever its prefetch.
+    #: Unacknowledged messages of one channel, whatever its prefetch.
     max_unacked: int = 250_000
     #: Consumers of all channels.
     max_consumers: int = 10_000
-    #: Messages and acknowledgements of one transaction, and its bytes.
+    #: Messages plus acknowledgements of one transaction, and its bytes.
     max_transaction: int = 100_000
     max_transaction_bytes: int = 64 * 1024 * 1024
-    #: How long a client may take to open the connection, and to read what it is sent.
+    #: Timeouts for the handshake, and for a client that does not read its deliveries.
     connect_timeout_s: float = 10.0
     stall_timeout_s: float = 60.0
-    #: A publisher that is held back for longer is told that it is blocked.
+    #: After a pause of this length the publisher receives connection.blocked.
     blocked_after_s: float = 0.25
-    #: How long an ended session lets messages be stored.
+    #: How long an ending session waits for its publishes to be stored.
     settle_s: float = 5.0
     #: How long it then waits for the client's close-ok, or for the client to close the socket, as RabbitMQ does.
     linger_s: float = 30.0
@@ -52,18 +49,18 @@ class AmqpSettings:
     host: str = "127.0.0.1"
     port: int = 0
     max_connections: int = 10_000
-    #: As `max_delivery_bytes`, for all connections together.
+    #: `max_delivery_bytes` for all connections together.
     max_delivery_bytes_in_all: int = 256 * 1024 * 1024
-    #: Bytes of messages that are being received, over all connections.
+    #: Bytes of partly received messages, over all connections.
     max_received_bytes: int = 256 * 1024 * 1024
     limits: SessionLimits = field(default_factory=SessionLimits)
-    #: The listener among those of the process, for clients of other protocols.
+    #: This listener and the process's other ones, for the answer to clients of other protocols.
     served: ServedPort = field(default_factory=lambda: ServedPort("amqp"))
-    #: What the server calls the cluster that it belongs to.
+    #: The cluster name in the server properties.
     cluster_name: str = "weir"
-    #: How often heartbeats are sent and sessions that say nothing, or read nothing, are looked for.
+    #: Interval of the sweep that sends heartbeats and detects dead or stalled sessions.
     sweep_interval_s: float = 1.0
-    #: How long `close` lets answers go out.
+    #: How long `close` waits for pending answers.
     close_grace_s: float = 5.0
 
 
@@ -74,20 +71,20 @@ class AmqpMetrics:
     consumers: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
-    #: Methods of clients, by their name.
+    #: Received methods, by name.
     requests: dict[str, int] = field(default_factory=dict)
-    #: Messages that clients published, and that they were sent.
+    #: Messages published by clients, and delivered to them.
     published: int = 0
     delivered: int = 0
-    #: Mandatory messages that no queue wanted.
+    #: Mandatory messages without a queue.
     returned: int = 0
-    #: Messages that were to be confirmed and were not stored.
+    #: Messages that the broker nacked because it did not store them.
     nacked: int = 0
-    #: Connections that were told to wait with what they publish.
+    #: Times that the broker blocked a publisher.
     blocked: int = 0
-    #: Connections that were ended for what they sent.
+    #: Connections that the broker closed because of an error of the client.
     refused: int = 0
-    #: Consumers, and the like, that were refused since their connection had as many as it may have.
+    #: Requests, such as basic.consume, refused because the connection had reached its limit.
     over_limit: int = 0
 
     def count(self, method: str, count: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""A transaction of one channel: publishes and acknowledgements that count when they are committed."""
+"""A transaction of one channel: publishes and acknowledgements that take effect at tx.commit."""
 
 from weir.gateway.amqp.errors import precondition_failed
 from weir.gateway.amqp.publish_properties import Facts
@@ -7,7 +7,7 @@ from weir.gateway.amqp.unacked import Pending
 from weir.runtime.waiters import Waiters
 from weir.wire.amqp.methods import basic
 
-#: The message's method, what it says to the broker, and its body.
+#: Method, routing facts and body of a message.
 Published = tuple[basic.Publish, Facts, bytes]
 
 
@@ -15,7 +15,7 @@ class Transaction:
     def __init__(self, limits: SessionLimits) -> None:
         self._limits = limits
         self.messages: list[Published] = []
-        #: What was settled, with its tags; and how.
+        #: Settled messages with their tags, and the kind of settlement.
         self.settled: list[tuple[list[tuple[int, Pending]], str]] = []
         self._bytes = 0
         self._settlements = 0
@@ -48,7 +48,7 @@ class Transaction:
 
 
 class Outcome:
-    """What becomes of the publishes of a commit."""
+    """Results of the publishes of a commit."""
 
     def __init__(self) -> None:
         self._left = 0
@@ -66,5 +66,5 @@ class Outcome:
             self._change.wake()
 
     async def known(self) -> None:
-        """Wait until all queues have answered."""
+        """Wait for the results of all queues."""
         await self._change.wait_until(lambda: not self._left)

@@ -1,7 +1,4 @@
-"""Delivery tags of one channel: what each stands for, in the order of delivery.
-
-Messages that a channel took from one queue and has not settled, and what is said of them within a turn.
-"""
+"""Unacknowledged messages of a channel by delivery tag, and settlements per queue consumer, batched per turn."""
 
 from weir.broker.api.queues import QueueConsumer
 from weir.gateway.amqp.errors import precondition_failed
@@ -10,13 +7,13 @@ Range = tuple[int, int]
 
 
 class Taken:
-    """What one `QueueConsumer` gave out. Settlements are collected, and told in ranges by `settle`."""
+    """Unsettled messages of one `QueueConsumer`. `settle` sends the collected settlements as offset ranges."""
 
     def __init__(self, consumer: QueueConsumer) -> None:
         self.consumer = consumer
-        #: Messages that the client has and has not settled.
+        #: Messages delivered to the client and not settled.
         self.unacked = 0
-        #: The broker closed it: what it had is in the queue again, or gone with it.
+        #: The broker closed the consumer: its messages are requeued, or deleted with the queue.
         self.over = False
         self._acks: list[Range] = []
         self._requeues: list[Range] = []
@@ -27,7 +24,7 @@ class Taken:
         _add(self._acks, offset)
 
     def ack_run(self, first: int, end: int) -> None:
-        """Of messages that lie behind one another."""
+        """Acknowledge the consecutive offsets [first, end)."""
         self.unacked -= end - first
         acks = self._acks
         if acks and acks[-1][1] == first:
@@ -44,7 +41,7 @@ class Taken:
         _add(self._rejects, offset)
 
     def settle(self) -> None:
-        """Tell the queue what was said since the last time."""
+        """Send the collected settlements to the queue."""
         acks, rejects, requeues = self._acks, self._rejects, self._requeues
         if not self.over:
             if acks:
@@ -61,7 +58,7 @@ class Taken:
             self._requeues = []
 
     def settled(self) -> None:
-        """Messages were settled; there may be credit again."""
+        """Called after settlements, which may give new credit."""
 
 
 def _add(ranges: list[Range], offset: int) -> None:
@@ -71,7 +68,7 @@ def _add(ranges: list[Range], offset: int) -> None:
         ranges.append((offset, offset + 1))
 
 
-#: Where a message came from, and its offset there.
+#: The consumer or getter that fetched a message, and the message's offset in its queue.
 Pending = tuple[Taken, int]
 
 
@@ -84,19 +81,19 @@ class Unacked:
         return len(self._pending)
 
     def next_tag(self) -> int:
-        """A tag for a message that is not to be acknowledged."""
+        """A tag for a no-ack message."""
         self._last += 1
         return self._last
 
     def add(self, taken: Taken, offset: int) -> int:
-        """A message is delivered; its tag."""
+        """Register a delivered message; returns its tag."""
         self._last = tag = self._last + 1
         self._pending[tag] = (taken, offset)
         return tag
 
     def take(self, tag: int, *, multiple: bool) -> list[tuple[int, Pending]]:
-        """Those that the client means, with their tags, which mean nothing from now on. 406 for a tag that is not
-        there; with `multiple`, 0 is all."""
+        """Remove and return the messages that the client settles, with their tags. 406 for an unknown tag; with
+        `multiple`, tag 0 means all."""
         pending = self._pending
         if not multiple:
             found = pending.pop(tag, None)
@@ -117,8 +114,8 @@ class Unacked:
         return taken
 
     def take_each(self, tags: list[int]) -> tuple[list[tuple[Taken, int, int]], int | None]:
-        """The messages of these tags, up to the first that is not there, which is answered too: what lies behind
-        one another in one queue is one run [first, end)."""
+        """Remove the messages of these tags, up to the first unknown tag. Returns runs [first, end) of consecutive
+        offsets in one queue, and the unknown tag or None."""
         take = self._pending.pop
         runs: list[tuple[Taken, int, int]] = []
         before: Taken | None = None
@@ -145,5 +142,5 @@ class Unacked:
         return taken
 
     def put_back(self, taken: list[tuple[int, Pending]]) -> None:
-        """What was settled in a transaction that did not happen: its tags mean something again."""
+        """Restore messages settled in a rolled back transaction under their tags."""
         self._pending = dict(sorted([*taken, *self._pending.items()], key=lambda each: each[0]))

@@ -1,4 +1,4 @@
-"""Who makes a call: by the signature in its metadata, by its TLS certificate, or nobody where nobody is asked."""
+"""Authentication of calls: signature (gRPC metadata), TLS certificate, or anonymous if authentication is off."""
 
 import re
 
@@ -13,12 +13,12 @@ _AUTHORIZATION = re.compile(
     rb"MQv2-HMAC-SHA1 Credential=([^,/ ]*)[^,]*, ?SignedHeaders=([^,]*), ?Signature=([0-9a-fA-F]{40})"
 )
 _DATE = b"x-mq-date-time"
-#: Signatures that are believed without a second look; each is good for the second that it names.
+#: Cache size for verified signatures; each is valid for the second in its date.
 _REMEMBERED = 64
 
 
 class Credentials:
-    """Of one connection: each call says who makes it, and most say the same."""
+    """Caches the identities of one connection. Each call has credentials, and most calls have the same."""
 
     def __init__(self, broker: Broker, clock: Clock, certificate: bytes | None) -> None:
         self._broker = broker
@@ -27,7 +27,7 @@ class Credentials:
         self._known: dict[tuple[bytes, bytes], Identity] = {}
 
     def known(self, headers: Headers) -> str | None:
-        """The role, if that is known already."""
+        """The cached role, or None."""
         identity = self._known.get(_key(headers))
         if identity is None:
             return None
@@ -36,7 +36,7 @@ class Credentials:
         return identity.role
 
     async def find(self, headers: Headers) -> str:
-        """The role; NotAuthenticatedError."""
+        """Authenticate and return the role; NotAuthenticatedError."""
         key = _key(headers)
         identity = await self._find(*key)
         if len(self._known) >= _REMEMBERED:

@@ -1,7 +1,4 @@
-"""One call of a client: its request, who makes it, and how it is answered.
-
-Who handles which call: handlers enter themselves, so that one more touches no list.
-"""
+"""gRPC calls: request, deadline and answer of one call, and the table of handlers, which register themselves."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -18,16 +15,16 @@ if TYPE_CHECKING:
 
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
-#: An answer; None if the handler answers itself, later; or what must be waited for.
+#: An answer; None if the handler answers later by itself; or a coroutine.
 Outcome: TypeAlias = "Any | Coroutine[Any, Any, Any] | None"
 Handler: TypeAlias = "Callable[[Call, Any], Outcome]"
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """`streams`: the answer is any number of messages, which the handler sends itself. `converses`: so is the
-    request, and the handler is called for each message of it. `stores`: it is refused before its client gives up
-    if what it carries is not stored by then."""
+    """A gRPC method. `streams`: the handler itself sends any number of answer messages. `converses`: the request
+    is a stream, too, and the handler runs for each of its messages. `stores`: the session refuses the call shortly
+    before its deadline if its messages are not stored by then."""
 
     name: str
     request: Any
@@ -38,7 +35,7 @@ class Method:
     stores: bool = False
 
 
-#: By HTTP/2's `:path`.
+#: Methods by HTTP/2 `:path`.
 METHODS: dict[bytes, Method] = {}
 _MODULES = ("route", "clients", "send", "receive", "acknowledge", "pull", "transactions")
 
@@ -68,15 +65,15 @@ CLIENT_ID, NAMESPACE, LANGUAGE, VERSION = (
     b"x-mq-client-version",
 )
 _TIMEOUT = b"grpc-timeout"
-#: How long a client waits that does not say, and how much earlier than it gives up it is answered.
+#: The deadline of clients that set none, and how long before the deadline the answer must go out.
 PATIENCE_S = 10.0
 MARGIN_S = 0.3
 
 
 class Call:
-    """Of one stream."""
+    """The call of one HTTP/2 stream."""
 
-    #: Whether another broker handed it on to this one.
+    #: Whether another broker forwarded the call to this one.
     handed_on = False
 
     __slots__ = (
@@ -105,10 +102,10 @@ class Call:
         self.reader = grpc.MessageReader(
             session.limits.max_request_bytes, headers.get(b"grpc-encoding", b"identity")
         )
-        #: The messages of its request that have come, of one that is no conversation.
+        #: Received request messages, if the request is not a stream.
         self.whole: list[Any] = []
         self.role = ""
-        #: Names that whoever handed it on has told.
+        #: Names of lite topics from the broker that forwarded the call.
         self.about: tuple[str, ...] = ()
         self.client_id = headers.get(CLIENT_ID, b"").decode("utf-8", "replace")
         self.task: asyncio.Task[Any] | None = None
@@ -120,23 +117,23 @@ class Call:
 
     @property
     def remaining_s(self) -> float | None:
-        """How long the client waits for the answer; None if it did not say."""
+        """Seconds until the client's deadline; None if it set none."""
         return None if self._due is None else max(0.0, self._due - self.session.clock.monotonic())
 
     @property
     def patience_s(self) -> float:
-        """How long it may wait for something that its answer needs."""
+        """Seconds that a handler may wait before it must answer."""
         remaining_s = self.remaining_s
         return PATIENCE_S if remaining_s is None else max(0.0, min(PATIENCE_S, remaining_s - MARGIN_S))
 
     def is_late(self, now: float, interval_s: float) -> bool:
-        """Whether its client will have given up when it is looked at again, an interval later."""
+        """Whether the client's deadline passes before the next check, one interval later."""
         limit_s = PATIENCE_S if self._limit_s is None else self._limit_s
         return now >= self.heard_at + limit_s - min(limit_s / 2, MARGIN_S + interval_s)
 
     @property
     def knows_new_types(self) -> bool:
-        """Whether it knows lite messages and such with a priority: Python's does, from 5.1 on."""
+        """Whether the client knows the message types lite and priority: Python's does, since 5.1."""
         if self.headers.get(LANGUAGE) != b"PYTHON":
             return False
         said = self.headers.get(VERSION, b"").split(b".")
@@ -147,7 +144,7 @@ class Call:
         return not self.done
 
     def answer(self, response: Any) -> None:
-        """The one message of an answer that has one."""
+        """Send a unary answer."""
         if self.done:
             return
         self._end()
@@ -156,7 +153,7 @@ class Call:
         self.session.emit()
 
     def send(self, *responses: Any) -> None:
-        """Messages of an answer that may have many."""
+        """Send messages of a streamed answer."""
         if self.done:
             return
         http2 = self.session.http2
@@ -167,7 +164,7 @@ class Call:
         self.session.emit()
 
     def finish(self) -> None:
-        """The end of such an answer."""
+        """End a streamed answer."""
         if self.done:
             return
         if not self._begun:
@@ -178,7 +175,7 @@ class Call:
         self.session.emit()
 
     def fail(self, status: GrpcStatus, text: str) -> None:
-        """No answer but a status of gRPC: what RocketMQ has no code for."""
+        """Fail with a gRPC status, for errors without a RocketMQ code."""
         if self.done:
             return
         self._end()
@@ -187,7 +184,7 @@ class Call:
         self.session.emit()
 
     def refuse(self, status: Any) -> None:
-        """An answer that has nothing but a status of RocketMQ."""
+        """Answer with a RocketMQ status only."""
         response = self.method.response(status=status)
         if self.method.streams:
             self.send(response)
@@ -197,7 +194,7 @@ class Call:
             self.answer(response)
 
     def gone(self) -> None:
-        """The client does not want to know any more."""
+        """Cancel the call after the client reset its stream or disconnected."""
         self._end()
         if self.task is not None:
             self.task.cancel()

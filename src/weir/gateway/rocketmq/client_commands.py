@@ -1,4 +1,4 @@
-"""What the server asks of clients for administrators: the stacks of their threads, and to try a message."""
+"""Commands that administrators send to clients: print thread stack traces, and verify a message."""
 
 import asyncio
 from typing import Any
@@ -16,21 +16,21 @@ _READ_BYTES = 4 * 1024 * 1024
 
 
 class ClientCommands:
-    """Each answer is waited for; a client that does not give one in time is an error."""
+    """Sends commands and waits for the answers; raises an error if a client does not answer in time."""
 
     def __init__(self, services: Services, patience_s: float = 10.0) -> None:
         self._services = services
         self._patience_s = patience_s
 
     async def stack(self, client_id: str) -> str:
-        """What the threads of the client are doing, in its words."""
+        """Stack traces of the client's threads, as text from the client."""
         client, nonce = self._reached(client_id)
         asked = api.PrintThreadStackTraceCommand(nonce=nonce)
         answer = await self._ask(client, nonce, api.TelemetryCommand(print_thread_stack_trace_command=asked))
         return str(answer.thread_stack_trace.thread_stack_trace)
 
     async def verify(self, client_id: str, topic: TopicName, offset: int) -> str:
-        """Let a consumer try the message at an offset, whoever has it: the code that it answers."""
+        """Let a consumer process the message at an offset, whatever its state; returns the client's code."""
         client, nonce = self._reached(client_id)
         found = await self._services.broker.load(topic, create=False)
         batches = [] if offset >= found.end_offset else await found.read(offset, _READ_BYTES)
@@ -63,7 +63,7 @@ class ClientCommands:
         except TimeoutError:
             raise NotAllowedError(
                 f"client {client.id!r} did not answer in {self._patience_s:g} s",
-                hint="it may not know the command",
+                hint="the client may not support the command",
             ) from None
         finally:
             waiting.pop(key, None)

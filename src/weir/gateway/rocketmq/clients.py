@@ -1,7 +1,4 @@
-"""Clients as their telemetry streams tell of them: what they want, and how the server reaches them.
-
-Telling clients on their telemetry streams that what holds for their consumer group has changed.
-"""
+"""Clients with telemetry streams: their settings and lite topics, and pushes of changed group settings to them."""
 
 from asyncio import Event
 from collections.abc import Callable, Iterator
@@ -20,12 +17,12 @@ if TYPE_CHECKING:
 
 
 _LITE = (api.ClientType.LITE_PUSH_CONSUMER, api.ClientType.LITE_SIMPLE_CONSUMER)
-#: Clients say every 30 s which lite topics they want.
+#: Expiry of lite subscriptions, in seconds; clients repeat them every 30 s.
 _REPEATED_S = 120.0
 
 
 class Client:
-    """One that has said its settings. `ends`: what is to be done when it is gone."""
+    """A client that has sent its settings. `ends`: callbacks for its end."""
 
     __slots__ = ("call", "checked", "ends", "id", "session", "settings")
 
@@ -35,7 +32,7 @@ class Client:
         self.call = call
         self.settings = settings
         self.ends: list[Callable[[], None]] = []
-        #: The topics about whose half messages it can be asked.
+        #: Topics for whose half messages the broker can send transaction checks to this client.
         self.checked: set[TopicName] = set()
 
     @property
@@ -43,7 +40,7 @@ class Client:
         return self.call.open
 
     def tell(self, command: Any) -> bool:
-        """A command of the server's; whether it was sent."""
+        """Send a server command; returns whether the stream was open."""
         if not self.reachable:
             return False
         self.call.send(command)
@@ -57,18 +54,18 @@ class Client:
 
 
 class Clients:
-    """Of this broker: by their ids, each on its newest stream."""
+    """Clients of this broker by ID, each with its newest telemetry stream."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Client] = {}
-        #: Who waits for the answer of a client to a command with a nonce.
+        #: Callbacks for answers to commands, by client and nonce.
         self.waiting: dict[tuple[str, str], Callable[[Any], None]] = {}
-        #: By client, topic and group: what it wants of the topic.
+        #: Subscribed lite topics, by client, topic and group.
         self._lite: dict[tuple[str, TopicName, str], set[str]] = {}
         self._watching: dict[tuple[str, TopicName, str], list[Event]] = {}
-        #: When each client said so last.
+        #: Time of each client's last lite subscription sync.
         self._said_at: dict[tuple[str, TopicName, str], float] = {}
-        #: Called with the id of each that is gone: what it had is free.
+        #: Called with the ID of each terminated client, to release its messages.
         self.on_gone: list[Callable[[str], None]] = []
 
     def __len__(self) -> int:
@@ -81,7 +78,7 @@ class Clients:
         return self._by_id.get(client_id)
 
     def said(self, call: "Call", settings: Any) -> Client:
-        """The client told its settings, for the first time or again."""
+        """Register a client after it sent its settings, for the first time or again."""
         known = self._by_id.get(call.client_id)
         if known is not None:
             known.forget()
@@ -89,14 +86,14 @@ class Clients:
         return client
 
     def answered(self, call: "Call", command: Any) -> None:
-        """The client answered a command."""
+        """Pass a client's answer to the waiting callback."""
         nonce = getattr(command, str(command.WhichOneof("command"))).nonce
         waiting = self.waiting.pop((call.client_id, nonce), None)
         if waiting is not None:
             waiting(command)
 
     def hung_up(self, call: "Call") -> None:
-        """A stream ended; its client may open another."""
+        """Unregister an ended telemetry stream; its client may open another."""
         client = self._by_id.get(call.client_id)
         if client is not None and client.call is call:
             client.forget()
@@ -105,13 +102,13 @@ class Clients:
         return self._lite.get((client_id, topic, group), set())
 
     def is_lite(self, client_id: str) -> bool:
-        """Whether it receives lite topics only."""
+        """Whether the client is a lite consumer, which receives only lite topics."""
         known = self._by_id.get(client_id)
         return known is not None and known.settings.client_type in _LITE
 
     def said_lite(self, client_id: str, topic: TopicName, group: str, now: float) -> None:
-        """A client said what it wants; `now`: seconds. Clients repeat that; what one that is connected to another
-        broker wants is forgotten when it does not."""
+        """Record the time of a lite subscription sync (`now`, in seconds). Subscriptions of clients of other
+        brokers expire if the clients do not repeat them."""
         for key in [key for key, said_at in self._said_at.items() if said_at < now - _REPEATED_S]:
             del self._said_at[key]
             if key[0] not in self._by_id:
@@ -129,7 +126,7 @@ class Clients:
 
     @contextmanager
     def watching_lite(self, client_id: str, topic: TopicName, group: str, changed: Event) -> Iterator[None]:
-        """The event is set when the client wants other lite topics."""
+        """Set the event whenever the client's lite topics change."""
         watching = self._watching.setdefault((client_id, topic, group), [])
         watching.append(changed)
         try:
@@ -140,7 +137,7 @@ class Clients:
                 self._watching.pop((client_id, topic, group), None)
 
     def lite_topics_of_others(self, client_id: str, topic: TopicName, group: str) -> set[str]:
-        """What the group's other clients have of the topic."""
+        """Lite topics of the topic that other clients of the group subscribe to."""
         return {
             name
             for (other, its_topic, its_group), names in self._lite.items()
@@ -149,14 +146,14 @@ class Clients:
         }
 
     def take_lite_topics(self, client_id: str, topic: TopicName, group: str, names: set[str]) -> None:
-        """Whoever of the group's other clients has them has them no more, and is told."""
+        """Unsubscribe all other clients of the group from these lite topics, and notify them."""
         for other, its_topic, its_group in list(self._lite):
             if other != client_id and its_topic == topic and its_group == group:
                 for name in sorted(self._lite[(other, topic, group)] & names):
                     self.lose_lite_topic(other, topic, group, name)
 
     def lose_lite_topic(self, client_id: str, topic: TopicName, group: str, name: str) -> None:
-        """The client no longer subscribes to it, by the server's doing, and is told."""
+        """Unsubscribe a client from a lite topic, and notify it."""
         self.set_lite_topics(client_id, topic, group, self.lite_topics(client_id, topic, group) - {name})
         client = self._by_id.get(client_id)
         if client is not None:
@@ -174,7 +171,7 @@ class Clients:
             gone(client_id)
 
     def left(self, session: "Session") -> None:
-        """A connection ended, and with it the clients that were reached by it."""
+        """Terminate all clients of an ended connection."""
         for client in [one for one in self._by_id.values() if one.session is session]:
             self.terminated(client.id)
 
@@ -183,7 +180,7 @@ _LOOK_S = 1.0
 
 
 class Announcing:
-    """Looks at what holds while any client is there that wants to know."""
+    """Polls the settings of groups with connected clients, and sends changes to these clients."""
 
     def __init__(self, clock: Clock, clients: Clients) -> None:
         self._clock = clock
@@ -193,7 +190,8 @@ class Announcing:
         self._looking = False
 
     def watch(self, client: Client, now: Callable[[], GroupSettings], answer: Callable[[], Any]) -> None:
-        """The client was told what holds `now`; `answer`: what it is told of that, as RocketMQ's settings."""
+        """Watch a group's settings for a client that has the current ones. `now` returns the group's settings;
+        `answer` returns the client's settings message."""
         self._watched[client.id] = (client, now(), now, answer)
         if not self._looking:
             self._looking = True

@@ -1,4 +1,4 @@
-"""Consumer groups of RocketMQ at this broker: a subscription of each topic that they receive from."""
+"""RocketMQ consumer groups on this broker: one subscription per group and topic."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,12 +11,12 @@ from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.interfaces import Clock, Runtime
 from weir.runtime.tasks import TaskScope
 
-#: A group that receives nothing for so long, and has nothing, lets go of its topic.
+#: A group closes its subscription to a topic after this time without receives and without invisible messages.
 _IDLE_S = 60.0
 
 
 class ConsumerGroups:
-    """All listeners' clients of one broker share them: who receives gets what is next of the group's."""
+    """Consumer groups of one broker, shared by the clients of all its listeners."""
 
     def __init__(self, runtime: Runtime, broker: Broker, registry: Registry) -> None:
         self._registry = registry
@@ -52,13 +52,13 @@ class ConsumerGroups:
         return found
 
     async def forget(self, topic: TopicName, group: str) -> None:
-        """The topic is no more."""
+        """Remove the group of a deleted topic."""
         found = self._found.pop((topic, group), None)
         if found is not None:
             await found.close()
 
     def settings(self, namespace: NamespaceName, group: str) -> GroupSettings:
-        """What holds for a group."""
+        """The settings of a group, from the namespace's properties or defaults."""
         found = self._registry.namespaces.find(namespace)
         return (None if found is None else settings_in(found.properties, group)) or GroupSettings()
 

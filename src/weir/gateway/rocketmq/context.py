@@ -1,4 +1,4 @@
-"""What stands behind every RocketMQ session."""
+"""Services shared by RocketMQ sessions."""
 
 from dataclasses import dataclass, field
 
@@ -24,10 +24,10 @@ class Services:
     groups: ConsumerGroups
     clients: Clients
     announcing: Announcing
-    #: How far groups are, whatever protocol moves them.
+    #: Committed offsets of groups, for all protocols.
     positions: RoleGroups
     broker_name: str = "weir"
-    #: The same gateway of other brokers; None: there are none.
+    #: Calls to the RocketMQ gateways of other brokers; None on a standalone broker.
     gateway_calls: GatewayCalls | None = None
     polls: Polls = field(default_factory=Polls)
     metrics: RocketmqMetrics = field(default_factory=RocketmqMetrics)

@@ -1,4 +1,4 @@
-"""The one table from Weir's errors to RocketMQ's status codes: the nearest class in the ancestry decides."""
+"""Table from Weir's errors to RocketMQ's status codes; the nearest class in the error's MRO decides."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ CODES: dict[type[BaseException], Any] = {
     errors.TenantNotFoundError: _C.TOPIC_NOT_FOUND,
     errors.NamespaceNotFoundError: _C.TOPIC_NOT_FOUND,
     errors.SubscriptionNotFoundError: _C.CONSUMER_GROUP_NOT_FOUND,
-    # The queue is elsewhere, or on its way there: clients ask for the route again and retry.
+    # Another broker owns the queue, or it is moving: clients query the route again and retry.
     errors.TopicClosedError: _C.HA_NOT_AVAILABLE,
     errors.NotOwnerError: _C.HA_NOT_AVAILABLE,
     errors.ConsumerClosedError: _C.HA_NOT_AVAILABLE,
@@ -37,7 +37,7 @@ CODES: dict[type[BaseException], Any] = {
     errors.FilterError: _C.ILLEGAL_FILTER_EXPRESSION,
     errors.UnknownGroupError: _C.CONSUMER_GROUP_NOT_FOUND,
 }
-#: The queue is not here, or not any more: it is looked for elsewhere.
+#: This broker does not own the queue, or has lost it: the caller must find the owner again.
 MOVED = (
     errors.NotOwnerError,
     errors.TopicClosedError,
@@ -49,7 +49,7 @@ _INTERNAL = "an internal error; see the broker's log"
 
 
 class Refused(errors.BrokerError):
-    """What a call is refused for, with the code and the words that its answer has."""
+    """Refuses a call, with the code and text of the answer."""
 
     def __init__(self, code: Any, what: str) -> None:
         super().__init__(what)
@@ -63,7 +63,7 @@ def code_of(failure: BaseException) -> Any:
 
 
 def status_of(failure: BaseException) -> Any:
-    """What the client is told; the inside of a bug, and paths of this machine, stay in the log."""
+    """The status for a failure. Only the log contains details of bugs and paths of this machine."""
     hidden = not isinstance(failure, errors.WeirError) or isinstance(failure, errors.DiskError)
     return api.Status(code=code_of(failure), message=_INTERNAL if hidden else _words(failure))
 

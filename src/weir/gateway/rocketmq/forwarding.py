@@ -1,10 +1,9 @@
-"""Calls about queues that another broker has: made there by this one, so that a client is served wherever it asks.
+"""Forwarding of calls to the broker that owns the queue, so that every broker can serve every client.
 
-Clients are told by the route which broker has a queue, and go there. What they know may be out of date, or, of
-message groups, transactions and lite topics, not what decides. A queue on its way from one broker to another is
-waited for within limits; a call is handed on once.
-
-Calls that another broker's gateway handed on: answered by the same handlers, without a connection.
+Clients find the owner of a queue with the route. Their route may be outdated, and for message groups, transactions
+and lite topics it does not determine the queue. While a queue moves between brokers, the call waits and retries
+within its deadline. A call is forwarded only once; the receiving broker runs the same handlers, without a
+connection.
 """
 
 import asyncio
@@ -29,17 +28,17 @@ if TYPE_CHECKING:
 
 
 GATEWAY = "rocketmq"
-#: Makes an answer at this broker.
+#: Computes the answer on this broker.
 Here: TypeAlias = Callable[[], Awaitable[Any]]
-#: Between two looks for a queue that is on its way.
+#: Pause between two lookups of a moving queue; it doubles up to the maximum.
 _PAUSE_S = 0.05
 _MOST_PAUSE_S = 0.5
-#: How long other brokers have to take notice.
+#: Timeout for broadcasts to other brokers.
 _TELL_S = 1.0
 
 
 async def queue_name(call: Call, topic: TopicName, number: int, *, create: bool = True) -> TopicName:
-    """Of a queue of the topic, by its number."""
+    """The Weir topic of a queue, by its number."""
     broker = call.session.services.broker
     partitions = await broker.partitions(topic, role=call.role, create=create)
     return topic.at(number) if partitions else topic
@@ -48,21 +47,22 @@ async def queue_name(call: Call, topic: TopicName, number: int, *, create: bool 
 async def at_owner(
     call: Call, queue: TopicName, request: Any, here: Here | None = None, *, twice: bool = True
 ) -> Any:
-    """The one message of the answer, made where the queue is. `here`: makes it at this broker; None: as if another
-    had handed it on. `twice`: whether it may be asked again although it may have been done."""
+    """Run a call at the owner of the queue; returns the only answer message. `here` computes it on this broker;
+    None: forward even to this broker itself. `twice`: whether the call may be repeated after it may have taken
+    effect."""
     find = partial(call.session.services.broker.owner, queue, role=call.role)
     return await _routed(call, find, request, here, _first, twice=twice)
 
 
 async def at_owner_streamed(call: Call, queue: TopicName, request: Any, here: Here) -> list[Any]:
-    """All messages of the answer."""
+    """Run a call at the owner of the queue; returns all answer messages."""
     find = partial(call.session.services.broker.owner, queue, role=call.role)
     found: list[Any] = await _routed(call, find, request, here, list)
     return found
 
 
 async def at_coordinator(call: Call, group: str, request: Any, here: Here) -> Any:
-    """The one message of the answer, made by the broker that knows the positions of the group."""
+    """Run a call at the broker with the group's committed offsets; returns the only answer message."""
     return await _routed(
         call, partial(call.session.services.positions.of(call.role).owner, group), request, here, _first
     )
@@ -81,7 +81,7 @@ async def _routed(
     *,
     twice: bool = True,
 ) -> Any:
-    """`made`: the answer of the messages that came from elsewhere."""
+    """Run a call at the owner, and retry while the queue moves. `made` converts the messages of another broker."""
     if call.handed_on and here is not None:
         return await here()
     clock = call.session.clock
@@ -92,7 +92,7 @@ async def _routed(
             if owner.here and here is not None:
                 return await here()
             if not owner.broker_id:
-                raise NotOwnerError("nobody has the queue now")
+                raise NotOwnerError("no broker owns the queue now")
             return made(await hand_on(call, owner.broker_id, request, call.patience_s))
         except (*MOVED, PeerUnavailableError, PeerBusyError) as moved:
             if isinstance(moved, PeerUnavailableError) and moved.sent and not twice:
@@ -104,7 +104,7 @@ async def _routed(
 
 
 async def hand_on(call: Call, broker_id: str, request: Any, wait_s: float, about: Sequence[str] = ()) -> list[Any]:
-    """The messages of the answer that another broker gives."""
+    """Forward a call to another broker; returns its answer messages."""
     services = call.session.services
     if call.handed_on or services.gateway_calls is None:
         raise NotOwnerError("the queue is served by another broker")
@@ -120,12 +120,12 @@ async def hand_on(call: Call, broker_id: str, request: Any, wait_s: float, about
     )
     answered = await services.gateway_calls.hand_on(broker_id, said)
     if not answered:
-        raise NotOwnerError("the broker that has the queue had no answer")
+        raise NotOwnerError("the broker that owns the queue sent no answer")
     return [parse(call.method.response, one) for one in answered]
 
 
 async def tell_all(call: Call, request: Any) -> None:
-    """Hand it on to every other broker, as far as they can be reached: clients repeat what they want."""
+    """Send a call to all other brokers. Ignores unreachable ones, because clients repeat the call periodically."""
     services = call.session.services
     others = [one.broker_id for one in services.broker.brokers() if one.broker_id != services.broker_name]
     if call.handed_on or not others:
@@ -144,7 +144,7 @@ class _NothingUnsent:
 
 
 class _Sender:
-    """What handlers know of a session, for one call."""
+    """Stands in for the session of a forwarded call."""
 
     peer = "another broker"
 
@@ -156,11 +156,11 @@ class _Sender:
         self.publishing = Publishing(cast("Session", self))
 
     def forget(self, call: Call) -> None:
-        """Nothing is kept of it."""
+        """Nothing to do: the sender does not track calls."""
 
 
 class HandedOn(Call):
-    """What is answered is gathered, and goes back as one."""
+    """A call forwarded by another broker; collects its answer messages and returns them together."""
 
     __slots__ = ("answered", "ended")
     handed_on = True
@@ -191,7 +191,7 @@ class HandedOn(Call):
 
 
 class HandedOnCalls:
-    """Answers those of other brokers."""
+    """Answers calls forwarded by other brokers."""
 
     def __init__(self, services: "Services") -> None:
         self._services = services
@@ -200,7 +200,7 @@ class HandedOnCalls:
         load_handlers()
         method = METHODS.get(f"/{SERVICE}/{said.method}".encode())
         if method is None or method.converses:
-            raise PeerUnsupportedError(f"{said.method[:80]} cannot be handed on")
+            raise PeerUnsupportedError(f"{said.method[:80]} cannot be forwarded")
         sender = _Sender(self._services)
         call = HandedOn(sender, method, said)
         try:
@@ -212,7 +212,7 @@ class HandedOnCalls:
             sender.publishing.flush()
             await call.ended
         except MOVED:
-            raise  # whoever handed it on looks where the queue is now
+            raise  # the forwarding broker looks up the new owner
         except WeirError as refused:
             call.refuse(status_of(refused))
         finally:

@@ -1,7 +1,4 @@
-"""The RocketMQ gateway on the network.
-
-What the RocketMQ gateway alone counts, as families of the metrics page.
-"""
+"""The RocketMQ listener, and the metric families that only the RocketMQ gateway has."""
 
 import logging
 from ssl import SSLContext
@@ -20,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class RocketmqServer:
-    """Serves one broker on one address. `start`, then `close`; what it serves belongs to whoever made it."""
+    """Serves RocketMQ clients of one broker on one address. The caller owns `services` and closes them."""
 
     def __init__(
         self,
@@ -30,7 +27,7 @@ class RocketmqServer:
         tls: SSLContext | None = None,
         request_budget: RequestBudget | None = None,
     ) -> None:
-        """`request_budget`: what all listeners together may receive; None: as the settings say, for this one."""
+        """`request_budget`: receive budget of all listeners; None: one for this listener, from the settings."""
         load_handlers()
         self.services = services
         self._settings = settings
@@ -65,7 +62,7 @@ class RocketmqServer:
         log.info("RocketMQ clients are served on %s:%d", self.host, self.port)
 
     async def close(self) -> None:
-        """Accept nothing more, store what was accepted within the grace time, and end every connection."""
+        """Stop accepting, store accepted messages within the grace time, and close every connection."""
         await self._server.close(TopicClosedError("shutdown"))
 
     def _session(self, connection: Connection) -> Session:
@@ -85,19 +82,19 @@ def rocketmq_families(metrics: RocketmqMetrics) -> list[GatewayFamily]:
         GatewayFamily(
             "weir_rocketmq_sent_total",
             "counter",
-            "Messages stored for the clients of this broker, here or at another.",
+            "Messages stored for clients of this broker, on this or another broker.",
             [({}, metrics.sent)],
         ),
         GatewayFamily(
             "weir_rocketmq_received_total",
             "counter",
-            "Messages sent to the clients of this broker, from here or from another.",
+            "Messages delivered to clients of this broker, from this or another broker.",
             [({}, metrics.received)],
         ),
         GatewayFamily(
             "weir_rocketmq_handed_on_total",
             "counter",
-            "Calls of the clients of this broker that were made at another.",
+            "Calls of clients of this broker that it forwarded to another broker.",
             [({}, metrics.handed_on)],
         ),
     ]

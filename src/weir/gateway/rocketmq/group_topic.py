@@ -1,11 +1,8 @@
-"""A consumer group at one topic: whoever receives gets what is ready in any partition of it that this broker has.
+"""Receives of a consumer group from one topic: waiting receivers, messages in flight, and invisible durations.
 
-Receivers that find nothing wait in a line. While there are any, every partition is asked for the first one's sake;
-what comes ends its wait.
-
-A consumer group at one partition: what was received there, and until when each message is invisible.
-
-When messages become visible again: one timer for all of them.
+A receiver gets ready messages of all partitions of the topic on this broker. Without ready messages it waits in a
+queue, and the group fetches from every partition on behalf of the first receiver in the queue. One timer makes
+messages visible again after their invisible durations.
 """
 
 import asyncio
@@ -31,24 +28,25 @@ from weir.runtime.tasks import TaskScope
 from weir.wire.formats.table import messages_of
 from weir.wire.rocketmq.handles import ReceiptHandle
 
-#: What a handle has room for.
+#: The highest delivery number in a receipt handle.
 _MAX_DELIVERY = 2**32 - 1
 
 
 class Received(NamedTuple):
-    """A message on its way to a consumer."""
+    """A message for a consumer, with its receipt handle."""
 
     message: Message
     partition: int
     offset: int
-    #: How often it was delivered, with this time.
+    #: Number of deliveries, including this one.
     attempt: int
     stored_ms: int
     handle: ReceiptHandle
 
 
 class Pending:
-    """A message that somebody has. `client`: who holds it for as long as it lives; "" of one that has its time."""
+    """An invisible message. `client`: the client that keeps it while connected (auto-renew); "": it becomes
+    visible at `due_ms`."""
 
     __slots__ = ("attempt", "client", "delivery", "due_ms")
 
@@ -60,7 +58,8 @@ class Pending:
 
 
 class Link:
-    """`spare`: what came and nobody wanted any more; it is handed out first."""
+    """A group's subscription to one partition. `spare`: deliveries fetched for a receiver that left; the next
+    receiver gets them first."""
 
     def __init__(
         self,
@@ -70,8 +69,8 @@ class Link:
         deadlines: "Deadlines",
         lives: Callable[[str], bool],
     ) -> None:
-        """`lives`: whether a client is connected to this broker. One that is not (another broker received for it)
-        has a time like others', and then as long as it lives, if it has come here meanwhile."""
+        """`lives`: whether a client is connected to this broker. Auto-renewed messages of other clients (for which
+        another broker received) have a deadline; it is extended if the client is connected here by then."""
         self.partition = partition
         self.topic = topic
         self.consumer = consumer
@@ -79,7 +78,7 @@ class Link:
         self.spare: list[Delivery] = []
         self._deadlines = deadlines
         self._lives = lives
-        #: Begins elsewhere in each life of a link: a handle of an earlier one is nobody's.
+        #: Starts with a different number in each link, so that handles of earlier links are invalid.
         self._deliveries = deadlines.now_ms() & _MAX_DELIVERY
 
     @property
@@ -87,7 +86,7 @@ class Link:
         return self.topic.alive
 
     def take(self, credit: int) -> list[Delivery]:
-        """What is at hand."""
+        """Available deliveries, without waiting."""
         return self.take_spare() if self.spare else self.consumer.take(credit)
 
     def take_spare(self) -> list[Delivery]:
@@ -95,7 +94,7 @@ class Link:
         return spare
 
     def hand_out(self, deliveries: Sequence[Delivery], invisible_ms: int, client: str) -> list[Received]:
-        """Messages become somebody's: invisible for so long, or while the client lives."""
+        """Make messages invisible for `invisible_ms`, or while `client` is connected, and create their handles."""
         found: list[Received] = []
         due_ms = self._deadlines.now_ms() + invisible_ms
         for delivery in deliveries:
@@ -117,7 +116,7 @@ class Link:
         return ReceiptHandle(self.partition, offset, due_ms, self._deliveries)
 
     def has(self, handle: ReceiptHandle) -> Pending | None:
-        """What the handle is about, if that delivery is still somebody's."""
+        """The invisible message of a handle, or None if that delivery has ended."""
         found = self.pending.get(handle.offset)
         if found is None or (found.delivery, found.due_ms) != (handle.delivery, handle.visible_ms):
             return None
@@ -128,22 +127,23 @@ class Link:
         self.consumer.ack([(offset, offset + 1)])
 
     def reject(self, offset: int) -> None:
-        """It is a dead letter."""
+        """Make the message a dead letter."""
         self.pending.pop(offset, None)
         self.consumer.reject([(offset, offset + 1)])
 
     def prolong(self, handle: ReceiptHandle, pending: Pending, invisible_ms: int) -> ReceiptHandle:
-        """From now on; the old handle holds no more."""
+        """Make the message invisible for `invisible_ms` from now; returns a new handle and invalidates the old."""
         return self._hold(handle.offset, pending.attempt, self._deadlines.now_ms() + invisible_ms, "")
 
     def reappear(self, offset: int) -> None:
-        """It is visible again; where the queue is elsewhere now, it is so already."""
+        """Make the message visible again. If the queue has moved, it is already visible at its new owner."""
         if self.pending.pop(offset, None) is not None:
             with suppress(ConsumerClosedError):
                 self.consumer.redeliver([(offset, offset + 1)], delay_ms=0)
 
     def expire(self, offset: int, delivery: int) -> bool:
-        """Its time is over, unless it was settled or prolonged; whether it was."""
+        """Make the message visible after its invisible duration, unless it was settled or prolonged meanwhile;
+        returns whether it became visible."""
         found = self.pending.get(offset)
         if found is None or found.delivery != delivery:
             return False
@@ -153,7 +153,7 @@ class Link:
         return True
 
     def free(self, client: str) -> None:
-        """The client is gone: what it held for as long as it lived is visible again."""
+        """Make the auto-renewed messages of a disconnected client visible again."""
         for offset in [offset for offset, held in self.pending.items() if held.client == client]:
             self.reappear(offset)
 
@@ -168,7 +168,7 @@ class Expiring(Protocol):
 
 
 class Deadlines:
-    """What was settled meanwhile stays here until its moment, and is nothing then."""
+    """Deadlines of invisible messages, on one timer. Entries of settled messages stay until due."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -176,7 +176,7 @@ class Deadlines:
         self._number = 0
         self._timer: Timer | None = None
         self._due_ms = 0
-        #: How many became visible again.
+        #: Number of messages that became visible again.
         self.expired = 0
 
     def now_ms(self) -> int:
@@ -211,13 +211,13 @@ class Deadlines:
 
 _Found = list[tuple[Link, list[Delivery]]]
 EVERYTHING = MessageFilter()
-#: How often it is looked which partitions this broker has.
+#: Interval for checking which partitions this broker owns.
 LOOK_S = 1.0
 
 
 @value
 class Want:
-    """What somebody wants to receive. `client`: who holds it for as long as it lives, "" for a time of
+    """Parameters of a receive. `client`: messages stay invisible while this client is connected; "": for
     `invisible_ms`."""
 
     role: str
@@ -236,7 +236,7 @@ class _Receiver:
 
 
 class GroupTopic:
-    """`receive` opens what is to be opened."""
+    """A consumer group's receives from one topic; `receive` opens subscriptions as needed."""
 
     def __init__(
         self,
@@ -274,8 +274,8 @@ class GroupTopic:
     # --- receiving ---------------------------------------------------------------------------------------
 
     async def receive(self, want: "Want", wait_s: float) -> list[Received]:
-        """Up to so many messages, as soon as there are any; none after the wait. ReadStuckError tells, once in a
-        while, that those of a partition cannot be read; the others go on."""
+        """Receive up to `want.count` messages as soon as any are ready; [] after `wait_s`. Raises ReadStuckError
+        from time to time if the messages of a partition cannot be read; other partitions are not affected."""
         self._used_at = self._clock.monotonic()
         await self.open(want.role, want.filter)
         found = [] if self._serving else self._at_hand(want.count)
@@ -329,7 +329,7 @@ class GroupTopic:
         if not receiver.future.done():
             receiver.future.set_result(found)
             return
-        for link, deliveries in found:  # it is leaving: its call was ended in this turn of the loop
+        for link, deliveries in found:  # its call ended in this turn of the event loop
             self._leave(link, deliveries)
 
     def _fail(self, receiver: _Receiver, why: ReadStuckError) -> None:
@@ -344,7 +344,7 @@ class GroupTopic:
                 self._woken.set()
 
     async def _serve(self) -> None:
-        """While anybody waits."""
+        """Fetch messages while receivers wait."""
         try:
             while self._line:
                 await self._round(self._line[0])
@@ -381,7 +381,7 @@ class GroupTopic:
                 failed = task.exception()
                 if failed is None:
                     came.append((link, task.result()))
-                elif isinstance(failed, ReadStuckError):  # it is read on all the same
+                elif isinstance(failed, ReadStuckError):  # the next round reads it again
                     stuck = failed
                 else:
                     self._close_soon(link)
@@ -390,7 +390,7 @@ class GroupTopic:
                 self._fail(first, stuck)
 
     def _hand_on(self, came: _Found) -> None:
-        """To those who wait, in their order; what is left of it is at hand for the next."""
+        """Give deliveries to waiting receivers in their order, and keep the rest for the next receiver."""
         while came and self._line:
             receiver = self._line[0]
             found: _Found = []
@@ -399,7 +399,7 @@ class GroupTopic:
                 link, deliveries = came.pop(0)
                 mine, rest, left = _split(deliveries, left)
                 found.append((link, mine))
-                if rest and self._settings().fifo:  # the receiver has others of the same message groups
+                if rest and self._settings().fifo:  # the receiver has earlier messages of the same message groups
                     self._leave(link, rest)
                 elif rest:
                     came.insert(0, (link, rest))
@@ -408,15 +408,15 @@ class GroupTopic:
             self._leave(link, deliveries)
 
     def _leave(self, link: Link, deliveries: list[Delivery]) -> None:
-        """Whoever these came for does not want them: they are at hand for the next. Those of a FIFO group go back
-        to their places, as others may have to be settled before them."""
+        """Keep deliveries whose receiver left for the next receiver. In a FIFO group, return them to the consumer,
+        because earlier messages may have to be settled first."""
         if deliveries and self._settings().fifo:
             link.consumer.give_back(deliveries)
         else:
             link.spare += deliveries
 
     def _close_soon(self, link: Link) -> None:
-        """Its consumer was closed by the broker: whoever receives next opens another."""
+        """Drop a link after the broker closed its consumer; the next receive opens another."""
         if self.links.get(link.partition) is link:
             del self.links[link.partition]
             self._tasks.spawn(link.close(), "close")
@@ -424,11 +424,11 @@ class GroupTopic:
             while self._line:
                 self._give(self._line[0], [])
 
-    # --- what it stands on -------------------------------------------------------------------------------
+    # --- subscriptions -----------------------------------------------------------------------------------
 
     async def open(self, role: str, wanted: MessageFilter | None = None) -> None:
-        """Subscribe to each partition that this broker has and that is not subscribed to yet. `wanted`: the filter
-        of who receives; the last one that was said holds for the group, as in RocketMQ."""
+        """Subscribe to the partitions of this broker that have no subscription yet. `wanted`: the receiver's
+        filter; as in RocketMQ, the latest filter applies to the whole group."""
         if wanted is not None and wanted != self._filter:
             async with self._opening:
                 self._filter = wanted
@@ -439,7 +439,7 @@ class GroupTopic:
             await self._open(role)
 
     def has_queue(self, number: int) -> bool:
-        """Whether a partition is subscribed to; -1: any."""
+        """Whether the group is subscribed to a partition; -1: to any."""
         if number < 0:
             return bool(self.links) and self._all_alive()
         link = self.links.get(number)
@@ -449,14 +449,13 @@ class GroupTopic:
         return all(link.alive for link in self.links.values())
 
     async def look(self) -> None:
-        """Notice changes: of what holds for the group, and, if anybody waits for messages, partitions that have
-        come to this broker."""
+        """Apply changed group settings, and while receivers wait, subscribe to partitions moved to this broker."""
         self._settings_now()
         if self._line:
             try:
                 await self.open(self._role)
             except WeirError:
-                return  # whoever receives next is told
+                return  # the next receive raises it
 
     async def _open(self, role: str) -> None:
         self._role = role
@@ -505,14 +504,14 @@ class GroupTopic:
         self.links[number] = Link(number, topic, consumer, self._deadlines, self._lives)
 
     def _said(self, before: Mapping[str, str]) -> dict[str, str]:
-        """What holds for the group, among the properties of its subscription."""
+        """Subscription properties with the group's settings."""
         settings = self._settings()
         found = with_retry(before, settings.retry(self.group))
         found.pop(FIFO_PROPERTY, None)
         return found | {FIFO_PROPERTY: "true"} if settings.fifo else found
 
     def _say(self, topic: Topic) -> None:
-        """What holds for the group holds for its subscription, which may be older."""
+        """Apply the group's settings to its subscription, which may have been created earlier."""
         control = None if topic.stored is None else topic.stored.subscriptions.get(self.group)
         if control is not None:
             wanted = self._said(control.properties)
@@ -520,7 +519,7 @@ class GroupTopic:
                 control.set_properties(wanted)
 
     async def seek(self, role: str, offset_in: Callable[[Topic], Awaitable[int]]) -> None:
-        """The group goes on at another place; what was received before is nobody's any more."""
+        """Move the group to other offsets; handles of messages received before become invalid."""
         await self.open(role)
         for link in list(self.links.values()):
             await link.consumer.seek(await offset_in(link.topic))
@@ -528,11 +527,11 @@ class GroupTopic:
 
     @property
     def lost(self) -> bool:
-        """Whether a topic that was received from is closed: moved, or no more."""
+        """Whether a subscribed partition was closed because it moved or was deleted."""
         return len(self.links) < self._count or any(not link.alive for link in self.links.values())
 
     def _settings_now(self) -> None:
-        """What holds for the group may have changed since its subscriptions were told."""
+        """Update the subscriptions if the group's settings changed."""
         settings = self._settings()
         if settings != self._told:
             self._told = settings
@@ -555,8 +554,8 @@ class GroupTopic:
 async def receive_any(
     topics: Sequence[GroupTopic], want: Want, wait_s: float, changed: asyncio.Event
 ) -> list[Received]:
-    """From whichever of several has something first; otherwise nothing, when one of them is closed or something
-    has `changed`, so that the caller looks anew which they are. The caller sees to it that this ends in time."""
+    """Receive from the first of several topics with ready messages. Returns [] if one of them is closed or
+    `changed` is set; the caller then determines the topics again. The caller must set `changed` at its timeout."""
     for topic in topics:
         if found := await topic.receive(want, 0):
             return found
@@ -582,7 +581,7 @@ def _is_news(task: "asyncio.Task[list[Received]]", topic: GroupTopic) -> bool:
 
 
 def _split(deliveries: list[Delivery], wanted: int) -> tuple[list[Delivery], list[Delivery], int]:
-    """The first `wanted` messages, the others, and how many more could have been had."""
+    """The first `wanted` messages, the rest, and how many messages are missing up to `wanted`."""
     mine: list[Delivery] = []
     for at, delivery in enumerate(deliveries):
         count = delivery.batch.count if delivery.wanted is None else delivery.wanted.bit_count()

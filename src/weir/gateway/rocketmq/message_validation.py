@@ -1,7 +1,4 @@
-"""What is wrong with a message before anybody stores it: with RocketMQ's codes, bounds and order of questions.
-
-Which types of messages a topic takes, in RocketMQ's numbers.
-"""
+"""Validation of messages with RocketMQ's codes, limits and order of checks; message types that topics accept."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,14 +15,14 @@ from weir.wire.rocketmq.message import SHARDING_KEY
 from weir.wire.rocketmq.proto import ms_of
 
 _C, _T = api.Code, api.MessageType
-#: Shorter than this.
+#: Message groups must be shorter than this.
 MAX_GROUP_BYTES = 64
 MAX_PROPERTIES = 128
 MAX_PROPERTIES_BYTES = 16 * 1024
 _MAX_LITE_CHARACTERS = 64
 _MAX_RECOVERY_MS = 3_600_000
 _CONTROL = {chr(code) for code in range(32)} | {"\x7f"}
-#: Names that RocketMQ has for its own properties of messages.
+#: Names of RocketMQ's own message properties.
 _RESERVED = frozenset(
     (
         "TRACE_ON", "MSG_REGION", "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID",
@@ -91,7 +88,7 @@ def _check_properties(message: Any) -> None:
         size += len(name.encode()) + len(text.encode())
     if SHARDING_KEY in properties and not said.message_group:
         raise Refused(
-            _C.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, f"{SHARDING_KEY} is a message group: set that instead"
+            _C.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, f"{SHARDING_KEY} is reserved: set the message group instead"
         )
     if size > MAX_PROPERTIES_BYTES:
         raise Refused(
@@ -110,9 +107,9 @@ def _check_type(said: Any) -> None:
         _T.PRIORITY: said.HasField("priority"),
     }
     if kind in told and not told[kind]:
-        raise Refused(_C.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "the message lacks what its type is about")
+        raise Refused(_C.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "the message lacks the property of its message type")
     if any(is_told for other, is_told in told.items() if other != kind):
-        raise Refused(_C.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "the message says what its type has no word for")
+        raise Refused(_C.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "the message has a property of another message type")
     if kind not in (_T.NORMAL, _T.FIFO, _T.DELAY, _T.TRANSACTION, _T.LITE, _T.PRIORITY):
         raise Refused(_C.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "message type is not known")
     if delayed and ms_of(said.delivery_timestamp) <= 0:
@@ -130,12 +127,13 @@ def _check_type(said: Any) -> None:
 def check_lite_topic(name: str) -> None:
     if not name.strip() or len(name) > _MAX_LITE_CHARACTERS or _has_control(name):
         raise Refused(
-            _C.ILLEGAL_LITE_TOPIC, f"a lite topic has 1 to {_MAX_LITE_CHARACTERS} characters, none for control"
+            _C.ILLEGAL_LITE_TOPIC,
+            f"a lite topic must have 1 to {_MAX_LITE_CHARACTERS} characters and no control characters",
         )
 
 
 def body_of(message: Any, limits: SessionLimits) -> Buffer:
-    """Without compression: other protocols read it too."""
+    """The message body, decompressed because other protocols read it, too."""
     said = message.system_properties
     body: bytes = message.body
     if said.body_encoding != api.Encoding.GZIP:
@@ -155,13 +153,13 @@ def _has_control(text: str) -> bool:
 
 
 _NUMBERS: dict[str, int] = {name: api.MessageType.Value(name.upper()) for name in MESSAGE_TYPES}
-#: Those that most clients do not know yet: they fail where they hear of them.
+#: Types that most clients do not know yet; such clients fail if a route contains them.
 NEW_TYPES = (_NUMBERS["lite"], _NUMBERS["priority"])
 ALL = tuple(_NUMBERS.values())
 
 
 def accepted_types(topic: TopicRecord | None) -> Sequence[int]:
-    """`ALL` itself, of a topic of which nothing is said."""
+    """Message types that a topic accepts; the object `ALL` if the topic has no such property."""
     if topic is None or TYPES_PROPERTY not in topic.properties:
         return ALL
     return [_NUMBERS[name] for name in types_in(topic.properties)]

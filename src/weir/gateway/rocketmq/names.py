@@ -1,7 +1,4 @@
-"""Resources of RocketMQ as names of Weir: namespaces, topics and consumer groups.
-
-Filters as RocketMQ's clients write them: by tags, or in SQL.
-"""
+"""Maps RocketMQ resources to Weir: namespaces, topics, consumer groups, and filter expressions (tags or SQL)."""
 
 import re
 from typing import Any
@@ -20,7 +17,7 @@ LITE_INFIX = "%LITE%"
 
 
 def namespace_of(name: str) -> NamespaceName:
-    """Nothing is public/default, `a/b` that namespace, any other name one of the tenant public."""
+    """The namespace of a resource: empty is public/default, `a/b` is a/b, any other `c` is public/c."""
     if not name:
         return DEFAULT_NAMESPACE
     return NamespaceName.parse(name if "/" in name else f"{DEFAULT_NAMESPACE.tenant}/{name}")
@@ -44,7 +41,7 @@ def topic_of(resource: Any) -> TopicName:
 
 
 def resource_of(topic: TopicName) -> Any:
-    """The topic as RocketMQ's clients name it."""
+    """The RocketMQ resource of a topic."""
     namespace = topic.namespace
     if namespace == DEFAULT_NAMESPACE:
         said = ""
@@ -54,12 +51,12 @@ def resource_of(topic: TopicName) -> Any:
 
 
 def lite_topic_of(topic: TopicName, lite: str) -> TopicName:
-    """A lite topic is a topic of its own, named after both."""
+    """The Weir topic of a lite topic, with a name derived from its parent topic and itself."""
     return TopicName.parse(f"persistent://{topic.namespace}/{topic.local}{LITE_INFIX}{quote(lite, safe='')}")
 
 
 def group_of(resource: Any) -> str:
-    """The subscription that a consumer group is."""
+    """The subscription name of a consumer group."""
     name = str(resource.name)
     if not name.strip():
         raise Refused(api.Code.ILLEGAL_CONSUMER_GROUP, "the consumer group cannot be blank")
@@ -76,7 +73,7 @@ def group_of(resource: Any) -> str:
 
 
 def filter_of(expression: Any) -> MessageFilter:
-    """Nothing, and `*`, is everything."""
+    """The message filter of an expression; an empty one and `*` match all messages."""
     match expression.type:
         case api.FilterType.SQL:
             if not expression.expression.strip():

@@ -1,9 +1,7 @@
-"""What the calls of one connection send: those of one receive buffer and partition are one entry.
+"""Publishes of one connection: producers per topic and partition, and batches per receive buffer.
 
-A send is answered when its messages are stored. Those that wait for a moment or a decision go alone: each has a
-place of its own.
-
-A topic as one connection sends to it: a producer for each of its partitions that this broker has.
+Messages of one receive buffer for the same partition become one entry. The answer to a send follows when its
+messages are stored. Delayed and half messages are stored in entries of their own, because each needs a position.
 """
 
 import asyncio
@@ -27,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class PublishedTopic:
-    """`open` it before it is used, and again when it is not `ready` any more. It may be that none of its
-    partitions is here."""
+    """Producers for the partitions of a topic on this broker, which may own none. Call `open` before use, and
+    whenever `ready` is false."""
 
     def __init__(self, session: "Session", role: str, name: TopicName) -> None:
         self._session = session
@@ -46,11 +44,11 @@ class PublishedTopic:
         return bool(self._producers) and all(map(self._is_usable, self._topics))
 
     def _is_usable(self, number: int) -> bool:
-        """Not if the topic has gone elsewhere, or a failed write has closed the producer."""
+        """False if the partition has moved, or a failed write has closed its producer."""
         return self._topics[number].alive and self._producers[number].open
 
     async def open(self) -> None:
-        """A producer for each partition that is here and has none yet. TopicNotFoundError, NotAuthorisedError."""
+        """Open producers for partitions of this broker that have none. TopicNotFoundError, NotAuthorisedError."""
         async with self._opening:
             for number in [number for number in self._topics if not self._is_usable(number)]:
                 del self._topics[number]
@@ -65,7 +63,7 @@ class PublishedTopic:
                 try:
                     await self._open(number)
                 except MOVED:
-                    continue  # it is looked for where it goes
+                    continue  # the sender asks its new owner
                 except WeirError as refused:
                     failed = refused
             if failed is not None and not self._producers:
@@ -81,7 +79,7 @@ class PublishedTopic:
         return self.name.at(number) if self._partitioned else self.name
 
     def next(self) -> tuple[int, Producer | None]:
-        """The partition whose turn it is, of those that this broker has; None if it has none."""
+        """The next partition in round-robin order and its producer; None if this broker owns no partition."""
         self._turn += 1
         numbers = list(self._producers)
         if not numbers:
@@ -90,7 +88,7 @@ class PublishedTopic:
         return number, self._producers[number]
 
     def of_group(self, group: str) -> tuple[int, Producer | None]:
-        """The one partition of a message group, the same whoever sends; None if another broker has it."""
+        """The partition of a message group, the same for all senders; None if another broker owns it."""
         number = queue_of(group, self.count)
         return number, self._producers.get(number)
 
@@ -103,26 +101,26 @@ class PublishedTopic:
             await producer.close()
 
 
-#: Who wants to know: where the first of its messages went, or why not.
+#: Callback with the receipt or error of an entry, and the number of messages in the entry before the sender's.
 Stored = Callable[[Receipt | WeirError, int], None]
 _BATCH_BYTES = 1024 * 1024
 _BATCH_MESSAGES = 4096
 
 
 class _Batch:
-    """Messages for one partition, and who sent which of them."""
+    """Messages for one partition, with the callbacks of their senders."""
 
     __slots__ = ("encoded", "size", "wanting")
 
     def __init__(self) -> None:
         self.encoded: list[Buffer] = []
         self.size = 0
-        #: Where each one's messages begin.
+        #: Index of each sender's first message, and its callback.
         self.wanting: list[tuple[int, Stored]] = []
 
 
 class Publishing:
-    """Of one session. `flush` ends what came together."""
+    """Publishes of one session, collected in batches per partition until `flush`."""
 
     def __init__(self, session: "Session") -> None:
         self._session = session
@@ -134,12 +132,12 @@ class Publishing:
         self._change = Waiters()
 
     def topic_now(self, role: str, name: TopicName) -> PublishedTopic | None:
-        """One that can be sent to without waiting."""
+        """The topic if its producers are open and ready, else None."""
         found = self._topics.get((role, name))
         return found if found is not None and found.ready else None
 
     async def topic(self, role: str, name: TopicName) -> PublishedTopic:
-        """TopicNotFoundError, NotAuthorisedError."""
+        """The topic, after its producers are opened. TopicNotFoundError, NotAuthorisedError."""
         key = (role, name)
         found = self._topics.get(key)
         if found is None:
@@ -147,11 +145,11 @@ class Publishing:
         await found.open()
         return found
 
-    # --- handing over ------------------------------------------------------------------------------------
+    # --- batches -----------------------------------------------------------------------------------------
 
     def add(self, producer: Producer, encoded: Sequence[Buffer], stored: Stored) -> None:
-        """Messages that are seen at once. `stored` is called with the receipt of their entry, and how many of its
-        messages come before them."""
+        """Add messages without delay to a batch. Calls `stored` with the receipt of the entry, and the number of
+        messages in the entry before these."""
         batch = self._batches.get(producer)
         if batch is None:
             batch = self._batches[producer] = _Batch()
@@ -163,7 +161,7 @@ class Publishing:
             self._hand_over(producer, batch)
 
     def put(self, producer: Producer, outgoing: Outgoing, stored: Stored) -> None:
-        """A message that goes alone."""
+        """Publish a message as an entry of its own."""
         self._publish(producer, outgoing, [(0, stored)])
 
     def flush(self) -> None:
@@ -196,14 +194,18 @@ class Publishing:
             if failure is None:
                 result = done.result()
             else:
-                result = failure if isinstance(failure, WeirError) else WeirError("it could not be stored")
+                result = (
+                    failure
+                    if isinstance(failure, WeirError)
+                    else WeirError("the broker could not store the message")
+                )
         for before, stored in wanting:
             stored(result, before)
 
-    # --- waiting -----------------------------------------------------------------------------------------
+    # --- back-pressure ------------------------------------------------------------------------------------
 
     async def wait_capacity(self) -> None:
-        """Wait while too much is under way, and for each topic that shall get no more for now."""
+        """Wait while in-flight sends exceed their limits, and for each topic without capacity."""
         limits = self._session.limits
         while self._under_way > limits.max_sends or self._under_way_bytes > limits.max_send_bytes:
             await self._change.wait()
@@ -212,10 +214,10 @@ class Publishing:
             try:
                 await producer.wait_capacity()
             except WeirError:
-                continue  # whoever sends next learns of it
+                continue  # the next send reports it
 
     async def settled(self) -> None:
-        """Wait until everything is stored, or refused."""
+        """Flush, and wait until all messages are stored or refused."""
         self.flush()
         while self._under_way:
             await self._change.wait()

@@ -1,7 +1,7 @@
-"""Receives at other brokers: each waits there for a while, and what it brings belongs to the client that asked.
+"""Long polls at other brokers; their messages belong to the client that started the poll.
 
-A call cannot be taken back from another broker. So when its client has been served before, or has hung up, the
-poll goes on, and what it brings is for the client's next receive.
+A call to another broker cannot be cancelled. If the client's receive ends first, the poll continues, and the
+client's next receive returns its messages.
 """
 
 import asyncio
@@ -11,34 +11,34 @@ from typing import Any, TypeAlias
 from weir.model.errors import WeirError
 from weir.runtime.tasks import TaskScope
 
-#: The client, its topic and group, and the broker that is asked.
+#: Client, topic, group, and the remote broker.
 Key: TypeAlias = tuple[str, str, str, str]
-#: Polls that may be under way or left behind; of more, the oldest are forgotten: what they bring is visible to
-#: others after its time.
+#: Maximum running or abandoned polls. Beyond it the oldest are dropped; their messages become visible again after
+#: their invisible duration.
 _MOST = 4096
 
 
 class Polls:
-    """Of all clients of one broker."""
+    """Remote polls of all clients of one broker."""
 
     def __init__(self) -> None:
         self._tasks = TaskScope("rocketmq polls")
         self._under_way: dict[Key, asyncio.Task[list[Any] | WeirError]] = {}
 
     def begin(self, key: Key, poll: Callable[[], Coroutine[Any, Any, list[Any]]]) -> None:
-        """Unless one like it is under way, or has brought something."""
+        """Start a poll, unless one with this key is running or has results."""
         if key not in self._under_way:
             while len(self._under_way) >= _MOST:
                 del self._under_way[next(iter(self._under_way))]
             self._under_way[key] = self._tasks.spawn(_outcome(poll()), "poll")
 
     async def wait(self, keys: Sequence[Key], others: "Sequence[asyncio.Task[Any]]", timeout_s: float) -> None:
-        """Until one of them has ended."""
+        """Wait until one poll or task has ended, or until the timeout."""
         tasks = [self._under_way[key] for key in keys if key in self._under_way]
         await asyncio.wait([*tasks, *others], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
     def take(self, keys: Sequence[Key]) -> tuple[list[Any], WeirError | None]:
-        """What those have brought that ended, and why one failed."""
+        """Remove the finished polls; returns their messages, and the error of a failed one."""
         found: list[Any] = []
         failed: WeirError | None = None
         for key in keys:

@@ -1,4 +1,4 @@
-"""A receive where the queue is: here, at another broker, or, of lite topics, at several at once."""
+"""Receives from the owner of a queue: this broker, another one, or several at once for lite topics."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,7 +15,7 @@ from weir.model.topics import TopicName
 from weir.wire.rocketmq import rocketmq_pb2 as api
 from weir.wire.rocketmq.proto import set_ms
 
-#: How long one poll waits at another broker: where the queue is is looked up again after that.
+#: How long one poll waits at another broker, in seconds; then the owner is looked up again.
 _POLL_S = 2.0
 _PAUSE_S = 0.1
 _LOOK_S = 0.01
@@ -23,7 +23,7 @@ _PASSING = (*MOVED, PeerUnavailableError, PeerBusyError)
 
 
 class Receiving:
-    """One receive of a client's: `here` receives what this broker has, for so many seconds."""
+    """One receive of a client. `here` receives from this broker, and waits for the given seconds."""
 
     def __init__(self, call: Call, request: Any, topic: TopicName, group: str) -> None:
         self._call = call
@@ -34,7 +34,7 @@ class Receiving:
     async def of_queue(
         self, place: Callable[[], Awaitable[Owner]], here: Callable[[float], Awaitable[list[Any]]], wait_s: float
     ) -> list[Any]:
-        """`place`: who has the queue now."""
+        """Receive from one queue. `place` returns the current owner."""
 
         async def parts() -> tuple[bool, dict[str, Sequence[str]]]:
             owner = await place()
@@ -48,7 +48,8 @@ class Receiving:
         here: Callable[[float], Awaitable[list[Any]]],
         wait_s: float,
     ) -> list[Any]:
-        """What comes first. `places`: whether this broker has some of it, and what each other broker has."""
+        """Receive from several brokers; returns the first messages. `places` returns whether this broker owns some
+        of the queues, and the names of those that each other broker owns."""
         clock, polls = self._call.session.clock, self._services.polls
         due = clock.monotonic() + wait_s
         while True:
@@ -64,7 +65,7 @@ class Receiving:
                     continue
                 if found or clock.monotonic() >= due:
                     return found
-                await clock.sleep(_LOOK_S)  # something is elsewhere now, or the client wants something else
+                await clock.sleep(_LOOK_S)  # a queue has moved, or the client's subscriptions changed
                 continue
             slice_s = min(left_s, _POLL_S)
             keys: list[Key] = []

@@ -1,11 +1,10 @@
-"""One client's connection: HTTP/2, the calls that are open on it, and how it ends.
+"""RocketMQ session: one HTTP/2 connection, its open calls, and its shutdown.
 
-Over its limits the session reads no further, so a client that floods is held back by its own TCP window. A client
-that does not read what it is sent gets no more calls answered with messages, and is ended after a while.
+Over its limits the session stops reading, so TCP back-pressure slows down a client that floods the broker. A
+client that does not read its answers receives no more messages, and the session ends after a timeout.
 
-Recognition of clients of RocketMQ 4, whose remoting protocol is not served, and the answer that tells them so.
-
-A frame of remoting is its length (4 bytes), the form of its header (1 byte: 0 JSON, 1 binary), the header's length
+Clients of RocketMQ 4 use the remoting protocol, which Weir does not serve; they receive an error in that protocol.
+A remoting frame is its length (4 bytes), the form of its header (1 byte: 0 JSON, 1 binary), the header's length
 (3 bytes), the header, and a body.
 """
 
@@ -45,7 +44,7 @@ WHY = (
     " (gRPC), for example rocketmq-client-java; see docs/reference/rocketmq.md"
 )
 _PREFIX = Struct(">iB3s")
-#: Code, language, version, opaque, flag: a header in the binary form begins so.
+#: Start of a binary header: code, language, version, opaque (request number).
 _BINARY = Struct(">hBhi")
 _JSON_FORM, _BINARY_FORM = 0, 1
 _MAX_FRAME_BYTES = 16 * 1024 * 1024
@@ -55,7 +54,7 @@ _IS_RESPONSE = 1
 
 
 def answer_to(first: Buffer) -> bytes | None:
-    """The answer to the first bytes of a connection if they begin a frame of remoting, else None."""
+    """The answer to the first bytes of a connection if they start a remoting frame, else None."""
     data = bytes(first[:4096])
     if len(data) <= _PREFIX.size:
         return None
@@ -73,7 +72,7 @@ def answer_to(first: Buffer) -> bytes | None:
 
 
 def _answer(opaque: int) -> bytes:
-    """A response of the request with this number: a failure whose text the client shows."""
+    """An error response to the request with this number; the client shows its text."""
     header = json.dumps(
         {
             "code": _SYSTEM_ERROR,
@@ -90,7 +89,7 @@ def _answer(opaque: int) -> bytes:
 
 log = logging.getLogger(__name__)
 
-#: What a call costs of a turn.
+#: Work units of one call.
 _CALL_UNITS = 8
 _NOT_STORED = "the message was not stored in time; send it again"
 
@@ -112,7 +111,7 @@ class Session:
         self.settings = settings
         self.limits = settings.limits
         self.clock = services.runtime.clock
-        #: Where this listener's clients are told to come.
+        #: The advertised address of this listener.
         self.advertised = advertised
         self.http2 = Http2Server(settings.limits.http2)
         self.calls: dict[int, Call] = {}
@@ -128,7 +127,7 @@ class Session:
         self._liveness = liveness(self.clock)
         self._heard_at = self._liveness.monotonic()
         self._greeted = self._ending = False
-        #: What waited for the client when it was last looked at, and since when it is so much.
+        #: Unsent bytes at the last check, and the time since which the number has not changed.
         self._unsent: tuple[int, float] = (0, self._heard_at)
         self._ended = asyncio.Event()
 
@@ -138,17 +137,17 @@ class Session:
 
     @property
     def role(self) -> str:
-        """That of any of its calls: nearly always of all."""
+        """The role of one of the open calls; usually all have the same."""
         return next((call.role for call in self.calls.values() if call.role), "")
 
     @property
     def client_id(self) -> str:
         return next((call.client_id for call in self.calls.values() if call.client_id), "")
 
-    # --- its life ----------------------------------------------------------------------------------------
+    # --- life cycle --------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve until the connection ends; never raises for anything that the client did."""
+        """Serve until the connection ends; no input of the client makes it raise."""
         log_about(connection=self.peer)
         self.services.metrics.connections += 1
         receiving = self._tasks.spawn(self._receive(), "receive")
@@ -168,7 +167,7 @@ class Session:
             self._transport.close()
 
     def end(self, why: WeirError) -> None:
-        """Take nothing more, answer what was asked, and end."""
+        """Stop accepting calls, answer the open ones, and end."""
         if not self._ending:
             self._ending = True
             self.http2.leave()
@@ -184,32 +183,32 @@ class Session:
         self._refuse_late(now)
         stalled_at = self._outbox.stalled_at
         if stalled_at is not None and now - stalled_at > limits.stall_timeout_s:
-            return "it does not read what it is sent"
+            return "the client does not read its answers"
         unsent = self.http2.unsent_bytes
         if not unsent or unsent != self._unsent[0]:
             self._unsent = (unsent, now)
         elif now - self._unsent[1] > limits.stall_timeout_s:
-            return "it does not read what it is sent"
+            return "the client does not read its answers"
         silent_s = now - self._heard_at
         if not self._greeted:
-            return "it never said what it wants" if silent_s > limits.connect_timeout_s else None
+            return "the client sent nothing" if silent_s > limits.connect_timeout_s else None
         if self._request_share.late(now, self._heard_at):
-            return "others wait, and it does not send the rest of its request"
+            return "receive memory is short, and the client does not send the rest of its request"
         if silent_s > limits.idle_timeout_s and not self.calls:
-            return "it has no calls, and says nothing"
+            return "the connection is idle"
         return None
 
     def _refuse_late(self, now: float) -> None:
-        """Answer what is not stored before its client gives up; the client sends it again."""
+        """Refuse sends that are not stored shortly before their deadline; the client sends the messages again."""
         interval_s = self.settings.sweep_interval_s
         for call in [call for call in self.calls.values() if call.method.stores]:
             if call.is_late(now, interval_s):
                 call.refuse(status_of(Refused(api.Code.MASTER_PERSISTENCE_TIMEOUT, _NOT_STORED)))
-                if call.task is not None:  # what is not on its way yet is not stored later
+                if call.task is not None:  # so that the broker stores nothing after the refusal
                     call.task.cancel()
 
     async def _settle(self, receiving: "asyncio.Task[None]") -> None:
-        """Calls that wait for messages are answered at once; others finish; the client may hang up meanwhile."""
+        """Fail streaming calls at once, and wait for unary calls; the client may disconnect meanwhile."""
         for call in list(self.calls.values()):
             if call.method.streams:
                 call.fail(GrpcStatus.UNAVAILABLE, "the server is shutting down")
@@ -218,7 +217,7 @@ class Session:
                 await self.publishing.settled()
         self._outbox.flush()
 
-    # --- what comes --------------------------------------------------------------------------------------
+    # --- input -------------------------------------------------------------------------------------------
 
     async def _receive(self) -> None:
         try:
@@ -247,7 +246,7 @@ class Session:
                 await self._outbox.drain()
                 await self.clock.sleep(0)  # the next buffer may be here already
         except NetworkError as lost:
-            log.debug("connection of %s broke: %s", self.peer, lost)
+            log.debug("connection of %s lost: %s", self.peer, lost)
         except Http2Error as bad:
             self._refuse(bad)
         except TooManyError as crowded:
@@ -256,22 +255,22 @@ class Session:
             self._ended.set()
 
     def _refuse(self, why: Http2Error) -> None:
-        log.warning("connection of %s is refused: %s", self.peer, why.what)
+        log.warning("connection of %s refused: %s", self.peer, why.what)
         self.services.metrics.refused += 1
         self.http2.refuse(why)
         self.emit()
         self._outbox.flush()
 
     def _refuse_client(self, why: str, answer: bytes) -> None:
-        """`answer`: in the client's own protocol; may be empty."""
-        log.warning("connection of %s is refused: %s", self.peer, why)
+        """Refuse a client of another protocol. `answer`: in the client's protocol; may be empty."""
+        log.warning("connection of %s refused: %s", self.peer, why)
         self.services.metrics.refused += 1
         if answer:
             self._outbox.say_all([answer])
             self._outbox.flush()
 
     async def _hold_back(self) -> None:
-        """Read no further while too much is under way."""
+        """Pause reading while incomplete requests or unstored messages exceed their limits."""
         share = self._request_share
         if share.arriving and not self._arriving:
             share.arrived()
@@ -317,7 +316,7 @@ class Session:
             found = call.reader.feed(body.data)
             self._arriving += call.reader.kept_bytes - before
             if self._arriving > self.limits.max_arriving_bytes:
-                raise GrpcError("too many requests at once are not whole", GrpcStatus.RESOURCE_EXHAUSTED)
+                raise GrpcError("too many bytes of incomplete requests", GrpcStatus.RESOURCE_EXHAUSTED)
             requests = [parse(call.method.request, one) for one in found]
         except GrpcError as bad:
             call.fail(bad.status, bad.what)
@@ -337,11 +336,11 @@ class Session:
             self._complete(call)
 
     def _complete(self, call: Call) -> None:
-        """The client has said all that it wants to say."""
+        """Handle the end of a request stream."""
         if call.done:
             return
         if call.reader.kept_bytes:
-            call.fail(GrpcStatus.INTERNAL, "a message is cut off")
+            call.fail(GrpcStatus.INTERNAL, "the request ends in the middle of a message")
         elif call.method.converses:
             call.finish()
         elif not call.whole:
@@ -350,7 +349,7 @@ class Session:
             self._begin(call, call.whole.pop())
 
     def forget(self, call: Call) -> None:
-        """It is answered, or gone."""
+        """Remove a call that is answered or cancelled."""
         self._arriving -= call.reader.kept_bytes
         call.reader.kept_bytes = 0
         self.calls.pop(call.stream, None)
@@ -405,7 +404,7 @@ class Session:
             await work
         except WeirError as refused:
             if not isinstance(refused, Refused):
-                log.debug("%s of %s is refused: %s", call.method.name, self.peer, refused)
+                log.debug("%s of %s refused: %s", call.method.name, self.peer, refused)
             call.refuse(status_of(refused))
         except asyncio.CancelledError:
             raise
@@ -414,7 +413,7 @@ class Session:
             call.refuse(status_of(bug))
 
     def emit(self) -> None:
-        """Let what is to be said go out in this turn of the loop."""
+        """Send pending HTTP/2 output in this turn of the event loop."""
         out = self.http2.take_output()
         if out:
             self._outbox.say_all(out)

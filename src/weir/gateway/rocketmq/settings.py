@@ -1,7 +1,4 @@
-"""Where the RocketMQ gateway listens, and what one connection may cost.
-
-What the RocketMQ gateway counts, for all of its listeners together.
-"""
+"""Settings, session limits and counters of the RocketMQ gateway."""
 
 from dataclasses import dataclass, field
 
@@ -13,43 +10,43 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """What one connection may cost. Over a limit on load, it is read no further until the load is less."""
+    """Resource limits of one connection. Over a limit on load, the session stops reading until the load drops."""
 
     http2: Limits = field(default_factory=Limits)
-    #: Of a message's body, by RocketMQ's default; clients are told.
+    #: Maximum message body, RocketMQ's default; clients receive it with their settings.
     max_body_bytes: int = 4 * MIB
-    #: Of one request: a batch may have several messages.
+    #: Maximum request, which may contain several messages.
     max_request_bytes: int = 16 * MIB
-    #: Parts of requests that have not come whole, over all calls.
+    #: Maximum bytes of incomplete requests, over all calls.
     max_arriving_bytes: int = 32 * MIB
-    #: Messages that are not stored yet.
+    #: Unstored messages, and their bytes.
     max_sends: int = 8_192
     max_send_bytes: int = 32 * MIB
-    #: What one receive brings at most, whatever it asks for; a single message may be larger.
+    #: Maximum result of one receive, whatever its request says; a single message may be larger.
     max_receive_messages: int = 32
     max_receive_bytes: int = 4 * MIB
-    #: How long a client may take to say its first word, to read what it is sent, and be silent without any call.
+    #: Timeouts for the first bytes, for a client that does not read its answers, and for silence without a call.
     connect_timeout_s: float = 10.0
     stall_timeout_s: float = 60.0
     idle_timeout_s: float = 300.0
-    #: How long an ended session lets calls be answered.
+    #: How long an ending session waits for its calls to be answered.
     settle_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class RocketmqSettings:
-    """One listener. `name`: as the configuration and other brokers call it."""
+    """One listener. `name`: the listener's name in the configuration and for other brokers."""
 
     host: str = "127.0.0.1"
     port: int = 0
     name: str = "rocketmq"
-    #: The listener among those of the process, for clients of other protocols.
+    #: This listener and the process's other ones, for the answer to clients of other protocols.
     served: ServedPort = field(default_factory=lambda: ServedPort("rocketmq"))
     advertised_host: str = ""
     advertised_port: int = 0
     max_connections: int = 10_000
     max_received_bytes: int = 256 * MIB
-    #: Deliveries that clients have not read, over all connections.
+    #: Bytes of deliveries that clients have not read yet, over all connections.
     max_delivery_bytes_in_all: int = 256 * MIB
     limits: SessionLimits = field(default_factory=SessionLimits)
     cluster_name: str = "weir"
@@ -62,15 +59,15 @@ class RocketmqMetrics:
     connections: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
-    #: Calls, by the name of their method.
+    #: Calls, by method name.
     requests: dict[str, int] = field(default_factory=dict)
-    #: Messages that were stored for the clients of this broker, and that they were sent, whichever broker has the
-    #: queue: all brokers together count each once.
+    #: Messages stored for clients of this broker, and delivered to them, whichever broker owns the queue: all
+    #: brokers together count each message once.
     sent: int = 0
     received: int = 0
-    #: Calls of the clients of this broker that were made at another, which has the queue.
+    #: Calls of clients of this broker that were forwarded to the broker that owns the queue.
     handed_on: int = 0
-    #: Connections that were ended for what they sent.
+    #: Connections that the broker closed because of an error of the client.
     refused: int = 0
 
     def count(self, method: str) -> None:

@@ -1,1 +1,1 @@
-"""What each method of a channel does, a module per class."""
+"""Handlers of channel methods, one module per method class."""

@@ -1,7 +1,4 @@
-"""Class basic, what concerns consumers: prefetch, consume, cancel, get, recover.
-
-Class basic, what becomes of delivered messages: ack, nack, reject.
-"""
+"""Class basic except publish: qos, consume, cancel, get, recover, ack, nack, reject."""
 
 import base64
 from collections.abc import Coroutine, Mapping
@@ -55,14 +52,14 @@ def _settled(channel: Channel, tag: int, how: str, *, multiple: bool) -> None:
 
 
 def _check_refusable(channel: Channel, taken: list[tuple[int, Pending]]) -> None:
-    """Nothing goes back to a stream; who means to is told, as RabbitMQ does."""
+    """Refuse nack and reject for messages of a stream, as RabbitMQ does."""
     for _, (source, _offset) in taken:
         if isinstance(source, ConsumerLink) and source.queue.rules.kind is QueueKind.STREAM:
             raise unsupported(source.queue, "basic.nack and basic.reject", channel.session.vhost.name)
 
 
 def settle(channel: Channel, taken: list[tuple[int, Pending]], how: str) -> None:
-    """Tell those that the messages came from, at the end of the turn."""
+    """Settle messages with their consumers or getters; acks reach the queues at the end of the turn."""
     session = channel.session
     touched: dict[Taken, None] = {}
     for _, (source, offset) in taken:
@@ -94,7 +91,7 @@ def qos(channel: Channel, method: basic.Qos) -> Method:
     if method.global_:
         channel.global_prefetch = method.prefetch_count
         channel.wake()
-    else:  # RabbitMQ has one or the other
+    else:  # as in RabbitMQ, the two prefetch kinds exclude each other
         channel.global_prefetch = 0
         channel.prefetch = method.prefetch_count
         channel.wake()
@@ -139,7 +136,7 @@ def consume(channel: Channel, method: basic.Consume) -> Method | _Later | None:
 
 
 def _filter_in(arguments: Mapping[str, Any], queue: str, vhost: str) -> MessageFilter | None:
-    """What the arguments say of messages that the consumer takes."""
+    """The message filter in the consumer arguments, or None."""
     said: list[str] = []
     for name in (_FILTER, _TAGS):
         text = arguments.get(name, "")
@@ -173,7 +170,7 @@ def cancel(channel: Channel, method: basic.Cancel) -> Method | None:
 
 @handles(basic.CancelOk)
 def cancel_ok(_channel: Channel, _method: basic.CancelOk) -> None:
-    """Of a consumer that the broker cancelled."""
+    """The client's answer to the broker's cancel."""
 
 
 @handles(basic.Get)
@@ -188,7 +185,7 @@ async def get(channel: Channel, method: basic.Get) -> Method | None:
     getter = await channel.getters.of(queue)
     try:
         delivery = await getter.consumer.take()
-    except ConsumerClosedError:  # the queue went elsewhere since it was asked last
+    except ConsumerClosedError:  # the queue moved since the last get
         await channel.getters.drop(queue)
         queue = await session.get_queue(meant(channel, method.queue))
         getter = await channel.getters.of(queue)

@@ -1,7 +1,4 @@
-"""Classes tx and confirm: when publishes and acknowledgements count, and how a publisher knows.
-
-Class channel, and the tickets of class access.
-"""
+"""Classes channel, confirm and tx, and the tickets of class access."""
 
 from weir.gateway.amqp.channel import Channel
 from weir.gateway.amqp.confirms import Confirms
@@ -21,7 +18,7 @@ def open_again(_channel: Channel, _method: methods.Open) -> None:
 
 @handles(methods.Close)
 async def close(channel: Channel, _method: methods.Close) -> Method:
-    """All that was published on it is stored, and all that it had is requeued, before the client is told."""
+    """Answer close-ok after the channel's publishes are stored and its unacknowledged messages requeued."""
     await channel.close()
     channel.session.forget_channel(channel)
     return methods.CloseOk()
@@ -29,7 +26,7 @@ async def close(channel: Channel, _method: methods.Close) -> Method:
 
 @handles(methods.CloseOk)
 def close_ok(_channel: Channel, _method: methods.CloseOk) -> None:
-    """Of a close that crossed the client's own."""
+    """The client's answer to a close of the broker that crossed the client's own close."""
 
 
 @handles(methods.Flow)
@@ -41,7 +38,7 @@ def flow(_channel: Channel, method: methods.Flow) -> Method:
 
 @handles(methods.FlowOk)
 def flow_ok(_channel: Channel, _method: methods.FlowOk) -> None:
-    """Nobody was asked to pause."""
+    """Ignored: the broker never sends channel.flow."""
 
 
 @handles(access.Request)
@@ -69,7 +66,7 @@ def tx_select(channel: Channel, _method: tx.Select) -> Method:
 
 @handles(tx.Commit)
 async def tx_commit(channel: Channel, _method: tx.Commit) -> Method:
-    """Messages are stored first: if the broker fails in between, what was acknowledged comes again."""
+    """Store messages, then settle: after a failure in between, the broker redelivers the acknowledged messages."""
     transaction, outcome = _of(channel), Outcome()
     messages, settled = transaction.messages, transaction.settled
     transaction.clear()
@@ -91,7 +88,7 @@ async def tx_commit(channel: Channel, _method: tx.Commit) -> Method:
 
 @handles(tx.Rollback)
 def tx_rollback(channel: Channel, _method: tx.Rollback) -> Method:
-    """What was acknowledged in it is unacknowledged again, and stays with the client."""
+    """Discard the transaction: its acknowledged messages become unacknowledged and stay with the client."""
     transaction = _of(channel)
     for taken, _ in transaction.settled:
         channel.unacked.put_back(taken)

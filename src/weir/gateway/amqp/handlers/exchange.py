@@ -1,4 +1,4 @@
-"""Class exchange."""
+"""Class exchange: declare, delete, bind, unbind."""
 
 from collections.abc import Coroutine
 from typing import Any
@@ -65,7 +65,7 @@ async def bind(channel: Channel, method: exchange.Bind) -> Method | None:
 
 @handles(exchange.Unbind)
 async def unbind(channel: Channel, method: exchange.Unbind) -> Method | None:
-    """Not an error if there is no such exchange or binding."""
+    """Remove a binding; succeeds if the exchange or binding does not exist."""
     method = without_line_breaks(method)
     _check_binding(channel, method)
     await channel.session.vhost.exchanges.unbind(channel.session.role, _binding(method))

@@ -1,4 +1,4 @@
-"""Class queue. A queue named "" is the last one that was declared on the channel."""
+"""Class queue. The name "" means the queue that the channel declared last."""
 
 from contextlib import suppress
 
@@ -18,7 +18,7 @@ from weir.wire.amqp.tables import plain_fields
 
 
 def meant(channel: Channel, name: str) -> str:
-    """The name of the queue that the client means."""
+    """The queue name in a method; "" resolves to the channel's last declared queue."""
     found = name or channel.last_queue
     if not found:
         raise refuse(ReplyCode.NOT_FOUND, "no previously declared queue")
@@ -50,7 +50,7 @@ async def declare(channel: Channel, method: queue.Declare) -> Method | None:
 
 
 async def _declared_reply(channel: Channel, method: queue.Declare) -> Method | None:
-    """The queue that is none: there while somebody waits for answers."""
+    """Declare a direct reply-to pseudo queue, which exists while its client waits for replies."""
     replies = channel.session.services.replies
     if method.queue != REPLY_TO and not await replies.expected(expected_name(method.queue)):
         raise QueueNotFoundError(f"no queue {method.queue!r}")
@@ -77,7 +77,7 @@ async def bind(channel: Channel, method: queue.Bind) -> Method | None:
 
 @handles(queue.Unbind)
 async def unbind(channel: Channel, method: queue.Unbind) -> Method:
-    """Not an error if there is no such queue, exchange or binding."""
+    """Remove a binding; succeeds if the queue, exchange or binding does not exist."""
     session = channel.session
     method = without_line_breaks(method)
     check_not_default(method.exchange)
@@ -90,7 +90,7 @@ async def unbind(channel: Channel, method: queue.Unbind) -> Method:
     exchanges = session.vhost.exchanges
     if binding in exchanges.bindings(source=method.exchange, queue=name):
         with suppress(QueueNotFoundError, TopicNotFoundError):
-            await session.get_queue(name)  # QueueLockedError: it is another connection's
+            await session.get_queue(name)  # QueueLockedError if another connection owns it
     await exchanges.unbind(session.role, binding)
     return queue.UnbindOk()
 

@@ -1,4 +1,4 @@
-"""Every route below `/api`."""
+"""All routes of the management API below `/api`."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from weir.rest.routes import Route
 
 
 def management_routes(context: AdminContext) -> list[Route]:
-    """None where there are no exchanges and queues."""
+    """All management routes; none if this broker serves no exchanges and queues."""
     if context.exchanges is None or context.queues is None:
         return []
     management = Management(context, context.exchanges, context.queues, context.connections)

@@ -1,4 +1,4 @@
-"""Bodies of calls, with RabbitMQ's field names."""
+"""Request bodies, with RabbitMQ's field names."""
 
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ _Count = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class ExchangeBody(Struct):
-    """What is not said is as RabbitMQ's API has it: a direct exchange that is not durable."""
+    """Defaults as in RabbitMQ's API: a direct exchange that is not durable."""
 
     type: str = "direct"
     durable: bool = False
@@ -40,7 +40,7 @@ class PublishBody(Struct):
 
 class GetBody(Struct):
     """`ackmode`: `ack_requeue_true`, `ack_requeue_false`, `reject_requeue_true` or `reject_requeue_false`.
-    `truncate`: no more bytes of a payload than these."""
+    `truncate`: maximum bytes of each payload in the answer."""
 
     ackmode: str
     count: _Count = 1
@@ -54,7 +54,7 @@ class VhostBody(Struct):
 
 
 class UserBody(Struct):
-    """A password, or its hash; neither: no password lets the user in."""
+    """A password, or its hash. A user with neither cannot log in with a password."""
 
     tags: str | list[str]
     password: str | None = None
@@ -90,7 +90,7 @@ class PolicyBody(Struct):
 
 
 class DefinitionsBody(Struct):
-    """What a file of definitions has; of what is not known here nothing is read but its name."""
+    """A definitions file; unknown fields are ignored."""
 
     users: list[Table] = field(default_factory=list)
     vhosts: list[Table] = field(default_factory=list)

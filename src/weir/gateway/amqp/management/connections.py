@@ -1,4 +1,4 @@
-"""Connections, channels and consumers, of all brokers; closing a connection."""
+"""Routes for connections, channels and consumers of all brokers, and for closing connections."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -141,7 +141,7 @@ def _reason(call: Call) -> str:
 
 
 class ConnectionRoutes:
-    """A role that may not look at everything sees its own."""
+    """Roles without monitoring permission see only their own connections."""
 
     def __init__(self, management: Management) -> None:
         self._management = management
@@ -154,7 +154,7 @@ class ConnectionRoutes:
             route(
                 "GET",
                 "/vhosts/{vhost}/connections",
-                "Those of a vhost.",
+                "Connections of a vhost.",
                 self._of_vhost,
                 answer=_LISTED,
                 query=_QUERY,
@@ -162,20 +162,29 @@ class ConnectionRoutes:
             route(
                 "GET",
                 "/connections/username/{user}",
-                "Those of a user.",
+                "Connections of a user.",
                 self._of_user,
                 answer=_LISTED,
                 query=_QUERY,
             ),
-            route("DELETE", "/connections/username/{user}", "Close those of a user.", self._close_of_user),
+            route(
+                "DELETE", "/connections/username/{user}", "Close all connections of a user.", self._close_of_user
+            ),
             route("GET", one, "One connection.", self._connection, answer=found, query=(COLUMNS, HERE)),
             route("DELETE", one, "Close a connection.", self._close, query=(HERE,)),
-            route("GET", f"{one}/channels", "Its channels.", self._channels_of, answer=_LISTED, query=_QUERY),
+            route(
+                "GET",
+                f"{one}/channels",
+                "Channels of a connection.",
+                self._channels_of,
+                answer=_LISTED,
+                query=_QUERY,
+            ),
             route("GET", "/channels", "All channels.", self._channels, answer=_LISTED, query=_QUERY),
             route(
                 "GET",
                 "/vhosts/{vhost}/channels",
-                "Those of a vhost.",
+                "Channels of a vhost.",
                 self._channels_of_vhost,
                 answer=_LISTED,
                 query=_QUERY,
@@ -185,7 +194,7 @@ class ConnectionRoutes:
             route(
                 "GET",
                 "/consumers/{vhost}",
-                "Those of a vhost.",
+                "Consumers of a vhost.",
                 self._consumers_of_vhost,
                 answer=_LISTED,
                 query=_QUERY,
@@ -218,7 +227,7 @@ class ConnectionRoutes:
         if found is None:
             return None
         if found.info.role != call.role and not self._management.admin.authoriser.may_monitor(call.role):
-            return None  # as if it were not there
+            return None  # answers 404 like a missing connection
         return found
 
     async def _connection(self, call: Call) -> Item:

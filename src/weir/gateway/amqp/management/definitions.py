@@ -1,7 +1,6 @@
-"""The import of definitions: everything in the order in which it is needed, each refusal named, nothing cut
-short.
+"""Export and import of definitions, including files exported from RabbitMQ.
 
-Definitions: all that is declared, in one file that can be read back; files of a real RabbitMQ are read, too.
+The import creates definitions in dependency order, continues after errors, and reports each refused definition.
 """
 
 import asyncio
@@ -46,17 +45,17 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Of one kind, at the same time.
+#: Definitions of one kind imported concurrently.
 _AT_ONCE = 32
-#: Refusals that are kept by name.
+#: Maximum refused definitions in the report.
 _MOST_REFUSED = 10_000
-#: RabbitMQ's own, which mean nothing elsewhere.
+#: Global parameters internal to RabbitMQ, which the import ignores.
 _OWN_PARAMETERS = ("internal_cluster_id", "cluster_name")
 
 
 @dataclass(slots=True)
 class ImportProgress:
-    """How far an import is: of `total` definitions, `done` are imported, and `refused` says which are not."""
+    """Progress of an import: number of definitions, number imported, and the refused ones with their reasons."""
 
     running: bool = False
     total: int = 0
@@ -70,7 +69,7 @@ class ImportProgress:
 
 @dataclass(frozen=True, slots=True)
 class Importers:
-    """What makes each kind of definition; calls for a single one go the same way."""
+    """The routes that create each kind of definition; the import shares their code."""
 
     management: Management
     users: UserRoutes
@@ -83,7 +82,7 @@ class Importers:
 
 
 class DefinitionsImport:
-    """One import, for one role. `into`: the vhost of whatever does not say its own, and of all else."""
+    """One import with the rights of one role. `into`: import everything into this vhost, despite the file."""
 
     def __init__(
         self, importers: Importers, role: str, progress: ImportProgress, *, into: NamespaceName | None
@@ -133,7 +132,7 @@ class DefinitionsImport:
                 except msgspec.ValidationError as wrong:
                     self._refuse(kind, item, str(wrong))
 
-        for first in range(0, len(items), _AT_ONCE * 8):  # a file may have very many
+        for first in range(0, len(items), _AT_ONCE * 8):  # bounds the tasks for a large file
             await asyncio.gather(*map(one, items[first : first + _AT_ONCE * 8]))
 
     def _refuse(self, kind: str, item: Table, why: str) -> None:
@@ -170,14 +169,14 @@ class DefinitionsImport:
             await self._importers.limits.put(self._namespace(item), item["value"])
             return
         if item.get("component") != "operator_policy" or not isinstance(item.get("value"), dict):
-            raise bad_request(f"no component {str(item.get('component'))[:80]!r} has parameters here")
+            raise bad_request(f"unsupported component {str(item.get('component'))[:80]!r}")
         await self._importers.operator_policies.put(
             self._role, self._namespace(item), _text(item, "name"), _as(item["value"], PolicyBody)
         )
 
     async def _global_parameter(self, item: Table) -> None:
         if item.get("name") not in _OWN_PARAMETERS:
-            raise bad_request("there are no global parameters here")
+            raise bad_request("Weir has no global parameters")
 
     async def _policy(self, item: Table) -> None:
         await self._importers.policies.put(
@@ -187,7 +186,7 @@ class DefinitionsImport:
     async def _exchange(self, item: Table) -> None:
         name = _text(item, "name")
         if name == DEFAULT_EXCHANGE or name.startswith(RESERVED_PREFIX):
-            return  # it is there in every vhost
+            return  # exists in every vhost
         table = await self._management.exchanges.open(self._namespace(item))
         await table.declare(
             self._role,
@@ -216,7 +215,7 @@ class DefinitionsImport:
     async def _binding(self, item: Table) -> None:
         namespace, source = self._namespace(item), _text(item, "source")
         if source == DEFAULT_EXCHANGE:
-            return  # it follows from the name of the queue
+            return  # implicit for every queue
         to = Destination(_text(item, "destination"), item.get("destination_type") == "exchange")
         table = await self._management.exchanges.open(namespace)
         if to.exchange:
@@ -235,7 +234,7 @@ class DefinitionsImport:
 
 
 def _name(item: Table) -> str:
-    """What to call a definition that is refused."""
+    """The name of a refused definition in the report."""
     vhost = f" in {item['vhost']}" if isinstance(item.get("vhost"), str) else ""
     if "source" in item:
         return f"{str(item.get('source'))[:80]!r} to {str(item.get('destination'))[:80]!r}{vhost}"
@@ -250,7 +249,7 @@ def _as(item: Table, wanted: type[T]) -> T:
 def _text(item: Table, name: str) -> str:
     found = item.get(name)
     if not isinstance(found, str):
-        raise bad_request(f"it has no {name}")
+        raise bad_request(f"field {name!r} is missing or not a string")
     return found
 
 
@@ -259,19 +258,19 @@ def _flag(item: Table, name: str, *, unsaid: bool = False) -> bool:
     if found in ("true", "false"):
         return bool(found == "true")
     if not isinstance(found, bool):
-        raise bad_request(f"{name} is true or false")
+        raise bad_request(f"{name} must be true or false")
     return found
 
 
 def _arguments(item: Table) -> Table:
     found = item.get("arguments") or {}
     if not isinstance(found, dict):
-        raise bad_request("arguments are a JSON object")
+        raise bad_request("arguments must be a JSON object")
     plain: Table = from_json(found, "arguments")
     return plain
 
 
-#: Refusals that the answer names; all are in the report.
+#: Refused definitions in the error text; the report contains all.
 _NAMED = 50
 
 
@@ -285,16 +284,16 @@ class DefinitionRoutes:
         route, of_vhost = self._management.route, "/definitions/{vhost}"
         found: Any = dict[str, Any]
         return [
-            route("GET", "/definitions", "Everything that is declared.", self._export, answer=found),
-            route("POST", "/definitions", "Declare what a file has.", self._import, body=DefinitionsBody),
-            route("GET", of_vhost, "What is declared in a vhost.", self._export_vhost, answer=found),
+            route("GET", "/definitions", "Export all definitions.", self._export, answer=found),
+            route("POST", "/definitions", "Import definitions.", self._import, body=DefinitionsBody),
+            route("GET", of_vhost, "Export the definitions of a vhost.", self._export_vhost, answer=found),
+            route("POST", of_vhost, "Import definitions into a vhost.", self._import_vhost, body=DefinitionsBody),
             route(
-                "POST", of_vhost, "Declare what a file has, in a vhost.", self._import_vhost, body=DefinitionsBody
+                "GET", "/definitions-import", "Progress of the current or last import.", self._report, answer=found
             ),
-            route("GET", "/definitions-import", "How the last import goes, or went.", self._report, answer=found),
         ]
 
-    # --- out ----------------------------------------------------------------------------------------------------
+    # --- export -------------------------------------------------------------------------------------------------
 
     async def _export(self, call: Call) -> Item:
         self._management.check_superuser(call.role)
@@ -351,14 +350,14 @@ class DefinitionRoutes:
         }
 
     async def _queues(self, namespace: NamespaceName) -> Items:
-        """Those that are no connection's own."""
+        """Definitions of all queues that are not exclusive."""
         queues = await self._management.queues.open(namespace)
         found = []
         for name in await queues.names():
             try:
                 declared = (await queues.look(name)).declaration
             except WeirError:
-                continue  # gone meanwhile
+                continue  # deleted meanwhile
             if not declared.exclusive:
                 found.append(
                     {
@@ -375,7 +374,7 @@ class DefinitionRoutes:
         return [*await self._operators(namespace), *self._importers.limits.parameters(namespace)]
 
     async def _operators(self, namespace: NamespaceName) -> Items:
-        """Operators' policies, which RabbitMQ keeps as parameters."""
+        """Operator policies, which RabbitMQ's definitions contain as parameters."""
         return [
             {
                 "vhost": item.pop("vhost"),
@@ -386,7 +385,7 @@ class DefinitionRoutes:
             for item in await self._importers.operator_policies.items(namespace)
         ]
 
-    # --- in -----------------------------------------------------------------------------------------------------
+    # --- import -------------------------------------------------------------------------------------------------
 
     async def _import(self, call: Call) -> Response | None:
         self._management.check_superuser(call.role)
@@ -401,7 +400,9 @@ class DefinitionRoutes:
 
     async def _read(self, call: Call, into: NamespaceName | None) -> Response | None:
         if self._progress.running:
-            raise ManagementError(409, "definitions are being imported already", hint="wait until that is done")
+            raise ManagementError(
+                409, "another import of definitions is running", hint="retry after it has finished"
+            )
         self._progress = progress = ImportProgress(running=True)
         try:
             await DefinitionsImport(self._importers, call.role, progress, into=into).run(call.body)

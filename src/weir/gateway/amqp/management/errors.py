@@ -1,4 +1,4 @@
-"""Refusals in the words of RabbitMQ's management API: its statuses, and bodies of an error and a reason."""
+"""Errors in the format of RabbitMQ's management API: its statuses, and bodies with error and reason."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from weir.rest.responses import status_of
 from weir.rest.routes import BadRequestError, RefusalForm, RefusedError
 
 API = "/api"
-#: What a client without credentials, or with wrong ones, is asked for.
+#: Header of the answer to a client with missing or wrong credentials.
 CHALLENGE = {"www-authenticate": 'Basic realm="RabbitMQ Management"'}
 
 _WORDS = {
@@ -20,7 +20,7 @@ _WORDS = {
     500: "internal_error",
     503: "unavailable",
 }
-#: Where RabbitMQ has another status than the rest of the admin API; the first that fits.
+#: Errors for which RabbitMQ's status differs from the admin API's; the first match counts.
 _STATUSES: list[tuple[type[errors.WeirError], int]] = [
     (BadRequestError, 400),
     (errors.NotAuthenticatedError, 401),
@@ -46,7 +46,7 @@ _STATUSES: list[tuple[type[errors.WeirError], int]] = [
 
 
 class ManagementError(RefusedError):
-    """A refusal that RabbitMQ has a word of its own for."""
+    """An error with a status, and possibly an error word, of RabbitMQ's API."""
 
     def __init__(self, status: int, reason: str, *, error: str = "", hint: str | None = None) -> None:
         super().__init__(status, reason, hint=hint)
@@ -69,7 +69,7 @@ def management_status(refused: errors.WeirError) -> int:
 
 
 def management_refusal(status: int, reason: str, refused: errors.WeirError | None = None) -> Response:
-    """`refused`: the error that it was, if it was one."""
+    """The error response. `refused`: the exception behind it, if any."""
     error = _WORDS.get(status, "error")
     headers = {}
     if isinstance(refused, errors.NotAuthenticatedError):

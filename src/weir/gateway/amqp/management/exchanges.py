@@ -1,7 +1,4 @@
-"""Bindings: list, get, post, and delete by their properties' key.
-
-Exchanges: list, get, put, delete.
-"""
+"""Routes for exchanges (list, get, put, delete) and bindings (list, get, post, delete by properties key)."""
 
 import base64
 import json
@@ -48,7 +45,7 @@ def exchange_body(namespace: NamespaceName, exchange: Exchange) -> Item:
 
 
 def exchange_name(call: Call) -> str:
-    """The one in the path; the default exchange is called `amq.default` there."""
+    """The exchange name in the path, where `amq.default` means the default exchange."""
     name: str = call.path["name"]
     return DEFAULT_EXCHANGE if name == DEFAULT_IN_PATHS else name
 
@@ -63,7 +60,12 @@ class ExchangeRoutes:
         return [
             route("GET", "/exchanges", "All exchanges.", self._all, answer=listed, query=LIST_QUERY),
             route(
-                "GET", "/exchanges/{vhost}", "Those of a vhost.", self._of_vhost, answer=listed, query=LIST_QUERY
+                "GET",
+                "/exchanges/{vhost}",
+                "Exchanges of a vhost.",
+                self._of_vhost,
+                answer=listed,
+                query=LIST_QUERY,
             ),
             route("GET", one, "One exchange.", self._get, answer=dict[str, Any], query=(COLUMNS,)),
             route(
@@ -137,7 +139,7 @@ _LISTED: Any = list[Any] | dict[str, Any]
 
 
 def properties_key(binding: Binding) -> str:
-    """What tells the bindings between two things apart: the routing key, escaped, and a digest of the
+    """RabbitMQ's `properties_key`, unique per source and destination: the escaped routing key and a digest of the
     arguments."""
     if not binding.routing_key and not binding.arguments:
         return "~"
@@ -162,7 +164,7 @@ def binding_body(namespace: NamespaceName, binding: Binding, *, key: bool = True
 
 
 def by_default(queues: Iterable[str]) -> list[Binding]:
-    """The bindings that follow from the names of queues."""
+    """The implicit bindings of queues to the default exchange."""
     return [Binding(DEFAULT_EXCHANGE, Destination(queue), queue) for queue in queues]
 
 
@@ -175,12 +177,17 @@ class BindingRoutes:
         found = [
             route("GET", "/bindings", "All bindings.", self._all, answer=_LISTED, query=LIST_QUERY),
             route(
-                "GET", "/bindings/{vhost}", "Those of a vhost.", self._of_vhost, answer=_LISTED, query=LIST_QUERY
+                "GET",
+                "/bindings/{vhost}",
+                "Bindings of a vhost.",
+                self._of_vhost,
+                answer=_LISTED,
+                query=LIST_QUERY,
             ),
             route(
                 "GET",
                 "/exchanges/{vhost}/{name}/bindings/source",
-                "Those that an exchange is the source of.",
+                "Bindings with an exchange as source.",
                 self._from_exchange,
                 answer=_LISTED,
                 query=LIST_QUERY,
@@ -188,7 +195,7 @@ class BindingRoutes:
             route(
                 "GET",
                 "/exchanges/{vhost}/{name}/bindings/destination",
-                "Those that lead to an exchange.",
+                "Bindings with an exchange as destination.",
                 self._to_exchange,
                 answer=_LISTED,
                 query=LIST_QUERY,
@@ -196,7 +203,7 @@ class BindingRoutes:
             route(
                 "GET",
                 "/queues/{vhost}/{name}/bindings",
-                "Those that lead to a queue.",
+                "Bindings of a queue.",
                 self._to_queue,
                 answer=_LISTED,
                 query=LIST_QUERY,
@@ -232,16 +239,16 @@ class BindingRoutes:
 
         one = f"{path}/{{properties}}"
         return [
-            route("GET", path, f"Those between {what}.", listed, answer=_LISTED, query=LIST_QUERY),
+            route("GET", path, f"Bindings between {what}.", listed, answer=_LISTED, query=LIST_QUERY),
             route("POST", path, f"Bind {what}.", post, body=BindingBody, body_optional=True, creates=True),
-            route("GET", one, f"One between {what}.", get, answer=dict[str, Any]),
+            route("GET", one, f"One binding between {what}.", get, answer=dict[str, Any]),
             route("DELETE", one, f"Unbind {what}.", delete),
         ]
 
     # --- lists --------------------------------------------------------------------------------------------------
 
     async def of(self, namespace: NamespaceName) -> list[Binding]:
-        """All of a namespace, those of the default exchange first."""
+        """All bindings of a namespace; those of the default exchange come first."""
         table = await self._management.exchanges.open(namespace)
         queues = await self._management.queues.open(namespace)
         return [*by_default(await queues.names()), *_sorted(table.bindings())]
@@ -286,7 +293,7 @@ class BindingRoutes:
     # --- between two --------------------------------------------------------------------------------------------
 
     async def _bindings(self, call: Call, to: Destination) -> tuple[NamespaceName, list[Binding]]:
-        """From the exchange in the path to the destination; 404 if either is not there."""
+        """Bindings from the exchange in the path to the destination; 404 if either does not exist."""
         namespace, table = await self._management.exchanges_of(call)
         source = _source(call)
         await self._check_there(call, namespace, table, to)
@@ -299,7 +306,7 @@ class BindingRoutes:
     async def _check_there(
         self, call: Call, namespace: NamespaceName, table: NamespaceExchanges, to: Destination
     ) -> bool:
-        """Whether it outlives the broker; 404 if it is not there."""
+        """Whether the destination is durable; 404 if it does not exist."""
         if to.exchange:
             found = table.find(to.name)
             if found is None:
@@ -320,7 +327,7 @@ class BindingRoutes:
         raise not_found()
 
     def _check_bind(self, call: Call, to: Destination) -> None:
-        """Before it is told what is there: write on the destination, read on the source."""
+        """Check write permission on the destination and read on the source, before an answer shows what exists."""
         namespace = self._management.namespace(call)
         self._management.check(call.role, Action.PRODUCE, namespace, to.name)
         self._management.check(call.role, Action.CONSUME, namespace, _source(call))

@@ -1,7 +1,4 @@
-"""Lists as RabbitMQ's clients ask for them: some columns, sorted, filtered by name, and cut into pages.
-
-Values of AMQP's tables as JSON, and JSON as such values.
-"""
+"""List queries of the management API (columns, sort, filter, pages), and conversion of AMQP tables to JSON."""
 
 import base64
 import re
@@ -18,14 +15,14 @@ from weir.rest.routes import Query
 Item = dict[str, Any]
 Items = list[Item]
 
-COLUMNS = Query("columns", str, "only these, as names with dots, separated by commas")
+COLUMNS = Query("columns", str, "only these columns, dotted names separated by commas")
 LIST_QUERY = (
     COLUMNS,
     Query("sort", str, "the column to sort by"),
     Query("sort_reverse", str, "true: the largest first"),
-    Query("page", str, "which page, from 1 on; the answer then has the page and its numbers"),
-    Query("page_size", str, "items on a page, 100 if nothing is said, 500 at most"),
-    Query("name", str, "only those with this in their name"),
+    Query("page", str, "page number, from 1; the answer is then an object with the items and page counts"),
+    Query("page_size", str, "items per page, default 100, at most 500"),
+    Query("name", str, "only items with this text in their name"),
     Query("use_regex", str, "true: `name` is a regular expression (RE2)"),
 )
 
@@ -39,10 +36,10 @@ def is_true(said: str | None) -> bool:
 
 
 class Wanted:
-    """What a call wants of a list."""
+    """The list parameters of a call."""
 
     def __init__(self, query: Mapping[str, Any]) -> None:
-        """ManagementError for pages that there cannot be."""
+        """ManagementError for invalid page parameters."""
         self.columns = tuple(filter(None, (query.get("columns") or "").split(",")))
         self.sort = query.get("sort") or ""
         self.reverse = is_true(query.get("sort_reverse"))
@@ -51,7 +48,7 @@ class Wanted:
 
     @property
     def by_name(self) -> bool:
-        """Whether names alone decide what is on the page."""
+        """Whether names alone determine the content of the page."""
         return self.sort in ("", "name", "vhost")
 
     def takes(self, name: str) -> bool:
@@ -64,7 +61,7 @@ class Wanted:
         return found
 
     def cut(self, items: Sequence[Any], *, filtered: int | None = None) -> Sequence[Any]:
-        """Those on the page."""
+        """The items of the requested page."""
         if self.page is None:
             return items
         first = (self.page - 1) * self.page_size
@@ -78,7 +75,7 @@ class Wanted:
         return items[first : first + self.page_size]
 
     def answer(self, on_page: Iterable[Item], *, filtered: int, total: int) -> Any:
-        """The list, or the page with its numbers."""
+        """The answer body: a list, or a page with its counts."""
         items = [self.only(item) for item in on_page]
         if self.page is None:
             return items
@@ -93,7 +90,7 @@ class Wanted:
         }
 
     def only(self, item: Item) -> Item:
-        """With the columns that are wanted."""
+        """The item with the requested columns only."""
         if not self.columns:
             return item
         found: Item = {}
@@ -103,7 +100,7 @@ class Wanted:
 
 
 def answered_list(query: Mapping[str, Any], items: Items) -> Any:
-    """A whole list as the call wants it."""
+    """Apply the list parameters of a call to all items."""
     wanted = Wanted(query)
     filtered = wanted.ordered(item for item in items if wanted.takes(str(item.get("name", ""))))
     return wanted.answer(wanted.cut(filtered), filtered=len(filtered), total=len(items))
@@ -114,7 +111,7 @@ def answered_one(query: Mapping[str, Any], item: Item) -> Item:
 
 
 def value_at(item: Any, path: str) -> Any:
-    """What a name with dots stands for; None if there is nothing."""
+    """The value at a dotted path; None if it does not exist."""
     for word in path.split("."):
         item = item.get(word) if isinstance(item, Mapping) else None
     return item
@@ -132,7 +129,7 @@ def _copy(source: Any, target: Item, path: Sequence[str]) -> None:
 
 
 def _rank(value: Any) -> tuple[int, Any]:
-    """Numbers before texts, and whatever has nothing first."""
+    """Sort key: missing values first, then numbers, then texts."""
     if isinstance(value, bool | int | float):
         return (1, value)
     return (0, 0) if value is None else (2, str(value))
@@ -169,7 +166,7 @@ _MOST_DEPTH = 32
 
 
 def as_json(value: Any) -> Any:
-    """Bytes that are no text become base64; a time its seconds since 1970."""
+    """Convert a table value to JSON: bytes that are not UTF-8 become base64, a time becomes seconds since 1970."""
     match value:
         case bytes() | bytearray() | memoryview():
             return _text_of(bytes(value))
@@ -192,7 +189,7 @@ def _text_of(raw: bytes) -> str:
 
 
 def from_json(value: Any, what: str, *, depth: int = 0) -> Any:
-    """What a table can hold of it: numbers of 64 bits, and not too deep. ManagementError."""
+    """Convert JSON to a table value. ManagementError for integers over 64 bits and for too deep nesting."""
     if depth > _MOST_DEPTH:
         raise bad_request(f"{what} is too deep")
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""Overview, nodes, who one is, features, and health: what tools ask first.
+"""Routes for the overview, nodes, whoami, feature flags, health checks, and the aliveness test.
 
-The aliveness test: a queue is declared, a message published, and taken again.
+The aliveness test declares a queue, publishes a message, and consumes it.
 """
 
 from typing import Any
@@ -23,16 +23,16 @@ from weir.wire.formats.messages import encode_message
 
 _LISTED: Any = list[Any] | dict[str, Any]
 _FOUND: Any = dict[str, Any]
-#: What a RabbitMQ calls the protocols of Weir's listeners.
+#: RabbitMQ's names for the protocols of Weir's listeners.
 _PROTOCOLS = {"amqp": "amqp", "amqps": "amqp/ssl", "http": "http", "https": "https", "peer": "clustering"}
 _AMQP_NAMES = {"amqp091": "amqp", "amqp0.9.1": "amqp", "amqps": "amqp/ssl", "amqp091-tls": "amqp/ssl"}
-#: Features of RabbitMQ that clients and tools look for.
+#: RabbitMQ feature flags that clients and tools check.
 _FLAGS = {
     "implicit_default_bindings": "Default bindings are implicit",
     "quorum_queue": "Queues of type quorum",
     "stream_queue": "Queues of type stream",
     "virtual_host_metadata": "Virtual hosts have descriptions and tags",
-    "user_limits": "Users are kept with their tags",
+    "user_limits": "Users have tags",
 }
 
 
@@ -48,12 +48,12 @@ class OverviewRoutes:
                 "GET", "/overview", "Totals, versions, listeners.", self._overview, answer=_FOUND, query=(COLUMNS,)
             ),
             route("GET", "/cluster-name", "The cluster's name.", self._cluster_name, answer=_FOUND),
-            route("PUT", "/cluster-name", "Refused: it has its name for good.", self._rename),
+            route("PUT", "/cluster-name", "Refused: the cluster name is fixed.", self._rename),
             route("GET", "/nodes", "All brokers.", self._nodes, answer=_LISTED, query=LIST_QUERY),
             route("GET", "/nodes/{node}", "One broker.", self._node, answer=_FOUND, query=(COLUMNS,)),
-            route("GET", "/whoami", "Who asks.", self._whoami, answer=_FOUND),
+            route("GET", "/whoami", "The calling user.", self._whoami, answer=_FOUND),
             route("GET", "/extensions", "None.", self._nothing, answer=list[Any]),
-            route("GET", "/feature-flags", "What is supported.", self._flags, answer=list[Any]),
+            route("GET", "/feature-flags", "Supported features.", self._flags, answer=list[Any]),
             route("GET", "/deprecated-features", "None.", self._nothing, answer=list[Any]),
             route("GET", "/deprecated-features/used", "None.", self._nothing, answer=list[Any]),
             *self._health(),
@@ -63,7 +63,7 @@ class OverviewRoutes:
         route, checks = self._management.route, "/health/checks"
         return [
             *(
-                route("GET", path, "Whether this broker can do its work.", self._alive, answer=_FOUND)
+                route("GET", path, "Whether this broker is healthy.", self._alive, answer=_FOUND)
                 for path in (
                     f"{checks}/alarms",
                     f"{checks}/local-alarms",
@@ -77,7 +77,7 @@ class OverviewRoutes:
             route(
                 "GET",
                 f"{checks}/protocol-listener/{{protocol}}",
-                "Whether a protocol is served.",
+                "Whether a listener for a protocol is open.",
                 self._protocol,
                 answer=_FOUND,
             ),
@@ -136,7 +136,7 @@ class OverviewRoutes:
 
     async def _rename(self, call: Call) -> None:
         self._management.check_superuser(call.role)
-        raise bad_request(f"the cluster is called {STANDALONE} for good")
+        raise bad_request(f"the cluster name {STANDALONE} cannot be changed")
 
     async def _whoami(self, call: Call) -> Item:
         user = self._admin.registry.users.find(call.role)
@@ -232,7 +232,7 @@ def _failed(more: Item) -> Response:
     return Response(503, encode({"status": "failed", **more}))
 
 
-#: As in RabbitMQ: in memory, and it stays.
+#: As in RabbitMQ: a non-durable queue that is not deleted after the test.
 _QUEUE = "aliveness-test"
 _PAYLOAD = b"test_message"
 
@@ -246,7 +246,7 @@ class AlivenessRoutes:
             self._management.route(
                 "GET",
                 "/aliveness-test/{vhost}",
-                "Whether messages come and go in a vhost.",
+                "Whether a message can be published and consumed in a vhost.",
                 self._test,
                 answer=dict[str, Any],
             )
@@ -262,7 +262,7 @@ class AlivenessRoutes:
         try:
             delivery = await getter.take()
             if delivery is None:
-                raise ManagementError(503, "the message did not come back")
+                raise ManagementError(503, "aliveness test failed: the published message was not delivered")
             first = delivery.batch.base_offset
             getter.ack([(first, first + 1)])
         finally:

@@ -1,6 +1,6 @@
-"""Queues: list with pages, columns and order; get, put, delete, purge.
+"""Queue routes (list, get, put, delete, purge), and routes to publish and get messages over HTTP.
 
-Publishing to an exchange and getting messages of a queue over HTTP: for looking and trying, not for work.
+Publishing and getting messages over HTTP is for inspection and tests, not for production traffic.
 """
 
 import asyncio
@@ -51,12 +51,12 @@ from weir.wire.amqp.tables import Table, plain_fields
 from weir.wire.formats.messages import encode_message
 from weir.wire.formats.table import messages_of
 
-#: So many are described in one answer; who has more asks for pages.
+#: Maximum queues in one answer; for more, clients must request pages.
 _MOST = 10_000
-#: Queues that are looked for at the same time for one list.
+#: Queues opened concurrently for one list.
 _AT_ONCE = 32
 _QUERY = (*LIST_QUERY, HERE)
-#: Columns that need no queue to be opened.
+#: Columns available without opening the queue.
 _NAMES = frozenset(("name", "vhost"))
 
 
@@ -74,7 +74,7 @@ class QueueRoutes:
         listed: Any = list[Any] | dict[str, Any]
         return [
             route("GET", "/queues", "All queues.", self._all, answer=listed, query=_QUERY),
-            route("GET", "/queues/{vhost}", "Those of a vhost.", self._of_vhost, answer=listed, query=_QUERY),
+            route("GET", "/queues/{vhost}", "Queues of a vhost.", self._of_vhost, answer=listed, query=_QUERY),
             route("GET", one, "One queue.", self._get, answer=dict[str, Any], query=(COLUMNS,)),
             route("PUT", one, "Declare a queue.", self._put, body=QueueBody, body_optional=True, creates=True),
             route(
@@ -87,7 +87,7 @@ class QueueRoutes:
                     Query("if-unused", str, "true: only if it has no consumers"),
                 ),
             ),
-            route("DELETE", f"{one}/contents", "Drop the messages that are ready.", self._purge),
+            route("DELETE", f"{one}/contents", "Purge: delete all ready messages.", self._purge),
         ]
 
     # --- lists --------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class QueueRoutes:
         return await self._list(call, [self._management.namespace(call)])
 
     async def _list(self, call: Call, namespaces: Sequence[NamespaceName]) -> Any:
-        """Names first: what is not on the page is not opened, unless the order asks for it."""
+        """List queues. Opens only the queues on the requested page, unless the sort column needs all of them."""
         wanted = Wanted(call.query)
         total, found = 0, []
         elsewhere = await self._in_memory_elsewhere(call)
@@ -123,7 +123,8 @@ class QueueRoutes:
         return wanted.answer(items, filtered=filtered, total=total)
 
     async def _names(self, call: Call, namespace: NamespaceName, elsewhere: Sequence[str]) -> Sequence[str]:
-        """Of every topic, and of queues in the memory of any broker; for another broker, of the latter here."""
+        """Names of all stored queues and of all brokers' in-memory queues. If another broker asks (`here`), only
+        the in-memory queues of this one."""
         queues = await self._management.queues.open(namespace)
         names = await queues.names()
         if is_true(call.query.get("here")):
@@ -132,17 +133,17 @@ class QueueRoutes:
         return sorted({*names, *elsewhere}) if elsewhere else names
 
     async def _in_memory_elsewhere(self, call: Call) -> dict[str, list[str]]:
-        """By vhost."""
+        """Names of the in-memory queues of other brokers, by vhost."""
         found: dict[str, list[str]] = {}
         for item in await self._management.list_elsewhere(call, "/queues", columns="name,vhost"):
             found.setdefault(item["vhost"], []).append(item["name"])
         return found
 
     async def _described(self, role: str, named: Sequence[_Named]) -> list[Item]:
-        """Those that are still there, in their order. None is opened for it that is a topic."""
+        """Describe the queues that still exist, in the given order, without opening stored queues."""
         if len(named) > _MOST:
             raise ManagementError(
-                400, f"{len(named)} queues are too many for one answer", hint="ask for pages, sorted by name"
+                400, f"{len(named)} queues are too many for one answer", hint="request pages, sorted by name"
             )
         turn = asyncio.Semaphore(_AT_ONCE)
 
@@ -152,7 +153,7 @@ class QueueRoutes:
                 try:
                     known = queues.find(wanted.name)
                     return known or await queues.outline(wanted.name) or await queues.look(wanted.name)
-                except WeirError as failed:  # its broker does not answer, say
+                except WeirError as failed:  # for example, its broker does not answer
                     return failed
 
         found = await asyncio.gather(*map(found_one, named))
@@ -187,7 +188,7 @@ class QueueRoutes:
         return answered_one(call.query, {**item, **more})
 
     def _owner(self, queue: Queue) -> Item:
-        """Of an exclusive queue: the connection that has it, if that is one of this broker's."""
+        """The connection that owns an exclusive queue, if it is a connection of this broker."""
         for one in self._management.connections.all() if queue.connection else ():
             if one.info.id == queue.connection:
                 info = one.info
@@ -266,17 +267,17 @@ async def _is_there(queues: NamespaceQueues, name: str) -> bool:
 
 
 def _bare(named: _Named, node: str, failed: WeirError) -> Item:
-    """Of one that cannot be asked now."""
+    """The item of a queue that is not available now."""
     name, vhost = as_json(named.name), vhost_of(named.namespace)
     return {"name": name, "vhost": vhost, "node": node, "state": "down", "reason": failed.what}
 
 
 def _counts_of(parts: Sequence[OverviewBody]) -> QueueCounts:
-    """Of a queue that is not open here."""
+    """Counts of a queue that is not open on this broker, from topic overviews."""
     ready = unacked = consumers = 0
     for part in parts:
         queue = part.subscriptions.get(QUEUE_SUBSCRIPTION)
-        if queue is None:  # nothing was consumed yet
+        if queue is None:  # no consumer has used it yet
             ready += part.messages
         else:
             ready += max(0, queue.msgBacklog - queue.unackedMessages)
@@ -286,7 +287,7 @@ def _counts_of(parts: Sequence[OverviewBody]) -> QueueCounts:
 
 
 def _stored(stats: Sequence[TopicStats]) -> Item:
-    """What is known of a queue that is a topic on this broker, or several."""
+    """Statistics of a stored queue from its topic, or its partitions, on this broker."""
     counted = Counted()
     held = 0
     for part in stats:
@@ -302,10 +303,10 @@ def _stored(stats: Sequence[TopicStats]) -> Item:
     }
 
 
-#: Messages and bytes of payloads that one call gets.
+#: Maximum messages and payload bytes of one get call.
 _MOST_MESSAGES = 1_000
 _MOST_BYTES = 8 * 1024 * 1024
-#: Before the properties in the payload of a header frame.
+#: Bytes before the properties in the payload of a header frame.
 _CONTENT_BYTES = 12
 _NUMBERS = {"delivery_mode": 1 << 8, "priority": 1 << 8, "timestamp": 1 << 63}
 _MAX_MS = (1 << 32) - 1
@@ -322,7 +323,7 @@ class MessageRoutes:
             route(
                 "POST",
                 "/exchanges/{vhost}/{name}/publish",
-                "Publish a message; whether any queue has got it.",
+                "Publish a message; returns whether it was routed to a queue.",
                 self._publish,
                 body=PublishBody,
                 answer=dict[str, bool],
@@ -330,7 +331,7 @@ class MessageRoutes:
             route(
                 "POST",
                 "/queues/{vhost}/{name}/get",
-                "Get messages, and give them back or not.",
+                "Get messages, and requeue, acknowledge or reject them.",
                 self._get,
                 body=GetBody,
                 answer=list[dict[str, Any]],
@@ -374,7 +375,7 @@ class MessageRoutes:
             try:
                 found.append(await queues.look(name))
             except QueueNotFoundError:
-                continue  # the default exchange names what may not be there
+                continue  # the default exchange may name a queue that does not exist
         return found
 
     # --- getting ------------------------------------------------------------------------------------------------
@@ -384,11 +385,11 @@ class MessageRoutes:
         name, body = call.path["name"], call.body
         self._management.check(call.role, Action.CONSUME, namespace, name)
         if body.ackmode not in _ACK_MODES:
-            raise bad_request(f"ackmode is none of {', '.join(_ACK_MODES)}")
+            raise bad_request(f"invalid ackmode; use one of {', '.join(_ACK_MODES)}")
         if body.encoding not in ("auto", "base64"):
             raise bad_request("Unsupported encoding. Please use auto or base64.")
         if not 0 <= body.count <= _MOST_MESSAGES:
-            raise bad_request(f"count is at most {_MOST_MESSAGES}")
+            raise bad_request(f"count must be between 0 and {_MOST_MESSAGES}")
         queue = await queues.look(name)
         getter = await queue.getter(call.role)
         try:
@@ -438,12 +439,12 @@ def _messages(
 
 
 def _whole(said: Any, what: str) -> int | None:
-    """Milliseconds; None if nothing is said."""
+    """Parse milliseconds; None if absent."""
     if said is None:
         return None
     text = str(said)
     if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) > _MAX_MS:
-        raise bad_request(f"invalid {what} '{text[:40]}': no milliseconds")
+        raise bad_request(f"invalid {what} '{text[:40]}': use a number of milliseconds up to {_MAX_MS}")
     return int(text)
 
 
@@ -452,7 +453,7 @@ def _more_keys(headers: Mapping[str, Any], name: str) -> Iterator[str]:
     if said is None:
         return
     if not isinstance(said, list) or not all(isinstance(one, str) for one in said):
-        raise bad_request(f"the header {name} is a list of routing keys")
+        raise bad_request(f"the header {name} must be a list of routing keys")
     yield from said
 
 
@@ -469,7 +470,7 @@ def _payload(body: PublishBody) -> bytes:
 
 
 def _properties(said: Mapping[str, Any]) -> Properties:
-    """Of the names that AMQP knows; others are left out, as RabbitMQ does."""
+    """Convert a JSON object to AMQP properties; as in RabbitMQ, unknown names are ignored."""
     found: dict[str, Any] = {}
     for name in NAMES:
         value = said.get(name)
@@ -477,7 +478,7 @@ def _properties(said: Mapping[str, Any]) -> Properties:
             continue
         if name == "headers":
             if not isinstance(value, dict):
-                raise bad_request("headers are a JSON object")
+                raise bad_request("headers must be a JSON object")
             found[name] = Table.of(from_json(value, "headers"))
         elif name in _NUMBERS:
             found[name] = _number(name, value)
@@ -529,7 +530,7 @@ def _shown(payload: bytes, encoding: str) -> tuple[str, str]:
 
 
 def _shown_properties(properties: Properties) -> Item | list[Any]:
-    """As RabbitMQ has them: an empty list if there are none, which `rabbitmqadmin` shows as an empty column."""
+    """Properties in RabbitMQ's format: [] if empty, which `rabbitmqadmin` shows as an empty column."""
     found: Item = {}
     for name in NAMES:
         value = getattr(properties, name)

@@ -1,7 +1,6 @@
-"""What every part of the management API needs: the broker's parts, who may see what, and other brokers'
-answers.
+"""Base of the management API: broker components, permission checks, calls to other brokers, and message counters.
 
-What topics have counted, as RabbitMQ's `message_stats`: totals, and rates as `*_details`.
+Counters have the format of RabbitMQ's `message_stats`: totals, and rates in `*_details`.
 """
 
 import asyncio
@@ -30,11 +29,11 @@ from weir.wire.peer.calls import AdminCall
 
 log = logging.getLogger(__name__)
 
-#: RabbitMQ's release that clients are told, by the AMQP gateway too.
+#: The RabbitMQ version that the API reports; the AMQP gateway reports the same.
 VERSION = "3.13.7"
-#: Weir's own: asked of one broker by another that puts their lists together.
-HERE = Query("here", str, "true: what this broker has, without the others")
-#: The header by which a client says why it closes a connection.
+#: An extension of Weir: a broker sets it to collect the lists of other brokers.
+HERE = Query("here", str, "true: only items of this broker")
+#: The header with the reason for closing a connection.
 REASON = "x-reason"
 #: The name of the default exchange in paths.
 DEFAULT_IN_PATHS = "amq.default"
@@ -44,7 +43,7 @@ _ABOUT = {401: "not authenticated or not authorised", 404: "not found", 409: "ch
 
 @dataclass(frozen=True, slots=True)
 class Management:
-    """The parts behind the API, and the checks that its routes share."""
+    """The components behind the API, and the checks that its routes share."""
 
     admin: AdminContext
     exchanges: Exchanges
@@ -55,11 +54,11 @@ class Management:
     def node(self) -> str:
         return node_name(self.admin.broker_id)
 
-    # --- who may ------------------------------------------------------------------------------------------------
+    # --- permissions --------------------------------------------------------------------------------------------
 
     def check_manager(self, role: str) -> None:
-        """ManagementError for users without any of the tags that the API is for. Who comes with a token has what
-        was granted."""
+        """ManagementError for users without any tag that allows the management API. Roles of tokens are no users:
+        their grants decide."""
         user = self.admin.registry.users.find(role)
         if user is not None and not user.manages and not self.admin.authoriser.is_superuser(role):
             raise ManagementError(401, "Not management user")
@@ -97,13 +96,13 @@ class Management:
     # --- virtual hosts ------------------------------------------------------------------------------------------
 
     def namespaces(self, role: str) -> list[NamespaceName]:
-        """Those that the role may see."""
+        """The namespaces that the role may see."""
         registry = self.admin.registry
         found = [name for tenant in registry.tenants.names() for name in registry.namespaces.names(tenant)]
         return [name for name in found if self.sees(role, name)]
 
     def namespace(self, call: Call) -> NamespaceName:
-        """Of a call about a vhost that the role may see; 404 if there is none."""
+        """The namespace of the vhost in the path; 401 if the role may not see it, 404 if it does not exist."""
         name = namespace_of_vhost(call.path["vhost"])
         self.check_sees(call.role, name)
         if self.admin.registry.namespaces.find(name) is None:
@@ -121,7 +120,7 @@ class Management:
     # --- other brokers ------------------------------------------------------------------------------------------
 
     async def list_elsewhere(self, call: Call, path: str, *, columns: str = "") -> Items:
-        """What other brokers list under this path; one that does not answer has nothing."""
+        """Items that other brokers list under this path; brokers that do not answer are left out."""
         if is_true(call.query.get("here")):
             return []
         query = f"here=true&columns={columns}" if columns else "here=true"
@@ -134,7 +133,7 @@ class Management:
         return found
 
     async def closed_elsewhere(self, call: Call, name: str, reason: str) -> bool:
-        """Whether another broker had the connection, and closes it."""
+        """Ask the other brokers to close a connection; returns whether one of them had it."""
         if is_true(call.query.get("here")):
             return False
         path = f"{API}/connections/{quote(name, safe='')}"
@@ -143,7 +142,7 @@ class Management:
         return any(answer is not None for answer in answers)
 
     async def close_all(self, call: Call, column: str, value: str, reason: str) -> None:
-        """Close the connections of a `user` or a `vhost`, here and, as far as the caller sees them, elsewhere."""
+        """Close connections of a `user` or `vhost`: all on this broker; on others, those visible to the caller."""
         for connection in self.connections.all():
             info = connection.info
             if value == (info.user if column == "user" else vhost_of(info.namespace)):
@@ -159,7 +158,7 @@ class Management:
         try:
             answer = await self.admin.ask_peer(broker_id, asked)
         except WeirError as silent:
-            log.info("broker %s does not answer %s %s: %s", broker_id, asked.method, asked.path, silent)
+            log.info("broker %s did not answer %s %s: %s", broker_id, asked.method, asked.path, silent)
             return None
         return answer.body if answer.status < 300 else None
 
@@ -178,7 +177,7 @@ class Management:
         query: tuple[Query, ...] = (),
         creates: bool = False,
     ) -> Route:
-        """One below `/api`, for those who may use the API at all."""
+        """A route below `/api` that checks for permission to use the management API."""
 
         async def guarded(call: Call) -> Any:
             self.check_manager(call.role)
@@ -204,7 +203,7 @@ class Management:
 
 
 def _scope(namespace: NamespaceName, name: str) -> Scope:
-    """What grants on a queue or an exchange are on; the namespace if no topic can have the name."""
+    """The scope of grants on a queue or exchange; the namespace if the name is no valid topic name."""
     try:
         return topic_of_queue(namespace, name).base
     except InvalidNameError:
@@ -212,25 +211,25 @@ def _scope(namespace: NamespaceName, name: str) -> Scope:
 
 
 def node_name(broker_id: str) -> str:
-    """A broker as RabbitMQ names nodes."""
+    """The broker's name in RabbitMQ's format for nodes."""
     return f"weir@{broker_id}"
 
 
 Stats = dict[str, Any]
 
-#: What a queue's stats have, whether or not it was counted.
+#: The counters in a queue's stats, including those that Weir does not count.
 _COUNTED = ("publish", "deliver", "deliver_get", "redeliver", "ack", "get", "get_no_ack", "deliver_no_ack")
 
 
 class Counted:
-    """Totals and rates of some queues together."""
+    """Sums of the totals and rates of several queues."""
 
     def __init__(self) -> None:
         self._totals = dict.fromkeys(_COUNTED, 0)
         self._rates = dict.fromkeys(_COUNTED, 0.0)
 
     def add(self, stats: TopicStats) -> None:
-        """`ack`: what was delivered and neither came again nor is with a consumer still."""
+        """Add a queue's counters. `ack` is an estimate: deliveries minus redelivered and unacked messages."""
         self._count("publish", stats.published.messages, stats.published.messages_per_s)
         for one in stats.subscriptions:
             if one.name == QUEUE_SUBSCRIPTION:
@@ -257,7 +256,7 @@ def rate(per_s: float = 0.0) -> dict[str, float]:
 
 
 def totals(ready: int, unacked: int) -> Stats:
-    """How many messages there are, with details as RabbitMQ has them."""
+    """Message counts of queues, with details in RabbitMQ's format."""
     found: Stats = {}
     counts = {"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked}
     for name, count in counts.items():
@@ -267,18 +266,18 @@ def totals(ready: int, unacked: int) -> Stats:
 
 
 class LoadedTopics:
-    """The topics that this broker serves, as they are now; asked for their stats once."""
+    """A snapshot of the topics loaded on this broker, for statistics."""
 
     def __init__(self, topics: Iterable[Topic]) -> None:
         self._topics = list(topics)
         self._by_name: dict[TopicName, list[Topic]] = {}
         for topic in self._topics:
             self._by_name.setdefault(topic.name, []).append(topic)
-            if topic.name.partition is not None:  # the queue that all partitions are together
+            if topic.name.partition is not None:  # the partitioned queue
                 self._by_name.setdefault(topic.name.base, []).append(topic)
 
     def stats(self, name: TopicName) -> list[TopicStats]:
-        """Of the topic, or of its partitions that this broker has."""
+        """Statistics of the topic, or of its partitions on this broker."""
         return [topic.stats() for topic in self._by_name.get(name, ())]
 
     def of(self, namespaces: Iterable[NamespaceName]) -> "NamespaceTotals":
@@ -291,7 +290,7 @@ class LoadedTopics:
 
 
 class NamespaceTotals:
-    """Of the queues of namespaces that are in use on this broker."""
+    """Totals over the loaded queues of namespaces on this broker."""
 
     def __init__(self) -> None:
         self.counted = Counted()

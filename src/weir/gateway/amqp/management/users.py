@@ -1,10 +1,8 @@
-"""Permissions, which are grants: patterns of names that a user may configure, write to and read from.
+"""Routes for users, permissions and topic permissions.
 
-A permission is kept with the namespace's grants, so grants that were made otherwise are listed as patterns, too.
-
-Users with passwords: list, get, put, delete. For superusers only, as RabbitMQ's are for administrators.
-
-Topic permissions: which routing keys of a topic exchange a user may publish with, and bind by.
+Permissions are name patterns (configure, write, read) in the namespace's grants; grants made with other APIs are
+listed as patterns, too. Topic permissions limit the routing keys of a topic exchange with which a user may publish
+and bind. Only superusers may manage users, like administrators in RabbitMQ.
 """
 
 import re
@@ -24,7 +22,7 @@ from weir.rest.routes import Call, Route
 
 
 def permission_bodies(grants: GrantRecords, namespace: NamespaceName) -> Items:
-    """Of everybody who was granted anything in a namespace, by name."""
+    """Permissions of all roles with grants in a namespace, sorted by name."""
     found = dict(_patterns(grants, namespace))
     return [
         {
@@ -63,7 +61,7 @@ def _patterns(grants: GrantRecords, namespace: NamespaceName) -> Iterator[tuple[
 
 
 def _any_of(names: Iterable[str]) -> str:
-    """A pattern of exactly these names."""
+    """A pattern that matches exactly these names."""
     words = [re.escape(name) for name in sorted(names)]
     return f"^({'|'.join(words)})$" if words else "^$"
 
@@ -81,7 +79,7 @@ class PermissionRoutes:
             route(
                 "GET",
                 "/vhosts/{vhost}/permissions",
-                "Those on a vhost.",
+                "Permissions in a vhost.",
                 self._of_vhost,
                 answer=listed,
                 query=LIST_QUERY,
@@ -89,18 +87,20 @@ class PermissionRoutes:
             route(
                 "GET",
                 "/users/{user}/permissions",
-                "Those of a user.",
+                "Permissions of a user.",
                 self._of_user,
                 answer=listed,
                 query=LIST_QUERY,
             ),
-            route("GET", one, "What a user may do in a vhost.", self._get, answer=dict[str, Any]),
-            route("PUT", one, "Permit.", self._put, body=PermissionBody, creates=True),
-            route("DELETE", one, "Take back what a user was permitted.", self._delete),
+            route("GET", one, "Permissions of a user in a vhost.", self._get, answer=dict[str, Any]),
+            route(
+                "PUT", one, "Set permissions of a user in a vhost.", self._put, body=PermissionBody, creates=True
+            ),
+            route("DELETE", one, "Revoke permissions of a user in a vhost.", self._delete),
         ]
 
     def _namespaces(self, role: str) -> list[NamespaceName]:
-        """Those whose grants the role may know."""
+        """The namespaces whose grants the role may see."""
         authoriser = self._management.admin.authoriser
         return [one for one in self._management.namespaces(role) if authoriser.may_administer(role, one)]
 
@@ -138,7 +138,7 @@ class PermissionRoutes:
         return Response(201) if await self.put(name, user, call.body) else None
 
     async def put(self, namespace: NamespaceName, user: str, body: PermissionBody) -> bool:
-        """Whether the user had none before. A user need not be there: who comes with a token is a role, too."""
+        """Set permissions; returns whether they are new. The user need not exist: tokens have roles, too."""
         if self._management.admin.registry.namespaces.find(namespace) is None:
             raise bad_request("vhost_or_user_not_found", hint="make the vhost first")
         known = self._find(namespace, user) is not None
@@ -157,7 +157,7 @@ class PermissionRoutes:
         await self._grants.revoke(namespace, user)
 
     async def clear_all(self, user: str) -> None:
-        """In every namespace."""
+        """Revoke all grants of a user in every namespace."""
         registry = self._management.admin.registry
         for tenant in registry.tenants.names():
             for namespace in registry.namespaces.names(tenant):
@@ -167,14 +167,14 @@ class PermissionRoutes:
                     await self._grants.permit_keys(namespace, user, exchange, None)
 
     async def _forget_topics(self, namespace: NamespaceName, user: str) -> None:
-        """Grants on single topics: a permission says all that a user may do in a vhost."""
+        """Revoke grants on single topics, because a permission defines all rights of a user in a vhost."""
         for topic, grants in self._grants.on_topics_of(namespace).items():
             if user in grants.roles:
                 await self._grants.revoke(TopicName.parse(topic), user)
 
 
 def topic_permission_bodies(grants: GrantRecords, namespace: NamespaceName) -> Items:
-    """Of everybody in a namespace, by user and exchange."""
+    """Topic permissions of all roles in a namespace, sorted by user and exchange."""
     return [
         {
             "user": role,
@@ -201,7 +201,7 @@ class TopicPermissionRoutes:
             route(
                 "GET",
                 "/vhosts/{vhost}/topic-permissions",
-                "Those on a vhost.",
+                "Topic permissions in a vhost.",
                 self._of_vhost,
                 answer=listed,
                 query=LIST_QUERY,
@@ -209,14 +209,14 @@ class TopicPermissionRoutes:
             route(
                 "GET",
                 "/users/{user}/topic-permissions",
-                "Those of a user.",
+                "Topic permissions of a user.",
                 self._of_user,
                 answer=listed,
                 query=LIST_QUERY,
             ),
             route("GET", one, "Those of a user in a vhost.", self._get, answer=listed, query=LIST_QUERY),
-            route("PUT", one, "Permit routing keys.", self._put, body=TopicPermissionBody, creates=True),
-            route("DELETE", one, "Let a user use every routing key again.", self._delete),
+            route("PUT", one, "Set a topic permission.", self._put, body=TopicPermissionBody, creates=True),
+            route("DELETE", one, "Clear topic permissions of a user.", self._delete),
         ]
 
     def _items(self, role: str) -> Items:
@@ -253,8 +253,8 @@ class TopicPermissionRoutes:
         return Response(201) if await self.put(name, user, call.body) else None
 
     async def put(self, namespace: NamespaceName, user: str, body: TopicPermissionBody) -> bool:
-        """Whether the user had none before, in this vhost. A user need not be there: who comes with a token is a
-        role, too."""
+        """Set a topic permission; returns whether the user had none in this vhost. The user need not exist: tokens
+        have roles, too."""
         if self._management.admin.registry.namespaces.find(namespace) is None:
             raise bad_request("vhost_or_user_not_found", hint="make the vhost first")
         known = bool(self._of(namespace, user))
@@ -297,15 +297,15 @@ class UserRoutes:
             route(
                 "GET",
                 "/users/without-permissions",
-                "Those that may do nothing.",
+                "Users without permissions.",
                 self._without,
                 answer=listed,
                 query=LIST_QUERY,
             ),
             route("POST", "/users/bulk-delete", "Delete users.", self._delete_some, body=UserNames),
             route("GET", one, "One user.", self._get, answer=dict[str, Any]),
-            route("PUT", one, "Make or change a user.", self._put, body=UserBody, creates=True),
-            route("DELETE", one, "Delete a user, and what it was granted.", self._delete),
+            route("PUT", one, "Create or change a user.", self._put, body=UserBody, creates=True),
+            route("DELETE", one, "Delete a user and its grants.", self._delete),
         ]
 
     def _found(self, name: str) -> User:
@@ -338,7 +338,7 @@ class UserRoutes:
         return Response(201) if await self.put(call.path["user"], call.body) else None
 
     async def put(self, name: str, body: UserBody) -> bool:
-        """Whether it is new. A password in clear is hashed at once, and kept nowhere."""
+        """Create or change a user; returns whether it is new. Stores only the hash of a plain text password."""
         hashing = _HASHINGS.get(body.hashing_algorithm or PasswordHashing.SHA256.value)
         if hashing is None:
             raise bad_request(
@@ -365,7 +365,7 @@ class UserRoutes:
             await self._remove(call, name)
 
     async def _remove(self, call: Call, name: str) -> None:
-        """Its grants first: what is cut short is begun again."""
+        """Delete the grants before the user, so that the call can be repeated after a failure."""
         await self._permissions.clear_all(name)
         await self._users.delete(name)
         await self._management.close_all(call, "user", name, f"user '{name}' is deleted")

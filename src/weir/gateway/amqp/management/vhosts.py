@@ -1,8 +1,6 @@
-"""Policies of queues and exchanges, and operators'; parameters and limits, of which there are none.
+"""Routes for virtual hosts (namespaces), vhost limits, policies, operator policies, and parameters.
 
-Virtual hosts, which are namespaces: list, get, put, delete.
-
-Limits of vhosts: how many connections and queues each may have.
+Parameters of plugins, global parameters and user limits do not exist in Weir; their routes return empty lists.
 """
 
 import json
@@ -38,7 +36,7 @@ from weir.model.topics import NamespaceName
 from weir.rest.http import Response
 from weir.rest.routes import Call, Route
 
-#: The property of a namespace that has what RabbitMQ's users say of it: its description and tags, as JSON.
+#: The namespace property with the vhost's description and tags, as JSON.
 PROPERTY = "weir.vhost"
 
 
@@ -56,14 +54,14 @@ class VhostRoutes:
             route(
                 "PUT",
                 one,
-                "Make a namespace, and its tenant if there is none.",
+                "Create a namespace, and its tenant if it does not exist.",
                 self._put,
                 body=VhostBody,
                 body_optional=True,
                 creates=True,
             ),
             route("DELETE", one, "Delete a namespace with everything in it.", self._delete),
-            route("POST", f"{one}/start/{{node}}", "Nothing: one that is there runs.", self._start),
+            route("POST", f"{one}/start/{{node}}", "No effect: every existing vhost is running.", self._start),
         ]
 
     def body(self, namespace: NamespaceName, loaded: LoadedTopics) -> Item:
@@ -82,7 +80,7 @@ class VhostRoutes:
         }
 
     def described(self, namespace: NamespaceName) -> Item:
-        """As definitions have it."""
+        """The vhost's entry in exported definitions."""
         said = self._described(namespace)
         more = {"metadata": said, **said} if said["description"] or said["tags"] else {}
         return {"name": vhost_of(namespace), **more}
@@ -113,9 +111,9 @@ class VhostRoutes:
         return Response(201) if made else None
 
     async def make(self, name: NamespaceName, description: str, tags: tuple[str, ...]) -> bool:
-        """Make it, and its tenant; whether it is new. What is said of it holds from now on."""
+        """Create the vhost and its tenant, or update its description and tags; returns whether it is new."""
         if self._registry.tenants.find(name.tenant) is None:
-            with suppress(TenantExistsError):  # another was faster
+            with suppress(TenantExistsError):  # a concurrent call created it
                 await self._registry.tenants.create(name.tenant)
         said = json.dumps({"description": description, "tags": list(tags)}) if description or tags else ""
         made = self._registry.namespaces.find(name) is None
@@ -156,16 +154,16 @@ class LimitRoutes:
             route("GET", base, "Limits of vhosts.", self._all, answer=list[Any]),
             route("GET", f"{base}/{{vhost}}", "Limits of a vhost.", self._of_vhost, answer=list[Any]),
             route("PUT", one, "Limit connections or queues.", self._put, body=LimitBody),
-            route("DELETE", one, "Take a limit away.", self._delete),
+            route("DELETE", one, "Remove a limit.", self._delete),
         ]
 
     def items(self, namespace: NamespaceName) -> Items:
-        """None, or one with all limits of the vhost."""
+        """One item with all limits of the vhost, or none."""
         found = self._limits(namespace)
         return [{"vhost": vhost_of(namespace), "value": found}] if found else []
 
     def parameters(self, namespace: NamespaceName) -> Items:
-        """As definitions have them."""
+        """The limits as parameters in exported definitions."""
         return [
             {"vhost": item["vhost"], "component": "vhost-limits", "name": "limits", "value": item["value"]}
             for item in self.items(namespace)
@@ -192,7 +190,7 @@ class LimitRoutes:
         await self.put(self._changed(call), {call.path["name"]: call.body.value})
 
     async def put(self, namespace: NamespaceName, limits: Table) -> None:
-        """Beside those that there are. Below 0 is no limit."""
+        """Add limits to the existing ones. A number below 0 means no limit."""
         for name, number in limits.items():
             if name not in _NAMES:
                 said = f'{{<<"{name[:80]}">>,{number}}}'
@@ -245,13 +243,13 @@ class PolicyRoutes:
 
     def routes(self) -> list[Route]:
         route, base, one = self._management.route, self._base, f"{self._base}/{{vhost}}/{{name}}"
-        whose = "An operator's policy" if self._operator else "A policy"
+        whose = "An operator policy" if self._operator else "A policy"
         return [
             route("GET", base, "All policies.", self._all, answer=_LISTED, query=LIST_QUERY),
             route(
                 "GET",
                 f"{base}/{{vhost}}",
-                "Those of a vhost.",
+                "Policies of a vhost.",
                 self._of_vhost,
                 answer=_LISTED,
                 query=LIST_QUERY,
@@ -289,7 +287,7 @@ class PolicyRoutes:
         return policy_body(namespace, found)
 
     def _changed(self, call: Call) -> NamespaceName:
-        """An operator's policies are for administrators alone: no policymaker exceeds them."""
+        """Check permission and return the namespace. Only administrators may change operator policies."""
         name = namespace_of_vhost(call.path["vhost"])
         if self._operator:
             self._management.check_admin(call.role, name)
@@ -302,7 +300,7 @@ class PolicyRoutes:
         return Response(201) if made else None
 
     async def put(self, role: str, namespace: NamespaceName, name: str, body: PolicyBody) -> bool:
-        """Whether it is new."""
+        """Set a policy; returns whether it is new."""
         queues = await self._management.queues.open(namespace)
         known = await self._find(namespace, name) is not None
         definition: Table = from_json(body.definition, "definition")
@@ -321,7 +319,7 @@ class PolicyRoutes:
 
 
 class ParameterRoutes:
-    """What RabbitMQ's plugins and limits keep; there is nothing of the kind here, and it is said so."""
+    """Parameters and user limits of RabbitMQ that Weir does not have: lists are empty, and PUT is refused."""
 
     def __init__(self, management: Management) -> None:
         self._management = management
@@ -337,9 +335,9 @@ class ParameterRoutes:
             ("/user-limits/{user}", "Limits of a user: none."),
         ]
         refused = [
-            ("/parameters/{component}/{vhost}/{name}", "no plugin has parameters here"),
-            ("/global-parameters/{name}", "there are no global parameters here"),
-            ("/user-limits/{user}/{name}", "there are no limits of users here"),
+            ("/parameters/{component}/{vhost}/{name}", "Weir has no plugins with parameters"),
+            ("/global-parameters/{name}", "Weir has no global parameters"),
+            ("/user-limits/{user}/{name}", "Weir has no user limits"),
         ]
         return [
             *(route("GET", path, summary, self._nothing, answer=list[Any]) for path, summary in nothing),

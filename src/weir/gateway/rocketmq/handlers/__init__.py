@@ -1,1 +1,1 @@
-"""What clients call, one function each."""
+"""Handlers of RocketMQ calls, one function per gRPC method."""

@@ -1,4 +1,4 @@
-"""What becomes of a received message: AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue."""
+"""Settlement of messages: AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def ack_message(call: Call, request: Any) -> Any:
         raise Refused(api.Code.BAD_REQUEST, "no message to acknowledge")
     lites = {entry.lite_topic for entry in request.entries}
     if len(lites) > 1:
-        raise Refused(api.Code.BAD_REQUEST, "messages of several lite topics are acknowledged one by one")
+        raise Refused(api.Code.BAD_REQUEST, "one request may acknowledge messages of one lite topic only")
     topic, group = _checked(call, request, lites.pop())
     known = call.session.services.groups.find(topic, group)
     if known is None or not all(known.has_queue(_partition(entry)) for entry in request.entries):
@@ -36,7 +36,7 @@ def ack_message(call: Call, request: Any) -> Any:
 
 
 def _partition(entry: Any) -> int:
-    """The queue that an entry is of; -1 of a handle that is none, which is told so wherever that is."""
+    """The queue of an entry; -1 for an invalid handle, which any broker can refuse."""
     try:
         return receipt_of(entry.receipt_handle).partition
     except WireError:
@@ -44,7 +44,7 @@ def _partition(entry: Any) -> int:
 
 
 async def _find_and_ack(call: Call, topic: TopicName, group: str, request: Any) -> Any:
-    """Each queue's at the broker that has it."""
+    """Acknowledge the entries of each queue at its owner."""
     places: dict[int, list[int]] = {}
     for at, entry in enumerate(request.entries):
         places.setdefault(_partition(entry), []).append(at)
@@ -87,7 +87,7 @@ def _acknowledged(call: Call, topic: TopicName, group: str, request: Any) -> Any
             _ack(call, topic, group, _handle(entry.receipt_handle))
             status = ok()
         except MOVED:
-            raise  # it is looked for where it is now
+            raise  # the caller finds the new owner
         except WeirError as refused:
             status = status_of(refused)
         entries.append(
@@ -170,8 +170,8 @@ def _handle(text: str) -> ReceiptHandle:
 
 
 def _held(call: Call, topic: TopicName, group: str, handle: ReceiptHandle) -> tuple[Link, Pending | None]:
-    """Where the message is, and who has it. One that was received before this broker had the queue is nobody's,
-    and still its receiver's to acknowledge until its time is over."""
+    """The link of a handle, and its invisible message. The message is None if the receiver got it before this
+    broker owned the queue; the receiver may still acknowledge it until its invisible duration ends."""
     found = call.session.services.groups.find(topic, group)
     link = None if found is None else found.links.get(handle.partition)
     if link is None or not link.alive:

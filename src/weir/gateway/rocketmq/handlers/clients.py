@@ -1,9 +1,5 @@
-"""What clients are: Telemetry (their settings, and the server's commands to them), Heartbeat, and their end.
-
-SyncLiteSubscription: which lite topics of a topic a client wants, and from where on.
-
-What holds for a consumer group, as its clients are told.
-"""
+"""Client calls: Telemetry (settings and server commands), Heartbeat, NotifyClientTermination, and
+SyncLiteSubscription (lite topics of a client, and their start offsets)."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -35,7 +31,7 @@ def settings_of(services: "Services", resource: Any, group: str) -> GroupSetting
 
 
 def tell(settings: GroupSettings, policy: Any) -> None:
-    """As a RetryPolicy of RocketMQ."""
+    """Fill RocketMQ's RetryPolicy from the group's settings."""
     policy.max_attempts = settings.max_attempts
     schedule = settings.schedule
     if isinstance(schedule, Backoff):
@@ -57,21 +53,21 @@ _CONSUMERS = (
 )
 _LONG_POLLING_MS = 20_000
 _RECEIVE_BATCH = 32
-#: Lite topics that one client may subscribe to, and the longest of their names.
+#: Maximum lite topics per client, and the maximum length of their names.
 LITE_QUOTA = 2_000
 LITE_NAME_CHARACTERS = 64
-#: How clients retry to send: as RocketMQ's proxy tells them.
+#: Retry policy for sends, as in RocketMQ's proxy.
 _SEND_ATTEMPTS, _SEND_INITIAL_MS, _SEND_MAX_MS, _SEND_MULTIPLIER = 3, 10, 1_000, 2.0
 
 
 @calls("Telemetry", api.TelemetryCommand, api.TelemetryCommand, streams=True, converses=True)
 def telemetry(call: Call, command: Any) -> None:
-    """One command of the client's."""
+    """Handle one command from the client."""
     match command.WhichOneof("command"):
         case "settings":
             try:
                 answer = _settings(call, command.settings)
-            except WeirError as refused:  # as RocketMQ's proxy refuses them
+            except WeirError as refused:  # same text as RocketMQ's proxy
                 call.fail(GrpcStatus.INVALID_ARGUMENT, f"process client telemetryCommand failed. {refused.what}")
                 return
             call.send(api.TelemetryCommand(status=ok(), settings=answer))
@@ -82,7 +78,7 @@ def telemetry(call: Call, command: Any) -> None:
 
 
 def _settings(call: Call, said: Any) -> Any:
-    """What holds for the client, by what it wants and what the server allows."""
+    """Register the client; returns its settings as limited by the server."""
     answer = _answer(call, said)
     services = call.session.services
     client = services.clients.said(call, said)
@@ -138,7 +134,7 @@ def _subscription(call: Call, group: str, answer: Any) -> None:
 
 @calls("Heartbeat", api.HeartbeatRequest, api.HeartbeatResponse)
 def heartbeat(call: Call, request: Any) -> Any:
-    """UNRECOGNIZED_CLIENT_TYPE makes a client send its settings again: the server does not know it."""
+    """Answer a heartbeat. UNRECOGNIZED_CLIENT_TYPE makes an unknown client send its settings again."""
     _check_known(call)
     if request.client_type in _CONSUMERS:
         group_of(request.group)
@@ -178,7 +174,7 @@ async def sync_lite_subscription(call: Call, request: Any) -> Any:
     if settings_of(services, request.group, group).lite_exclusive:
         if request.action == _ACTION.PARTIAL_ADD:
             clients.take_lite_topics(call.client_id, topic, group, said)
-        elif request.action == _ACTION.COMPLETE_ADD:  # what it lost it may not have heard of
+        elif request.action == _ACTION.COMPLETE_ADD:  # it may have missed the notification
             for name in clients.lite_topics_of_others(call.client_id, topic, group) & said:
                 clients.lose_lite_topic(call.client_id, topic, group, name)
                 said.discard(name)
@@ -193,14 +189,15 @@ async def sync_lite_subscription(call: Call, request: Any) -> Any:
             wanted = set()
     if len(wanted) > LITE_QUOTA:
         raise Refused(
-            api.Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, f"a client subscribes to {LITE_QUOTA} lite topics at most"
+            api.Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+            f"a client may subscribe to at most {LITE_QUOTA} lite topics",
         )
     clients.set_lite_topics(call.client_id, topic, group, wanted)
     clients.said_lite(call.client_id, topic, group, call.session.clock.monotonic())
     if request.action == _ACTION.PARTIAL_ADD and request.HasField("offset_option"):
         for name in sorted(said):
             await _place_there(call, request, lite_topic_of(topic, name), group, name)
-    # The client receives from another broker perhaps, which it does not tell.
+    # The client may also receive from other brokers, to which it does not send the subscription.
     told = api.SyncLiteSubscriptionRequest()
     told.CopyFrom(request)
     told.ClearField("offset_option")
@@ -209,7 +206,7 @@ async def sync_lite_subscription(call: Call, request: Any) -> Any:
 
 
 async def _place_there(call: Call, request: Any, lite_topic: TopicName, group: str, name: str) -> None:
-    """Where the lite topic is."""
+    """Set the start offset of a lite topic at its owner."""
     one = api.SyncLiteSubscriptionRequest()
     one.CopyFrom(request)
     del one.lite_topic_set[:]
@@ -225,7 +222,7 @@ async def _place_there(call: Call, request: Any, lite_topic: TopicName, group: s
 
 
 async def _place(call: Call, group: GroupTopic, option: Any) -> None:
-    """The group goes on from where the client says; from where it was, if that is what it says."""
+    """Move the group to the offset of the client's option; LAST keeps the current offset."""
     if option.WhichOneof("offset_type") == "policy" and option.policy == api.OffsetOption.Policy.LAST:
         return
 
@@ -242,6 +239,6 @@ async def _place(call: Call, group: GroupTopic, option: Any) -> None:
             case "policy" if option.policy == api.OffsetOption.Policy.MAX:
                 return topic.end_offset
             case _:
-                raise Refused(api.Code.ILLEGAL_OFFSET, "the offset option says nothing that is known")
+                raise Refused(api.Code.ILLEGAL_OFFSET, "the offset option is missing or unknown")
 
     await group.seek(call.role, offset_in)

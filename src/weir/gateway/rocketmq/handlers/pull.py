@@ -1,4 +1,4 @@
-"""Reading a queue by offset, and where a group is in it: PullMessage, UpdateOffset, GetOffset, QueryOffset."""
+"""Reads by offset, and committed offsets of groups: PullMessage, UpdateOffset, GetOffset, QueryOffset."""
 
 import asyncio
 from contextlib import suppress
@@ -26,7 +26,7 @@ _LONG_POLLING_S = 20.0
 
 @calls("PullMessage", api.PullMessageRequest, api.PullMessageResponse, streams=True)
 async def pull_message(call: Call, request: Any) -> None:
-    """What lies from an offset on; nothing of the group's moves by it."""
+    """Read messages from an offset; the group's committed offset does not change."""
     group_of(request.group)
     if request.offset < 0:
         raise Refused(api.Code.ILLEGAL_OFFSET, "the offset cannot be negative")
@@ -46,7 +46,8 @@ async def _pulled(call: Call, queue: TopicName, request: Any) -> list[Any]:
     offset = request.offset
     if not topic.start_offset <= offset <= topic.end_offset:
         raise Refused(
-            api.Code.ILLEGAL_OFFSET, f"the queue has the offsets {topic.start_offset} to {topic.end_offset}"
+            api.Code.ILLEGAL_OFFSET,
+            f"offset {offset} is out of range; the queue has offsets {topic.start_offset} to {topic.end_offset}",
         )
     if offset >= topic.end_offset:
         await _wait(call, topic, offset, ms_of(request.long_polling_timeout) / 1000)
@@ -66,7 +67,7 @@ async def _wait(call: Call, topic: Topic, offset: int, wanted_s: float) -> None:
 
 
 async def _read(topic: Topic, request: Any, offset: int) -> tuple[list[Any], int]:
-    """Messages, and where to go on."""
+    """Messages from an offset, and the next offset to read."""
     reader = topic.reader()
     passing = reader.passing(filter_of(request.filter_expression))
     found: list[Any] = []
@@ -86,7 +87,7 @@ async def _read(topic: Topic, request: Any, offset: int) -> tuple[list[Any], int
 
 
 def _is_aborted(reader: LogReader, batch: Batch) -> bool:
-    """Whether its transaction was aborted: nobody sees it."""
+    """Whether the batch belongs to an aborted transaction, so that consumers must not receive it."""
     if batch.stamp is None or not batch.flags & BatchFlags.TRANSACTIONAL:
         return False
     base = batch.base_offset
@@ -97,14 +98,14 @@ def _is_aborted(reader: LogReader, batch: Batch) -> bool:
 
 
 def _both(one: int | None, other: int | None) -> int | None:
-    """Messages as bits; None for all of them."""
+    """Intersect two bit masks of messages; None means all."""
     return other if one is None else one if other is None else one & other
 
 
 def _messages(
     topic: Topic, request: Any, batch: Batch, offset: int, *, most: int, seen: int | None
 ) -> tuple[list[Any], int]:
-    """`seen`: which messages of the batch may be, as bits; None for all of them."""
+    """Messages of a batch from an offset, and the next offset. `seen`: bit mask of visible messages; None: all."""
     index = max(0, offset - batch.base_offset)
     if batch.flags & BatchFlags.UNSEEN or seen == 0:
         return [], batch.end_offset
@@ -136,7 +137,7 @@ async def _offset_found(call: Call, queue: TopicName, request: Any) -> Any:
             offset = topic.end_offset
         case _:
             if not request.HasField("timestamp"):
-                raise Refused(api.Code.BAD_REQUEST, "the moment to look for is missing")
+                raise Refused(api.Code.BAD_REQUEST, "the timestamp is missing")
             offset = await topic.offset_at(ms_of(request.timestamp))
     return api.QueryOffsetResponse(status=ok(), offset=offset)
 

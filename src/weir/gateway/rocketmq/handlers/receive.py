@@ -1,4 +1,4 @@
-"""ReceiveMessage: what is ready for a group, or comes while the client waits."""
+"""ReceiveMessage: long polling for messages of a consumer group."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from weir.wire.rocketmq import rocketmq_pb2 as api
 from weir.wire.rocketmq.message import outgoing_of
 from weir.wire.rocketmq.proto import ms_of, set_ms
 
-#: How long a poll waits at most, and how much earlier than the client's deadline it is answered at least.
+#: Maximum wait of a poll, and the minimum time between its answer and the client's deadline.
 _LONG_POLLING_S = 20.0
 _MARGIN_S = 0.2
-#: Of clients whose settings do not say it: the default of Java's and others.
+#: Request timeout of clients whose settings have none: the default of the Java and other clients.
 _REQUEST_TIMEOUT_S = 3.0
-#: Of what a client holds while it lives: what it is told.
+#: Invisible duration in the handles of auto-renewed messages.
 _RENEWED_MS = 60_000
 _MAX_INVISIBLE_MS = 12 * 3_600_000
 
@@ -36,7 +36,7 @@ async def receive_message(call: Call, request: Any) -> None:
     services.guard.check(call.role, topic, Action.CONSUME, subscription=group)
     invisible_ms, client = _invisible(call, request)
     if call.session.http2.unsent_bytes > call.session.limits.http2.max_unsent_bytes:
-        raise Refused(api.Code.TOO_MANY_REQUESTS, "messages that were sent before are not read")
+        raise Refused(api.Code.TOO_MANY_REQUESTS, "the client has not read messages sent before")
     wanted = min(request.batch_size, call.session.limits.max_receive_messages)
     want = Want(call.role, wanted, invisible_ms, client, filter_of(request.filter_expression))
     found = await _found(call, request, topic, group, want)
@@ -57,7 +57,7 @@ async def receive_message(call: Call, request: Any) -> None:
 
 
 async def _found(call: Call, request: Any, topic: TopicName, group: str, want: Want) -> list[Any]:
-    """Messages, each as it is told."""
+    """Receive messages, as answer messages."""
     services = call.session.services
     wait_s, resource = _wait_s(call, request), request.message_queue.topic
     receiving = Receiving(call, request, topic, group)
@@ -83,7 +83,7 @@ async def _found(call: Call, request: Any, topic: TopicName, group: str, want: W
 
 
 async def _place(call: Call, topic: TopicName, number: int) -> Owner:
-    """Who has the queue; of any queue, this broker, if it has one, or else one of those that have."""
+    """The owner of a queue. For queue -1 (any): this broker if it owns a queue, else a random owner."""
     broker = call.session.services.broker
     partitions = await broker.partitions(topic, role=call.role)
     if not partitions:
@@ -96,7 +96,7 @@ async def _place(call: Call, topic: TopicName, number: int) -> Owner:
 
 
 class _LiteTopics:
-    """The lite topics that a client wants, which may be others while it waits, and where they are."""
+    """Lite topics of a client and their owners; the set may change during a receive."""
 
     def __init__(self, call: Call, topic: TopicName, group: str, want: Want, resource: Any) -> None:
         self._call = call
@@ -111,7 +111,7 @@ class _LiteTopics:
         return set(self._call.about) or clients.lite_topics(self._call.client_id, self._topic, self._group)
 
     async def find(self) -> tuple[bool, dict[str, Sequence[str]]]:
-        """Whether this broker has some of them, and what each other broker has."""
+        """Whether this broker owns some of the lite topics, and the names of those that each other broker owns."""
         broker, elsewhere = self._call.session.services.broker, dict[str, list[str]]()
         self._here = set()
         for name in sorted(self._names()):
@@ -123,12 +123,12 @@ class _LiteTopics:
         return bool(self._here) or not elsewhere, dict(elsewhere)
 
     async def receive(self, wait_s: float) -> list[Any]:
-        """From those that are here; nothing, before the time is over, when the client wants others."""
+        """Receive from lite topics of this broker; returns [] early if the client's subscriptions change."""
         call, before = self._call, self._names()
         clients = call.session.services.clients
         topics = await _lite_topics(call, self._topic, self._group, self._here)
         if before != self._names():
-            return []  # one of them is no more
+            return []  # one of them was deleted
         changed = asyncio.Event()
         with clients.watching_lite(call.client_id, self._topic, self._group, changed):
             timer = call.session.clock.call_later(wait_s, changed.set)
@@ -139,7 +139,7 @@ class _LiteTopics:
 
 
 async def _lite_topics(call: Call, topic: TopicName, group: str, names: set[str]) -> list[GroupTopic]:
-    """What is received from for a client; of what was deleted it is told."""
+    """The lite topics to receive from; clients are notified about deleted ones."""
     services = call.session.services
     topics: list[GroupTopic] = []
     for name in sorted(names):
@@ -165,7 +165,7 @@ def _told(found: Sequence[Received], topic: Any) -> list[Any]:
 
 
 def delivered(one: Received, topic: Any) -> Any:
-    """With what is said of one delivery."""
+    """The message with the properties of this delivery."""
     message = outgoing_of(one.message, topic, partition=one.partition, offset=one.offset)
     said = message.system_properties
     said.receipt_handle = one.handle.encode()
@@ -175,7 +175,7 @@ def delivered(one: Received, topic: Any) -> Any:
 
 
 def _invisible(call: Call, request: Any) -> tuple[int, str]:
-    """How long, and whether it is the client that holds what it gets."""
+    """The invisible duration, and the client ID if messages are auto-renewed while it is connected, else ""."""
     if request.auto_renew:
         return _RENEWED_MS, call.client_id
     invisible_ms = ms_of(request.invisible_duration)
@@ -194,7 +194,7 @@ def _wait_s(call: Call, request: Any) -> float:
 
 
 def _request_timeout_s(call: Call) -> float:
-    """As the client's settings say."""
+    """The request timeout in the client's settings, or the default."""
     client = call.session.services.clients.find(call.client_id)
     if client is None or not client.settings.HasField("request_timeout"):
         return _REQUEST_TIMEOUT_S
@@ -202,8 +202,8 @@ def _request_timeout_s(call: Call) -> float:
 
 
 def polling_s(asked_s: float | None, remaining_s: float | None, request_timeout_s: float) -> float:
-    """How long a poll waits. Clients that do not say add their request timeout to what they want to wait, and call
-    the sum the deadline: half of the request timeout is for the way back, as RocketMQ's proxy has it."""
+    """How long a poll waits. Clients that send no polling timeout add their request timeout to their wait and send
+    the sum as deadline. As in RocketMQ's proxy, half of the request timeout is reserved for the answer."""
     if remaining_s is not None and remaining_s < _MARGIN_S:
         raise Refused(
             api.Code.ILLEGAL_POLLING_TIME,

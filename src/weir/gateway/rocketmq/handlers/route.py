@@ -1,4 +1,4 @@
-"""Where the queues of a topic are: QueryRoute and QueryAssignment."""
+"""Routes of topics: QueryRoute and QueryAssignment."""
 
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -12,7 +12,7 @@ from weir.gateway.rocketmq.names import group_of, topic_of
 from weir.model.topics import TopicName
 from weir.wire.rocketmq import rocketmq_pb2 as api
 
-#: The queue of a broker that stands for all of them.
+#: Queue ID that stands for all queues of a broker.
 ANY_QUEUE = -1
 
 
@@ -29,8 +29,8 @@ async def query_route(call: Call, request: Any) -> Any:
 
 @calls("QueryAssignment", api.QueryAssignmentRequest, api.QueryAssignmentResponse)
 async def query_assignment(call: Call, request: Any) -> Any:
-    """Every consumer receives from every broker that has queues of the topic, from all of these at once: what is
-    ready goes to whoever asks, so nothing is divided."""
+    """Assign every broker with queues of the topic to every consumer. A receive gets ready messages of all queues
+    of a broker, so queues are not divided between consumers."""
     topic = topic_of(request.topic)
     group_of(request.group)
     response = api.QueryAssignmentResponse(status=ok())
@@ -47,7 +47,7 @@ async def query_assignment(call: Call, request: Any) -> Any:
 
 
 async def _owners(call: Call, topic: TopicName) -> Sequence[Owner]:
-    """Of each queue; the topic is made if policy allows it."""
+    """The owner of each queue; creates the topic if policy allows it."""
     broker = call.session.services.broker
     partitions = await broker.partitions(topic, role=call.role)
     if not partitions:
@@ -78,7 +78,7 @@ def _place(call: Call, queue: Any, owner: Owner) -> None:
 
 
 def _address(call: Call, owner: Owner) -> tuple[str, int]:
-    """Where the client finds the broker: by a listener of the same kind as its own."""
+    """The address of the broker's listener with the same name as the client's."""
     if not owner.here:
         url = owner.url(call.session.settings.name)
         host, colon, port = url.rpartition(":")

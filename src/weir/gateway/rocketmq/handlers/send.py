@@ -59,21 +59,20 @@ async def _open_and_send(call: Call, topic: TopicName, parent: TopicName, reques
 
 @asynccontextmanager
 async def _patiently(call: Call, topic: TopicName) -> AsyncIterator[None]:
-    """A topic cannot be written to until it is known what a failed write left behind. Its client does not wait
-    longer than it said."""
+    """Bound the wait for a topic by the client's deadline: after a failed write, a topic accepts no messages until
+    its recovery has finished."""
     try:
         async with asyncio.timeout(call.patience_s):
             yield
     except TimeoutError:
         raise Refused(
-            api.Code.HA_NOT_AVAILABLE, f"{topic} cannot be written to for now: its storage does not answer"
+            api.Code.HA_NOT_AVAILABLE, f"{topic} accepts no messages now: its storage does not answer"
         ) from None
 
 
 def _send(call: Call, topic: PublishedTopic, parent: TopicName, request: Any) -> Coroutine[Any, Any, Any] | None:
-    """Each message is on its way when this returns; the answer follows when all of them are stored. What other
-    brokers have to store makes it something to wait for. `parent`: what the messages name as their topic, which
-    says what types it takes."""
+    """Publish the messages; the answer follows when all are stored. Returns a coroutine if other brokers own some
+    of the queues. `parent`: the topic in the messages, which defines the accepted message types."""
     messages = request.messages
     accepted = accepted_types(call.session.services.registry.topics.find(parent))
     targets: list[tuple[int, Producer | None]] = []
@@ -83,7 +82,7 @@ def _send(call: Call, topic: PublishedTopic, parent: TopicName, request: Any) ->
         if said.message_type not in accepted:
             raise Refused(
                 api.Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                f"the topic takes messages of type {', '.join(map(name_of, accepted))},"
+                f"the topic accepts messages of type {', '.join(map(name_of, accepted))},"
                 f" not {name_of(said.message_type)}",
             )
         if said.message_group:
@@ -100,7 +99,7 @@ def _send(call: Call, topic: PublishedTopic, parent: TopicName, request: Any) ->
 
 
 async def _send_apart(call: Call, topic: PublishedTopic, request: Any, numbers: Sequence[int]) -> Any:
-    """Some of the messages, or all, are for queues that other brokers have, or that came to this one since."""
+    """Send messages when other brokers own some or all of the queues, or owned them until recently."""
     async with _patiently(call, topic.name):
         await topic.open()
     targets = [(number, topic.producer(number)) for number in numbers]
@@ -151,7 +150,7 @@ def _put(
 
 
 def _alone(call: Call, topic: TopicName, message: Any, encoded: bytes, now_ms: int) -> Outgoing | None:
-    """A message that waits for its moment or a decision; None of one that is seen at once."""
+    """The entry of a delayed or half message; None for other messages."""
     said = message.system_properties
     if said.message_type == _T.TRANSACTION:
         may_be_asked(call, topic)
@@ -165,7 +164,7 @@ def _alone(call: Call, topic: TopicName, message: Any, encoded: bytes, now_ms: i
 
 
 class _Answer:
-    """What is known of the messages of one request; said when all of it is known."""
+    """Collects the results of one request, and sends the answer when all are known."""
 
     __slots__ = ("_call", "_entries", "_left", "_messages")
 
@@ -176,7 +175,7 @@ class _Answer:
         self._left = len(messages)
 
     def stored(self, places: Sequence[int], result: Receipt | WeirError, before: int) -> None:
-        """Messages of one entry, behind so many others."""
+        """Set the results of messages of one entry; `before`: number of messages before them in the entry."""
         for n, at in enumerate(places):
             if isinstance(result, WeirError):
                 self._entries[at] = api.SendResultEntry(status=status_of(result))
@@ -200,7 +199,7 @@ class _Answer:
 
     def _entry(self, at: int, **fields: Any) -> Any:
         message_id = self._messages[at].system_properties.message_id
-        # Of messages without a transaction, too, as in RocketMQ.
+        # As in RocketMQ, messages without a transaction have one, too.
         fields.setdefault("transaction_id", message_id)
         return api.SendResultEntry(status=ok(), message_id=message_id, **fields)
 
@@ -211,7 +210,7 @@ class _Answer:
 
 
 def _response(call: Call, entries: Sequence[Any]) -> Any:
-    """Counts what was stored, at the broker that the client has sent it to."""
+    """The answer to a send. Counts stored messages at the broker of the client's connection only."""
     if not call.handed_on:
         call.session.services.metrics.sent += sum(entry.status.code == api.Code.OK for entry in entries)
     codes = {entry.status.code for entry in entries}
@@ -225,7 +224,7 @@ def _several() -> Any:
 
 @calls("RecallMessage", api.RecallMessageRequest, api.RecallMessageResponse)
 async def recall_message(call: Call, request: Any) -> Any:
-    """Of a message that waits for its moment: it will never be seen."""
+    """Cancel a delayed message before its delivery time."""
     topic = topic_of(request.topic)
     if not request.recall_handle:
         raise Refused(api.Code.BAD_REQUEST, "recall handle is required")
@@ -243,10 +242,10 @@ async def _recalled(call: Call, queue: TopicName, handle: PlaceHandle) -> Any:
     held = None if found.stored is None else found.stored.held
     try:
         if held is None:
-            raise NotHeldError("nothing waits here")
+            raise NotHeldError("the topic has no delayed messages")
         await held.cancel(HeldId(handle.ledger, handle.entry))
     except NotHeldError:
         raise Refused(
-            api.Code.BAD_REQUEST, "recall failed, the message is gone: it was delivered or recalled before"
+            api.Code.BAD_REQUEST, "recall failed: the message was already delivered or recalled"
         ) from None
     return api.RecallMessageResponse(status=ok(), message_id=handle.message_id)

@@ -1,8 +1,7 @@
-"""EndTransaction: a half message is committed or rolled back.
+"""Half messages: EndTransaction (commit, rollback), their preparation, and transaction checks.
 
-Asking a producer what became of a half message: RecoverOrphanedTransactionCommand on its telemetry stream.
-
-Preparing a half message: who is asked about it, and when first.
+A transaction check asks a producer for the state of a half message, with RecoverOrphanedTransactionCommand on its
+telemetry stream.
 """
 
 from functools import partial
@@ -32,8 +31,8 @@ _DECISIONS = {
 
 @calls("EndTransaction", api.EndTransactionRequest, api.EndTransactionResponse)
 async def end_transaction(call: Call, request: Any) -> Any:
-    """One that says nothing (the answer to a question that the producer cannot answer yet) decides nothing: it is
-    asked again later."""
+    """Commit or roll back a half message. An unspecified resolution (the producer does not know yet) has no
+    effect: the broker checks again later."""
     topic = topic_of(request.topic)
     if not request.transaction_id:
         raise Refused(api.Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
@@ -51,7 +50,7 @@ async def end_transaction(call: Call, request: Any) -> Any:
 async def _decided(call: Call, queue: TopicName, handle: PlaceHandle, decision: Decision) -> Any:
     found = await call.session.services.broker.topic(queue, role=call.role, create=False)
     if found.stored is None:
-        raise Refused(api.Code.INVALID_TRANSACTION_ID, "the topic keeps no messages")
+        raise Refused(api.Code.INVALID_TRANSACTION_ID, "the topic does not store messages")
     try:
         await found.stored.half.decide(HeldId(handle.ledger, handle.entry), decision, role=call.role)
     except (NotHeldError, HalfDecidedError) as refused:
@@ -60,7 +59,8 @@ async def _decided(call: Call, queue: TopicName, handle: PlaceHandle, decision: 
 
 
 def group_of_producers(topic: TopicName) -> str:
-    """RocketMQ 5 knows no groups of producers: whoever publishes to a topic can be asked."""
+    """The producer group for transaction checks. RocketMQ 5 has no producer groups: any producer of the topic can
+    answer a check."""
     return f"rocketmq:{topic.base}"
 
 
@@ -72,7 +72,7 @@ def preparation_of(topic: TopicName, said: Any) -> Preparation:
 
 
 class ProducerChecks:
-    """Fills `HalfChecker`: one client, asked over its stream."""
+    """Implements `HalfChecker`: sends transaction checks to one client over its telemetry stream."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -87,14 +87,14 @@ class ProducerChecks:
 
 
 def register_checks(call: Call, client: Client, settings: Any) -> None:
-    """The producer can be asked about the half messages of the topics that it publishes to."""
+    """Register the producer for transaction checks of the topics in its settings."""
     if settings.HasField("publishing"):
         for resource in settings.publishing.topics:
             _register(call, client, topic_of(resource))
 
 
 def may_be_asked(call: Call, topic: TopicName) -> None:
-    """Who sends a half message can be asked about it, whether it has told before that it would."""
+    """Register the sender of a half message for transaction checks, even if its settings lack the topic."""
     client = call.session.services.clients.find(call.client_id)
     if client is not None and topic not in client.checked:
         _register(call, client, topic)
