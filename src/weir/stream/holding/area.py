@@ -59,8 +59,8 @@ def groups(ledgers: list[HeldLedger]) -> list[list[HeldLedger]]:
 async def list_held(
     ledgers: list[HeldLedger], reads: HeldReads, after: DuePosition, limit: int
 ) -> AsyncGenerator[HeldItem, None]:
-    """List delayed messages after a position, by due time. A group with more than `limit` entries is read again
-    for each `limit` of them."""
+    """List delayed messages after a position, by due time. The scan reads a group with more than `limit` entries
+    again for each `limit` of them."""
     for group in groups(ledgers):
         while True:
             page = await _page(group, reads, after, limit)
@@ -177,7 +177,7 @@ class HoldingArea:
     def hold(self, batch: Batch, due_ms: int) -> "asyncio.Future[HeldId]":
         """Store a batch until its due time (FOREVER_MS: until `release`); the future completes with its id when it
         is stored. A batch that is due already is released at once. A refusal is immediate: an already failed
-        future. A batch whose future fails later may still be stored; deduplication handles retries."""
+        future. If the future fails later, the ledger may still have the batch; deduplication handles retries."""
         refusal = self._refusal()
         if refusal is not None:
             refused: asyncio.Future[HeldId] = asyncio.get_running_loop().create_future()

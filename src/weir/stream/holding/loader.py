@@ -244,7 +244,7 @@ class Loader:
         if low >= self._shelf.ceiling:
             return
         unread = ledger.has_beyond_loaded
-        # `stored` indexes entries that are stored from here on; the scan covers the earlier ones.
+        # `stored` indexes later entries; the scan covers the earlier ones.
         ledger.loaded, end = self._shelf.ceiling, ledger.entries
         if not unread:
             return
@@ -290,7 +290,7 @@ class Loader:
         return failures
 
     async def settle(self, ledger: HeldLedger) -> None:
-        """Recover a ledger whose writer died, and count its entries."""
+        """Recover a ledger after the death of its writer, and count its entries."""
         task = self._settling.get(ledger.serial)
         if task is None:
             task = self._settling[ledger.serial] = self._tasks.spawn(self._settle(ledger), "settle")

@@ -37,7 +37,7 @@ async def released_since(stream: Stream, offset: int) -> AsyncGenerator[tuple[He
 
 @dataclass(slots=True, eq=False)
 class Release:
-    """A delayed batch whose append to the stream is pending."""
+    """A delayed batch with a pending append to the stream."""
 
     ledger: HeldLedger
     entry: int
@@ -73,7 +73,7 @@ class Releases:
         self._returned = returned
         # Pending releases in order of append, so the first has the lowest floor.
         self._flying: dict[Release, None] = {}
-        #: Pending releases whose append failed, with the error.
+        #: Pending releases with a failed append, and the error.
         self._doubtful: dict[Release, BaseException] = {}
         self._resolver: asyncio.Task[None] | None = None
         self._landed = Waiters()

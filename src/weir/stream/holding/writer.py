@@ -30,7 +30,7 @@ Stored = Callable[[HeldLedger, int, int], None]
 
 @dataclass(slots=True)
 class _Hold:
-    """A message whose write is pending."""
+    """A message with a pending write."""
 
     payload: bytes
     due_ms: int
