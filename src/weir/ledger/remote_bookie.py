@@ -1,8 +1,8 @@
 """Clients of bookies on other nodes, which connect on first use.
 
 `RemoteBookie` implements `ledger.interfaces.Bookie` over one connection at a time. It queues a request at once,
-also while it connects. When a connection breaks, requests in flight fail with BookieUnavailableError: their outcome is
-unknown. It sends no request twice.
+also while it connects. When a connection breaks, requests in flight fail with BookieUnavailableError: their
+outcome is unknown. It sends no request twice.
 """
 
 import asyncio

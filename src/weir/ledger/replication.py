@@ -1,8 +1,8 @@
 """Auditor and replication worker: mark ledgers with lost bookies, and repair marked ledgers one by one.
 
 Any node can run both. One auditor at a time is active in a cluster. Locks in the metadata keep nodes from doing
-the same work; a lease frees the locks of a dead node. Two nodes that both believe they own a lock do no harm, since
-each change is a compare-and-set.
+the same work; a lease frees the locks of a dead node. Two nodes that both believe they own a lock do no harm,
+since each change is a compare-and-set.
 """
 
 import logging
