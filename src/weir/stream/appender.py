@@ -672,7 +672,7 @@ class Appender:
             await self._context.ledgers.delete(span.ledger_id)
 
     async def _replace_failed_ledger(self) -> None:
-        """Recover the ledger of a dead writer. It may have batches whose append failed; deduplication handles
+        """Recover the ledger of a dead writer. It may have batches of failed appends; deduplication handles
         producers that send them again."""
         writer = self._writer
         if writer is not None and isinstance(writer.failure, WriterFencedError):

@@ -54,7 +54,7 @@ class Places:
 
 
 async def find_entry(places: Places, offset: int, end_entry: int, probe: Probe) -> int:
-    """Find the entry whose batch has the offset; `probe` reads one entry. The ledger must have the offset."""
+    """Find the entry with the offset; `probe` reads one entry. The ledger must have the offset."""
     low, high = places.around(offset, end_entry)
     while high - low > 1:
         middle = (low + high) // 2
