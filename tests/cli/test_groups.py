@@ -194,7 +194,7 @@ def test_what_is_held_is_listed_and_cancelled(admin: Any, refused: Any) -> None:
     assert "min" in admin("held list waiting")
     admin(f"held cancel waiting {held[0]['id']}")
     assert len(admin("held list waiting --json")) == 2
-    assert "nothing waits under 999:0" in refused("held cancel waiting 999:0")
+    assert "no delayed message 999:0" in refused("held cancel waiting 999:0")
     assert "--all" in refused("held cancel waiting", 2)
     admin(f"held release waiting {held[1]['id']}")
     assert admin("held cancel waiting --all") == "1 cancelled\n"

@@ -1,4 +1,4 @@
-"""The door to ledgers: create, open, delete, list."""
+"""Ledger client: creates, opens, recovers, lists and deletes ledgers."""
 
 import asyncio
 import logging

@@ -1,7 +1,4 @@
-"""What every part of a ledger client shares.
-
-Small chores of very many writers on one timer.
-"""
+"""Services and settings that the parts of a ledger client share, and one timer for chores of many writers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

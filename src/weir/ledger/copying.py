@@ -1,8 +1,6 @@
-"""Copying what one place of an ensemble should hold of a fragment to a bookie, from the other replicas.
+"""Copies the entries of one replica of a fragment to a bookie from the other replicas, within a byte rate.
 
-Adding entries to one bookie on behalf of a recovery or a repair, with patience for a busy one.
-
-A limit on bytes per second.
+Recovery and repair add entries with `recovery_add`, which retries while the bookie is busy.
 """
 
 import asyncio

@@ -1,12 +1,9 @@
-"""The bookies that a ledger is being written to: who failed, and how others take their places.
+"""Ensemble of an open ledger: its bookies, the unacknowledged batches, and the replacement of failed bookies.
 
-What a writer has sent and not yet acknowledged: batches of entries, answered by the slots of the ensemble.
-
-A batch is what one turn of the loop appended. It is acknowledged as a whole, in order, when an ack quorum of each
-of its entries' write sets holds it. Counting per batch keeps the work per entry out of the hot path; striping
-makes no difference, since all entries with the same residue share their write set (`weir.ledger.quorum`).
-
-Who takes the place of a failed bookie in an ensemble.
+A batch has the entries of one iteration of the event loop. The writer acknowledges batches as a whole, in order,
+when an ack quorum of each entry's write set has stored it. Counting per batch keeps the work per entry out of the
+hot path; striping makes no difference, since all entries with the same residue share their write set
+(`weir.ledger.quorum`).
 """
 
 import asyncio

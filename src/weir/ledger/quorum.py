@@ -1,13 +1,11 @@
-"""Which bookies an ensemble is made of: spread over racks, by dice otherwise. Pure functions.
+"""Ensemble placement and striping: pure functions.
 
-The rule: no entry's write set should lie within one rack. With enough racks the rule holds for every write set;
-otherwise as many write sets as possible keep it.
+Placement spreads an ensemble over racks and is random otherwise. No entry's write set should lie within one rack.
+With enough racks this holds for every write set; otherwise for as many write sets as possible.
 
-Which bookies of an ensemble hold an entry, as arithmetic on bit masks.
-
-A slot is a position in the ensemble; bit `i` of a mask stands for slot `i`. Entry `e` is written to the `Qw`
-slots from `e % E` on, so what is true of an entry depends on its residue alone, and what is true of a run of
-entries on the residues in it. The writer counts answers per run and not per entry with it.
+A slot is a position in the ensemble; bit `i` of a mask stands for slot `i`. The write set of entry `e` has the
+`Qw` slots from `e % E` on, so it depends on the residue of the entry only. The writer therefore counts responses
+per run of entries and not per entry.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,9 +1,8 @@
 """A reader of a ledger: entries by range or as a stream, and the tail of one that is still being written.
 
-A reader sees entries up to the end of a closed ledger, or up to the last-add-confirmed of an open one. Whatever
-is confirmed was acknowledged, and no recovery closes below it: an entry once readable stays readable.
-
-Reading ahead of a consumer, bounded by bytes.
+A reader sees entries up to the end of a closed ledger, or up to the last-add-confirmed of an open one. Confirmed
+entries are acknowledged, and no recovery closes the ledger before them: a readable entry stays readable. Streams
+read ahead of their consumer, with a limit in bytes.
 """
 
 import asyncio

@@ -6,15 +6,11 @@ Whoever closes first decides, and everyone's decision would be right:
 1. IN_RECOVERY is written down: the writer can change neither ensemble nor state any more.
 2. The last ensemble is fenced, so far that no write set has an ack quorum left that takes its adds.
 3. From the highest last-add-confirmed on, entries are read from the ensemble *as the writer left it*. The first
-   that was surely never acknowledged (`weir.ledger.tail`) ends the ledger, since entries are acknowledged in
+   that was surely never acknowledged (`weir.ledger.transitions`) ends the ledger, since acknowledgements are in
    order. A bookie's denial counts only if it was fenced before it was asked: an unfenced one may take the
    entry right after denying it, and make it acknowledged (found in BookKeeper with TLA+, its issue 2614).
    One that all who hold it have damaged (LOST, and so twice) may have been acknowledged: it keeps its place.
-4. What was found is written back to whole write sets, then the end is written down.
-
-Writing a recovered tail back to a full write quorum before the ledger is closed over it.
-
-Fencing the last ensemble of a ledger: every bookie is asked until it has answered once.
+4. The recovered tail is written back to full write sets, then the end is recorded in the metadata.
 """
 
 import asyncio
@@ -49,7 +45,7 @@ from weir.wire.entry import Entry, encode_entry
 
 
 class Fencing:
-    """Who is fenced so far. Bookies that do not answer are asked again until `close()`."""
+    """Fences the bookies of the last ensemble. Retries bookies that do not answer until `close()`."""
 
     def __init__(self, context: LedgerContext, ledger: LedgerMetadata) -> None:
         self._context = context

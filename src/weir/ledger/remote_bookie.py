@@ -1,10 +1,8 @@
-"""Bookies on other nodes, behind handles that connect when they are used.
+"""Clients of bookies on other nodes, which connect on first use.
 
-`RemoteBookie` fills `ledger.interfaces.Bookie` over one connection at a time. A request is queued at once, also
-while the connection is being made. What was in flight when a connection breaks fails with
-BookieUnavailableError: whether it happened is not known. Nothing is sent twice.
-
-One connection to a remote bookie.
+`RemoteBookie` implements `ledger.interfaces.Bookie` over one connection at a time. It queues a request at once,
+also while it connects. When a connection breaks, requests in flight fail with BookieUnavailableError: their
+outcome is unknown. It sends no request twice.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
-"""Repair: copies what lost bookies held to others, and what present ones missed to themselves.
+"""Check and repair of ledgers.
 
-Checking a ledger: which replicas hold each of its entries whole.
+A check finds the intact replicas of each entry. A repair copies the entries of a lost bookie to a replacement, and
+missing or damaged entries to the bookies that should have them.
 """
 
 import asyncio

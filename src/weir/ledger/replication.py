@@ -1,11 +1,8 @@
-"""The replication worker: takes marked ledgers one by one and repairs them. Any node can run one.
+"""Auditor and replication worker: mark ledgers with lost bookies, and repair marked ledgers one by one.
 
-The auditor: finds ledgers with lost bookies and marks them for repair. One at a time in a cluster.
-
-Locks in the metadata, held under a lease: free again when their holder dies.
-
-They keep several nodes from doing the same work. Nothing unsafe happens when two believe to hold one: every
-change they make is a compare-and-set.
+Any node can run both. One auditor at a time is active in a cluster. Locks in the metadata keep nodes from doing
+the same work; a lease frees the locks of a dead node. Two nodes that both believe they own a lock do no harm,
+since each change is a compare-and-set.
 """
 
 import logging

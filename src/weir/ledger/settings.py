@@ -1,4 +1,4 @@
-"""What can be set about ledgers: one small value per part."""
+"""Settings of ledgers, one value per component."""
 
 from dataclasses import dataclass, field
 

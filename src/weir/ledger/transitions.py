@@ -12,9 +12,8 @@ change whose outcome was unknown can simply be tried again (`weir.meta.update`).
 | close_recovered  | any recoverer   | IN_RECOVERY                                | CLOSED                 |
 | replace_replica  | a repair worker | the fragment is closed and names the bookie | the same state         |
 
-Whether an entry belongs to a ledger that is being recovered: the decision table.
-
-For each bookie of the entry's write set, what it said about the entry:
+Recovery decides with the tables below whether an entry belongs to the ledger. The answer of each bookie of the
+entry's write set:
 
 | answer  | meaning                                                                                             |
 | ------- | --------------------------------------------------------------------------------------------------- |

@@ -1,10 +1,9 @@
-"""A moment in which this node begins no write: what is under way ends, all else waits. For copies of a cluster.
+"""Write freeze of a node, for a consistent copy of the cluster: pending writes complete, new ones wait.
 
-What is written depends only on what was acknowledged before it. So if all nodes hold their writes at the same
-time, whatever is seen of the cluster meanwhile is one moment: everything acknowledged before it, and nothing that
-came of anything later.
+A write depends only on writes that were acknowledged before it. So if all nodes freeze at the same time, a copy of
+the cluster is consistent: it has everything that was acknowledged before the freeze, and no later effects.
 
-A metadata store whose changes wait while this node's writes are held; looking, watching and leases go on.
+The freeze includes changes of the metadata; reads, watches and leases continue.
 """
 
 import asyncio

@@ -1,16 +1,12 @@
-"""The writing end of a stream: a queue of batches, one open ledger, and what to do when it is full or fails.
+"""The write path of a stream: a queue of batches, one open ledger, and its turnover (open, roll, recover).
 
-Appends wait in the queue until a ledger is open and get their offsets when they are sent to it, so nothing has to
-be renumbered when a ledger rolls or fails. They are acknowledged in order. What is to stay in memory takes its
-place among them and needs no ledger: it is acknowledged when all that stands before it is.
+Appends wait in the queue until a ledger is open. They get their offsets when the appender sends them to it, so a
+roll or a failure of the ledger renumbers nothing. The appender acknowledges them in order. In-memory batches
+(transient messages) get offsets in the same order but need no ledger: the appender acknowledges them after all
+appends before them. The ledger gets a gap for their offsets as soon as a later batch is written.
 
-Opening, rolling or recovering the ledger of a stream: when it is due, and one at a time, in the background.
-
-Offsets for batches that are sent together, and what of them a ledger gets.
-
-Some stay in memory. The ledger has a gap for these as soon as something behind them is written.
-
-Where a ledger that was left open ends, and the change of the chain that says so.
+Only one turnover of the ledger runs at a time, in the background. A ledger that its writer left open is fenced and
+recovered, and a change of the chain records its end.
 """
 
 import asyncio
@@ -52,15 +48,15 @@ _LEAST_ROLL_S = 1.0
 
 
 class RollLimits:
-    """When a ledger is full."""
+    """Size and age limits at which a ledger is full."""
 
     def __init__(self, settings: StreamSettings) -> None:
         self._settings = settings
         self.bytes, self.s = settings.roll_bytes, settings.roll_s
 
     def set(self, size_bytes: int, age_s: float) -> None:
-        """A ledger is full at this size or age; what the settings say is the most. 0: what they say. More than one
-        a second would be more work for the metadata than for the disk."""
+        """Set the size and age at which a ledger is full. The settings are the upper limits; 0 means the limit
+        from the settings. The age is at least 1 s: more frequent rolls load the metadata store more than disks."""
         settings = self._settings
         self.bytes = min(size_bytes or settings.roll_bytes, settings.roll_bytes)
         self.s = min(max(age_s, _LEAST_ROLL_S) if age_s else settings.roll_s, settings.roll_s)
@@ -74,16 +70,16 @@ class RollLimits:
 
 
 class TurnoverOwner(Protocol):
-    """Whose ledger it is."""
+    """The owner of the ledger: receives the outcome of a turnover."""
 
     def die(self, failure: WeirError) -> None:
-        """Nothing can be appended any more."""
+        """Refuse all further appends."""
 
     def turnover_failed(self, failure: WeirError) -> None:
-        """There is no ledger for now."""
+        """Record that no ledger is open; the next attempt follows after a pause."""
 
     def turned_over(self) -> None:
-        """It is over, whatever came of it."""
+        """Continue after a turnover, successful or not."""
 
 
 class Turnover:
@@ -96,7 +92,7 @@ class Turnover:
         self._tasks = TaskScope(f"stream {name}", on_failure=self._broken)
 
     def __bool__(self) -> bool:
-        """Whether one is under way."""
+        """Whether a turnover is running."""
         return self._task is not None
 
     def start(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -117,7 +113,7 @@ class Turnover:
         except InvariantError:
             raise
         except WeirError as failed:
-            log.warning("stream %s has no ledger to write to: %s", self._name, failed)
+            log.warning("stream %s: opening or closing the ledger failed, trying again: %s", self._name, failed)
             self._owner.turnover_failed(failed)
             await self._clock.sleep(self._pause_s)
         finally:
@@ -129,42 +125,42 @@ class Turnover:
         self._owner.die(failure if isinstance(failure, WeirError) else wrapped)
 
 
-#: A head, and the payload behind it.
+#: The encoded head of a batch and its payload.
 Piece = tuple[bytes, Buffer]
 
 
 @dataclass(slots=True)
 class Append:
-    """Batches on their way that were appended as one; when they are sent, those with offsets take their place.
-    Without any: what is in memory so far gets its gap."""
+    """Pending batches of one append. When they are sent, the batches with offsets replace them.
+    An append without batches writes the gap for the in-memory batches before it."""
 
     batches: Sequence[Batch]
     size: int
     done: "asyncio.Future[int]"
-    #: They are not written.
+    #: The ledger does not get these batches.
     in_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """What was sent at once, in its places."""
+    """Appends that were sent together, with the offsets of their batches."""
 
     appends: Sequence[Append]
     batches: list[Batch]
-    #: Of them, those that are in memory only.
+    #: The batches of these that are in memory only.
     unwritten: list[Batch]
-    #: The offset after all, and after those that are written.
+    #: The offset after all batches, and the offset after the written ones.
     end: int
     written_to: int
-    #: How many entries the ledger got.
+    #: Number of entries that the ledger got.
     entries: int
 
 
 def pieces_of(
     appends: Sequence[Append], offset: int, written_to: int, *, before_ms: int, now_ms: int
 ) -> list[Piece]:
-    """What is to be written of appends that begin at the offset, behind what is written; `before_ms`: when the one
-    before them was appended."""
+    """Encode the ledger entries of appends that begin at `offset`, with gaps from `written_to` on.
+    `before_ms`: append time of the batch before them."""
     pieces: list[Piece] = []
     for append in appends:
         if append.in_memory:
@@ -183,7 +179,8 @@ def pieces_of(
 def place(
     appends: Sequence[Append], offset: int, written_to: int, *, now_ms: int, payloads: Sequence[Buffer] = ()
 ) -> Placed:
-    """Give them their offsets. `payloads`: as the ledger keeps them, of all pieces: one copy of each in memory."""
+    """Assign offsets to the batches of the appends. `payloads`: the ledger writer's buffers of all pieces; the
+    batches share them, so memory has one copy of each."""
     batches: list[Batch] = []
     unwritten: list[Batch] = []
     at = 0
@@ -220,8 +217,8 @@ def place(
 
 
 async def recover(context: StreamContext, name: str, span: Span) -> tuple[Batch | None, int]:
-    """Fence the ledger and find its end: its last batch and its length. Where the last entries are lost nobody
-    knows how many messages they had: the end is as far as it can be, so that no offset is given out twice."""
+    """Fence the ledger and return its last batch and its length. If the last entries are lost, their message count
+    is unknown: the end is then the highest possible offset, so that no offset is assigned twice."""
     try:
         reader = await context.ledgers.open(span.ledger_id, recover=True)
     except LedgerNotFoundError as gone:
@@ -241,7 +238,8 @@ async def recover(context: StreamContext, name: str, span: Span) -> tuple[Batch 
 
 
 def closed(chain: Chain, span: Span, end: int, length: int, last_ms: int) -> Chain:
-    """The transform of a close: only if the open last span is still the one that was meant."""
+    """Return the chain with its open last span closed. StreamFencedError if the last span is not `span` or is
+    closed already."""
     if not chain.spans or chain.spans[-1].ledger_id != span.ledger_id or chain.spans[-1].closed:
         raise StreamFencedError(f"ledger {span.ledger_id} is no longer the open end of its stream")
     return chain.with_closed(end, length, last_ms)
@@ -252,8 +250,8 @@ _HARD_FACTOR = 2
 
 
 class Appender:
-    """Appends to the stream whose chain it is given; dies when someone else takes the stream over. `keep` is given
-    what stays in memory, when it is acknowledged."""
+    """Appends to the stream of `chain`; dies when another broker takes the stream over. `keep` receives in-memory
+    batches when they are acknowledged."""
 
     def __init__(
         self,
@@ -275,29 +273,29 @@ class Appender:
         self._writer_opened_at = 0.0
         self._stored_entries = 0  # acknowledged in the open ledger; moves together with the end
         self.roll = RollLimits(context.settings)
-        self._next_offset = chain.value.end_offset  # given to the next batch that is sent
+        self._next_offset = chain.value.end_offset  # of the next batch that is sent
         self._end_offset = chain.value.end_offset  # after the last acknowledged batch
-        #: The same of what is sent to ledgers, and of what they have: the rest, up to the end, is in memory.
+        #: The same two offsets for batches that ledgers get: offsets from `_written_to` to the end are in memory.
         self._next_written = self._written_to = chain.value.end_offset
         self._last_ms = chain.value.spans[-1].last_ms if chain.value.spans else 0
         self._queue: list[Append] = []
-        self._to_write = 0  # of the queue, those that need a ledger
+        self._to_write = 0  # queued appends that need a ledger
         self._in_flight = 0
         self._waiting_bytes = 0  # queued or sent, and not acknowledged
         self._flush_due = False
         self._turnover = Turnover(name, self, self._clock, self._settings.retry_pause_s)
         self._turnover_failure: WeirError | None = None
         self._failure: WeirError | None = None
-        self._finished: WeirError | None = None  # why no more appends are taken, while the last ones end
-        #: Counts the times that appends failed: a producer that was there before must not go on as if nothing
-        #: had happened, or what it sent later would be stored without what it sent before.
+        self._finished: WeirError | None = None  # the refusal of new appends while the last ones complete
+        #: Number of times that appends failed. A producer from before a failure must not continue as if it had not
+        #: happened: the stream would store its later messages without the earlier ones.
         self.failures = 0
         self._listeners: list[Callable[[], None]] = []
         self._on_stored: Callable[[list[Batch]], None] | None = None
         self._growth = Waiters()
         self._capacity = Waiters()
 
-    # --- what the stream sees ---------------------------------------------------------------------------
+    # --- interface of the stream ------------------------------------------------------------------------
 
     @property
     def end_offset(self) -> int:
@@ -306,16 +304,17 @@ class Appender:
 
     @property
     def written_to(self) -> int:
-        """The offset after the last message that is in a ledger, or in a gap there."""
+        """The offset after the last message that a ledger has, as data or as a gap."""
         return self._written_to
 
     def begin_at(self, offset: int) -> None:
-        """Before anything is appended: offsets before this one were given out, and never written."""
+        """Start at `offset` at the earliest: a former holder assigned the offsets before it and never wrote them.
+        Call it before the first append."""
         self._next_offset = self._end_offset = max(self._end_offset, offset)
 
     @property
     def failure(self) -> WeirError | None:
-        """Why nothing can be appended any more, if so."""
+        """Why the appender is dead; None while it is alive."""
         return self._failure
 
     @property
@@ -329,15 +328,15 @@ class Appender:
         return self._last_ms
 
     def written(self, ledger_id: LedgerId) -> End | None:
-        """For reading the open ledger: how far it is acknowledged."""
+        """The acknowledged end of the open ledger, for its readers; None for any other ledger."""
         if self._writer is not None and self._writer.ledger_id == ledger_id:
             return End(self._stored_entries, self._written_to)
         return None
 
     def append(self, batches: Sequence[Batch], *, in_memory: bool = False) -> "asyncio.Future[int]":
-        """Append batches (`base_offset` and `append_ms` are set here) one after the other, into one ledger or, if
-        `in_memory`, none: all are stored, or none is told of. Done, with the first one's offset, when they are
-        acknowledged. Decides at once: a refusal is an already failed future."""
+        """Append batches (sets `base_offset` and `append_ms`) one after the other to one ledger, or, if
+        `in_memory`, to none: the appender acknowledges all of them or none. The future completes with the first
+        batch's offset when they are acknowledged. A refusal is immediate: an already failed future."""
         done: asyncio.Future[int] = PromptFuture(loop=self._loop)
         refusal = self._refusal()
         if refusal is not None:
@@ -351,7 +350,7 @@ class Appender:
         return done
 
     def write_gap(self) -> "asyncio.Future[int]":
-        """Have the ledger say that what is in memory up to now is not in it; done when it does."""
+        """Write a gap to the ledger for all in-memory batches so far; the future completes when it is stored."""
         if self._next_written == self._next_offset and self._to_write == len(self._queue):
             done: asyncio.Future[int] = self._loop.create_future()
             done.set_result(self._next_offset)
@@ -359,7 +358,7 @@ class Appender:
         return self.append(())
 
     def prepare(self) -> None:
-        """Open a ledger now, before there is something to append; if nothing is, it goes when it is closed."""
+        """Open a ledger before the first append; closing a ledger without entries deletes it."""
         if self._writer is None and not self._turnover and self._refusal() is None:
             self._turnover.start(self._open_ledger)
 
@@ -374,26 +373,26 @@ class Appender:
         return self._failure is None and self._waiting_bytes <= self._settings.window_bytes
 
     async def wait_capacity(self) -> None:
-        """Wait until an append may be made without growing memory beyond the window."""
+        """Wait until unacknowledged appends fit the window again; raises once the appender is dead."""
         while self._failure is None and self._waiting_bytes > self._settings.window_bytes:
             await self._capacity.wait()
         if self._failure is not None:
             raise self._failure
 
     async def wait_beyond(self, offset: int) -> None:
-        """Wait until the end lies beyond the offset; raises once nothing can be appended any more."""
+        """Wait until the end lies beyond the offset; raises once the appender is dead."""
         while self._end_offset <= offset:
             if self._failure is not None:
                 raise self._failure
             await self._growth.wait()
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call a plain function whenever the end has moved, appends have failed, or the stream has died."""
+        """Call a plain function whenever the end moves, appends fail, or the stream dies."""
         self._listeners.append(listener)
 
     def on_stored(self, callback: Callable[[list[Batch]], None]) -> None:
-        """Call a plain function with what was stored, before anybody else is told that the end has moved. What a
-        failed append left behind it is not told of: then the end moves past something that it does not know."""
+        """Call a plain function with stored batches before listeners and waiters learn that the end moved. It does
+        not get the batches of a failed append that recovery finds in the ledger; the end still moves past them."""
         before = self._on_stored
         if before is None:
             self._on_stored = callback
@@ -406,8 +405,8 @@ class Appender:
         self._on_stored = both
 
     async def settled(self, *, patient: bool = True) -> None:
-        """Wait until it is known what a failed ledger left behind; raises once the stream is dead and, unless
-        `patient`, when an attempt to find out fails."""
+        """Wait until the recovery of a failed ledger has its end. Raises once the stream is dead and, unless
+        `patient`, when one attempt at the recovery fails."""
         known = self._turnover_failure
         while self._failure is None and (
             self._turnover or (self._writer is not None and self._writer.failure is not None)
@@ -421,20 +420,20 @@ class Appender:
             raise self._failure
 
     def _changed(self) -> None:
-        """Tell everyone who waits that the end has moved, or never will again."""
+        """Wake waiters and call listeners: the end moved, or will never move again."""
         self._growth.wake()
         for listener in self._listeners:
             listener()
 
     async def close_ledger(self) -> None:
-        """Close the open ledger now, so that it can be trimmed; the next append opens another."""
+        """Close the open ledger now, so that it can be trimmed; the next append opens a new one."""
         await self._turnover.quiet()
         if self._writer is not None and self._failure is None:
             self._turnover.start(self._close_ledger)
             await self._turnover.quiet()
 
     async def finish(self, reason: WeirError) -> None:
-        """Refuse new appends, acknowledge or fail what is under way, and close the ledger."""
+        """Refuse new appends, acknowledge or fail the pending ones, and close the ledger."""
         await self._finish_appends(reason)
         await self.close_ledger()
 
@@ -444,8 +443,8 @@ class Appender:
             await self._growth.wait()
 
     async def end(self, reason: WeirError) -> bool:
-        """Refuse new appends, and acknowledge or fail what is under way. Whether `ledger_end` tells where the
-        stream ends: not if its ledger failed, and one that is empty is to go."""
+        """Refuse new appends, and acknowledge or fail the pending ones. Return whether `ledger_end` is the end of
+        the stream: False if its ledger failed, or is empty and must be deleted."""
         await self._finish_appends(reason)
         await self._turnover.quiet()
         if self._failure is not None or self._written_to != self._end_offset:
@@ -457,29 +456,29 @@ class Appender:
 
     @property
     def ledger_end(self) -> LedgerEnd | None:
-        """How far the open ledger is written; None if none is open."""
+        """The end of the open ledger; None if none is open."""
         writer = self._writer
         return None if writer is None else LedgerEnd(self._written_to, writer.length, self._last_ms)
 
     async def release(self, reason: WeirError) -> LedgerWriter | None:
-        """Let go of what the next holder has already; answers the writer of the ledger, which is to be closed."""
+        """Drop a stream that the next holder already has. Return the ledger's writer, which the caller closes."""
         self.die(reason)
         await self._turnover.close()
         return self._writer
 
     def adopt(self, writer: LedgerWriter) -> None:
-        """Write to this ledger, which the chain names."""
+        """Continue with this writer; the chain already contains its ledger."""
         self._writer, self._stored_entries = writer, 0
         self._writer_opened_at = self._clock.monotonic()
 
     async def close(self, reason: WeirError) -> None:
-        """Finish and let go. Closing twice is fine."""
+        """Finish, and release everything. Idempotent."""
         await self.finish(reason)
         self.die(reason)
         await self._turnover.close()
 
     def die(self, failure: WeirError) -> None:
-        """Refuse everything from now on."""
+        """Fail all queued appends and refuse all further ones."""
         if self._failure is not None:
             return
         self._failure = failure
@@ -488,7 +487,7 @@ class Appender:
         self._capacity.wake()
 
     async def settle(self) -> None:
-        """Close the chain's open ledger, if there is one, where its recovery says that it ends."""
+        """Recover the chain's open ledger, if any, and close it at the recovered end."""
         chain = self._chain.value
         if not chain.spans or chain.spans[-1].closed:
             return
@@ -496,7 +495,7 @@ class Appender:
         last, length = await recover(self._context, self._name, span)
         end = span.first_offset if last is None else last.end_offset
         last_ms = span.first_ms if last is None else last.append_ms
-        check(end >= self._written_to, "a recovered ledger holds everything that was acknowledged")
+        check(end >= self._written_to, "a recovered ledger has all acknowledged entries")
         await self._chain.change(lambda now: closed(now, span, end, length, last_ms))
         if last is None:
             await self._context.ledgers.delete(span.ledger_id)
@@ -513,23 +512,23 @@ class Appender:
         if self._chain.value.terminated_at is not None:
             return StreamTerminatedError(f"stream {self._name} is terminated")
         if self._waiting_bytes > _HARD_FACTOR * self._settings.window_bytes:
-            return StreamBusyError(f"stream {self._name} has too much waiting to be stored")
+            return StreamBusyError(f"stream {self._name} has too many bytes waiting to be stored")
         return None
 
     def _kick(self) -> None:
-        """Look at the end of this turn of the loop what can be sent, and by whom."""
+        """Schedule one flush at the end of this iteration of the event loop."""
         if not self._flush_due and self._failure is None:
             self._flush_due = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send what this turn of the loop brought, or see to it that there is a ledger to send it to."""
+        """Send the appends of this loop iteration, or start the turnover that provides a ledger for them."""
         self._flush_due = False
         if self._turnover or self._failure is not None:
             return
         if self._writer is not None and self._writer.failure is not None:
             self._turnover.start(self._replace_failed_ledger)
-        elif not self._to_write:  # all stays in memory, behind what is under way
+        elif not self._to_write:  # only in-memory appends, which follow the ones in flight
             if self._queue and not self._in_flight:
                 self._keep_in_memory()
         elif self._writer is None:
@@ -540,7 +539,7 @@ class Appender:
             self._send(self._writer)
 
     def _keep_in_memory(self) -> None:
-        """What waits needs no ledger."""
+        """Acknowledge the queue, which has in-memory appends only."""
         appends, self._queue = self._queue, []
         placed = place(appends, self._next_offset, self._next_written, now_ms=self._now_ms())
         self._next_offset = placed.end
@@ -557,13 +556,13 @@ class Appender:
         pieces = pieces_of(appends, offset, written_to, before_ms=before_ms, now_ms=now_ms)
         done, payloads = writer.append_pieces(pieces)
         placed = place(appends, offset, written_to, now_ms=now_ms, payloads=payloads)
-        if not done.done():  # what the ledger refuses at once has used up no entry, and uses up no offset
+        if not done.done():  # an append that the ledger refuses at once uses no entry and no offset
             self._next_offset, self._next_written = placed.end, placed.written_to
         self._in_flight += 1
         tell_promptly(done, partial(self._sent, placed))
 
     def _sent(self, placed: Placed, done: "asyncio.Future[Any]") -> None:
-        """In the order of sending, since the ledger acknowledges in order."""
+        """Handle the result of a send. The ledger acknowledges in order, so results arrive in order of sending."""
         self._in_flight -= 1
         check(self._in_flight >= 0, "an append is answered once")
         failure = done.exception()
@@ -575,14 +574,14 @@ class Appender:
         self.failures += 1
         self._gone_from_waiting(placed.appends)
         _fail(placed.appends, failure)
-        # What waits behind fails too: stored without what stood before it, it would be out of order.
+        # Queued appends fail too: stored without the failed ones before them, they would be out of order.
         self._strand(failure if isinstance(failure, WeirError) else StreamBusyError(repr(failure)))
         self._kick()
         self._changed()
         self._wake_waiting()
 
     def _answered(self, placed: Placed) -> None:
-        """All of it is stored, or in memory where that was wanted."""
+        """Acknowledge appends that are stored, or kept in memory if they are in-memory appends."""
         self._gone_from_waiting(placed.appends)
         if placed.unwritten:
             self._keep(placed.unwritten)
@@ -610,7 +609,7 @@ class Appender:
             self._capacity.wake()
 
     def _strand(self, failure: WeirError) -> None:
-        """Fail what waits for a ledger."""
+        """Fail all queued appends."""
         stranded, self._queue, self._to_write = self._queue, [], 0
         self.failures += bool(stranded)
         self._gone_from_waiting(stranded)
@@ -630,7 +629,7 @@ class Appender:
 
     async def _open_ledger(self) -> None:
         spans = self._chain.value.spans
-        # Message ids begin with the ledger's; clients count on ids that grow along the stream.
+        # A message id begins with the ledger id; clients rely on ids that grow along the stream.
         above = spans[-1].ledger_id if spans else None
         writer = await self._context.coming.ledger(self._name, above)
         if writer is None:
@@ -655,7 +654,7 @@ class Appender:
         await self._open_ledger()
 
     async def _close_ledger(self) -> None:
-        """Everything sent is acknowledged or failed once it is closed; then the chain says where it ends."""
+        """Close the ledger, which acknowledges or fails all sent appends, then record its end in the chain."""
         writer = self._writer
         if writer is None:
             return
@@ -673,8 +672,8 @@ class Appender:
             await self._context.ledgers.delete(span.ledger_id)
 
     async def _replace_failed_ledger(self) -> None:
-        """The writer is dead: find out what it left behind. Batches whose append failed may turn out to be there;
-        producers that try again are served by deduplication."""
+        """Recover the ledger of a dead writer. It may have batches of failed appends; deduplication handles
+        producers that send them again."""
         writer = self._writer
         if writer is not None and isinstance(writer.failure, WriterFencedError):
             raise writer.failure

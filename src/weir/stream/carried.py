@@ -1,8 +1,8 @@
-"""What a stream has in memory only, from one holder to the next: the end that it has with it, and the batches.
+"""Handover of a stream's in-memory batches, and of the end offset that includes them, to the next holder.
 
-Offsets that were never written may be named by the state: by a cursor, for one. So whatever is written to the
-state says with it how far offsets were given out, and whoever opens the stream next begins there. A holder that
-lets go in order writes the batches down, into a ledger of their own that the state names.
+The state may refer to offsets that were never written, for example in a cursor. Therefore each write of the state
+includes the end of the assigned offsets, and the next holder of the stream begins there. A holder that closes the
+stream in order writes the batches to a separate ledger, whose id the state contains.
 """
 
 import logging
@@ -21,30 +21,30 @@ from weir.wire.batch import decode_batch, encode_batch
 
 log = logging.getLogger(__name__)
 
-#: Where a state says how far offsets were given out, as a little-endian number.
+#: State key of the end of the assigned offsets, a little-endian number.
 MEMORY_END_KEY = "memory/end"
 _LEDGER_KEY = "memory/ledger"
 _NUMBER = Struct("<Q")
 
 
 class Carried:
-    """Of one stream, by its holder."""
+    """Saves and restores the in-memory batches of one stream; belongs to the stream's holder."""
 
     def __init__(self, context: StreamContext, stream: Stream, state: StateLog) -> None:
         self._context = context
         self._stream = stream
         self._state = state
-        #: Whether something that was written down is wanted still.
+        #: Whether the state names a ledger of saved batches.
         self.there = False
         state.with_each_write(MEMORY_END_KEY, self._end)
 
     def _end(self) -> bytes | None:
-        """How far offsets were given out; nothing where the log itself says it."""
+        """The end of the assigned offsets; None if it equals the end of the log."""
         end = self._stream.end_offset
         return _NUMBER.pack(end) if end > self._stream.written_to else None
 
     async def open(self, cursor: Cursor | None) -> None:
-        """Go on where the former holder ended, with what it wrote down and the cursor has not acknowledged."""
+        """Start at the former holder's end, with the batches that it saved and the cursor has not acknowledged."""
         end = self._state.get(MEMORY_END_KEY)
         ledger_id = self._ledger_id()
         if end is None and ledger_id is None:
@@ -66,7 +66,7 @@ class Carried:
         return found[0] if found else None
 
     async def _load(self, ledger_id: LedgerId) -> list[Batch]:
-        """What cannot be read is gone: nobody was promised more."""
+        """Read the saved batches. Unreadable ones are lost: transient messages have no durability promise."""
         found: list[Batch] = []
         try:
             reader = await self._context.ledgers.open(ledger_id, recover=True)
@@ -81,21 +81,23 @@ class Carried:
         except LedgerNotFoundError:
             pass
         except WeirError as failed:
-            log.warning("transient messages of %s are gone: %s", self._stream.name, failed)
+            log.warning(
+                "stream %s: transient messages of the former holder are lost: %s", self._stream.name, failed
+            )
         return found
 
     async def save(self, mark: Callable[[], None]) -> None:
-        """Write down what is in memory, for the next holder. `mark` has the cursor written with it: until then it
-        may have moved, over messages in memory, and nothing of that was written."""
+        """Write the in-memory batches to a ledger for the next holder. `mark` marks the cursor for the same write:
+        until then it may have moved over in-memory messages without any write."""
         try:
-            if self._stream.end_offset > self._stream.written_to:  # what is on its way is in memory then
+            if self._stream.end_offset > self._stream.written_to:  # pending appends are in memory after this
                 await self._stream.write_gap()
             if self._stream.unwritten and not self._stream.unwritten.all_carried:
                 batches = self._stream.unwritten.carry()
                 mark()
                 await self._replace(await self._write(batches))
         except WeirError as failed:
-            log.warning("transient messages of %s stay behind: %s", self._stream.name, failed)
+            log.warning("stream %s: transient messages were not handed over: %s", self._stream.name, failed)
 
     async def _replace(self, ledger_id: LedgerId) -> None:
         before = self._ledger_id()
@@ -113,7 +115,7 @@ class Carried:
         return writer.ledger_id
 
     async def forget(self) -> None:
-        """Nothing of what the former holder wrote down is wanted any more: that is durable first."""
+        """Delete the former holder's saved batches, once the state without them is durable."""
         ledger_id = self._ledger_id()
         if ledger_id is None:
             return
@@ -122,11 +124,13 @@ class Carried:
             self._state.delete(_LEDGER_KEY)
             await self._state.flush()
             await self._context.ledgers.delete(ledger_id)
-        except WeirError as failed:  # whoever has the stream next finds that nothing of it is wanted
-            log.info("what was carried over of %s is not deleted yet: %s", self._stream.name, failed)
+        except WeirError as failed:  # the next holder finds all of them acknowledged
+            log.info(
+                "stream %s: handed-over transient messages are not deleted yet: %s", self._stream.name, failed
+            )
 
 
 def ledgers_in(state: StateLog) -> list[LedgerId]:
-    """The ledger that the state names."""
+    """The ledger of saved batches that the state names, if any."""
     found = state.get(_LEDGER_KEY)
     return [] if found is None else [LedgerId(_NUMBER.unpack(found)[0])]

@@ -1,6 +1,6 @@
-"""The chain as its holder changes it: by compare-and-set, until someone else takes the stream over.
+"""The chain record of a stream under one holder: changes by compare-and-set until another broker takes over.
 
-Taking a stream over as its holder left it: nothing is read, and one thing is written.
+A takeover after a handover reads nothing and makes one metadata write.
 """
 
 import asyncio
@@ -29,31 +29,31 @@ CHAIN: Codec[Chain] = Codec(encode_chain, decode_chain)
 
 
 class HeldChain:
-    """A stream's chain under one epoch. The first change after a take-over fails with StreamFencedError."""
+    """A stream's chain under one epoch. After a takeover by another broker, changes raise StreamFencedError."""
 
     def __init__(self, context: StreamContext, name: str, record: VersionedValue[Chain]) -> None:
         self._context = context
         self._name = name
         self._record = record
-        # One change at a time: a trim and a roll of the same holder must not take each other for strangers.
+        # One change at a time: a trim and a roll of the same holder must not fence each other.
         self._changing = asyncio.Lock()
 
     @classmethod
     async def take(
         cls, context: StreamContext, name: str, *, create_missing: bool, leader: int = 0
     ) -> "HeldChain":
-        """Become the holder: count the epoch on, so that every older holder can change nothing more. What it
-        writes is written in this leader epoch, or in the one that was, if that is later."""
+        """Become the holder: increment the epoch, so that no older holder can change the chain. The leader epoch
+        becomes `leader`, or stays if it is later already."""
         key = keys.stream(name)
         record = await read(context.meta, key, CHAIN)
-        if record is not None and record.value.doomed is not None:  # its deletion was cut short
+        if record is not None and record.value.doomed is not None:  # a deletion was interrupted
             await _sweep(context, record)
             record = await read(context.meta, key, CHAIN)
         if record is None:
             if not create_missing:
-                raise StreamNotFoundError(f"there is no stream {name}")
+                raise StreamNotFoundError(f"stream {name} does not exist")
             first = Chain(epoch=1, leader=leader)
-            with suppress(MetaConflictError):  # someone created it at the same time; take it over
+            with suppress(MetaConflictError):  # another broker created it at the same time; take it over
                 return cls(context, name, await create(context.meta, key, CHAIN, first, runtime=context.runtime))
             record = await read(context.meta, key, CHAIN)
         if record is None or record.value.doomed is not None:
@@ -67,8 +67,8 @@ class HeldChain:
     async def take_as_left(
         cls, context: StreamContext, name: str, left: Left, *, leader: int, opened: LedgerId | None, now_ms: int
     ) -> "HeldChain":
-        """`take`, in one step: the ledger of who left it is closed, and `opened` is the next one.
-        StreamFencedError if somebody has changed it since."""
+        """`take` after a handover, in one step: close the former holder's ledger and add `opened` as the next one.
+        StreamFencedError if the chain changed after the handover."""
         held = cls(context, name, VersionedValue(keys.stream(name), left.chain, left.version))
         wanted = left.taken(leader, opened, now_ms)
         await held.change(lambda _: wanted)
@@ -80,7 +80,7 @@ class HeldChain:
 
     @property
     def version(self) -> int:
-        """Of the chain, in the metadata."""
+        """Version of the chain record in the metadata."""
         return self._record.version
 
     @property
@@ -91,15 +91,14 @@ class HeldChain:
         return await may_name(self._context, self._name, ledger_id)
 
     async def confirm(self) -> None:
-        """StreamFencedError if somebody else has the stream now."""
+        """Raise StreamFencedError if the stream has another holder now."""
         record = await read(self._context.meta, self.key, CHAIN)
         if record is None or record.value != self.value:
             raise StreamFencedError(f"stream {self._name} was taken over by another broker")
 
     async def change(self, transform: Callable[[Chain], Chain]) -> None:
-        """Replace the chain by `transform` of it, if this holder's is still the one in the store. Once begun it
-        goes to its end, even if nobody waits any more: a holder that missed its own change would take itself for
-        a stranger ever after."""
+        """Replace the chain by `transform` of it, if the store still has this holder's chain. A change always
+        completes, even if its caller is cancelled: a holder that missed its own change would fence itself."""
         changing = asyncio.get_running_loop().create_task(self._change(transform))
         changing.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(changing)
@@ -109,8 +108,8 @@ class HeldChain:
             self._record = await self._changed(transform)
 
     async def delete(self, also: tuple[LedgerId, ...] = ()) -> None:
-        """Forget the stream with its ledgers and `also` these, if it is still this holder's (StreamFencedError:
-        nothing was deleted). Once the record says that it is deleted nothing can bring it back."""
+        """Delete the stream with its ledgers and the ledgers in `also`. StreamFencedError, and no deletion, if the
+        stream has another holder. A deletion is final once the record has it."""
         if self.value.doomed is None:
             await self.change(lambda chain: chain.deleted(also))
         await _sweep(self._context, self._record)
@@ -118,10 +117,10 @@ class HeldChain:
     async def _changed(self, transform: Callable[[Chain], Chain]) -> VersionedValue[Chain]:
         mine = self._record.value
         wanted = transform(mine)
-        check(wanted.epoch >= mine.epoch, "the epoch of a stream never goes back")
-        check(wanted.leader >= mine.leader, "the leader epoch of a stream never goes back")
-        check(wanted.start_offset >= mine.start_offset, "what was trimmed away never comes back")
-        check(wanted.end_offset >= mine.end_offset, "a stream never gets shorter at its end")
+        check(wanted.epoch >= mine.epoch, "the epoch of a stream never decreases")
+        check(wanted.leader >= mine.leader, "the leader epoch of a stream never decreases")
+        check(wanted.start_offset >= mine.start_offset, "the start offset of a stream never decreases")
+        check(wanted.end_offset >= mine.end_offset, "the end offset of a stream never decreases")
 
         def unless_taken(now: Chain) -> Chain:
             if now == wanted:
@@ -144,8 +143,8 @@ class HeldChain:
 
 
 async def may_name(context: StreamContext, name: str, ledger_id: LedgerId) -> bool:
-    """Whether the stream's chain in the store has this ledger, whoever holds it: a change whose answer was lost
-    may be made, and the next holder then has it. Asked by one that is fenced and changes nothing any more."""
+    """Whether the stream's chain in the store may have this ledger, under any holder: a change whose response was
+    lost may have been made, and the next holder then owns the ledger. For fenced holders, which change nothing."""
     try:
         record = await read(context.meta, keys.stream(name), CHAIN)
     except MetaError:
@@ -156,22 +155,23 @@ async def may_name(context: StreamContext, name: str, ledger_id: LedgerId) -> bo
 
 
 async def _sweep(context: StreamContext, deleted: VersionedValue[Chain]) -> None:
-    """Delete the ledgers of a deleted stream, then its record. Any number may do so at once, and again."""
+    """Delete the ledgers of a deleted stream, then its record. Idempotent and safe to run concurrently."""
     for ledger_id in deleted.value.doomed or ():
         await context.ledgers.delete(ledger_id)
     for place in deleted.value.stores:
         await context.segments.store(place).clear()
-    with suppress(MetaConflictError):  # someone else was faster
+    with suppress(MetaConflictError):  # another broker was faster
         await context.meta.delete(deleted.key, expect=deleted.version)
 
 
 def take_ahead(context: StreamContext, name: str, left: Left, leader: int) -> None:
-    """Be its holder, in this leader epoch, before somebody opens it."""
+    """Take the stream over after a handover, in this leader epoch, before anything opens it."""
     context.coming.take(name, _take_as_left(context, name, left, leader))
 
 
 async def _take_as_left(context: StreamContext, name: str, left: Left, leader: int) -> Taken:
-    """With the ledger that was made for it, if there is one. StreamFencedError if somebody changed it since."""
+    """Take the stream over with the ledger created ahead for it, if any. StreamFencedError if the chain changed
+    after the handover."""
     spans, terminated = left.chain.spans, left.chain.terminated_at is not None
     writer = None if terminated else await context.coming.ledger(name, spans[-1].ledger_id if spans else None)
     opened = None if writer is None else writer.ledger_id

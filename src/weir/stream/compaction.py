@@ -1,10 +1,9 @@
-"""Compaction by key: the latest message of each key, kept in a ledger of its own and readable as a view.
+"""Compaction by key: a separate ledger with the latest message of each key, readable as a view of the stream.
 
-A compaction reads the view as it is up to a horizon, notes each key's latest offset, and writes the batches that
-still hold such a message to a new ledger, as they are and with their offsets. Which messages of them are live is a
-bitmap beside it. The state names ledger, horizon and bitmap together, so a crash leaves either the old view or the
-new one; a ledger that was being written, or is no longer needed, is noted too, and goes when the stream is next
-opened.
+A compaction reads the current view up to a horizon, determines each key's latest offset, and copies the batches
+with such a message to a new ledger, unchanged and with their offsets. A bitmap has the live messages of these
+batches. The state contains ledger, horizon and bitmap in one value, so a crash leaves either the old view or the
+new one. It also names an incomplete or replaced ledger, which the next open of the stream deletes.
 """
 
 import asyncio
@@ -28,14 +27,14 @@ from weir.stream.state_log import StateLog
 from weir.wire.batch import decode_batch, encode_batch
 from weir.wire.formats.format import Keyed
 
-#: What a message of a batch is to a compaction: its key, and whether it has a value. No key: not kept.
+#: The key of each message of a batch, and whether it has a value. Compaction drops messages without a key.
 KeyedOf = Callable[[Batch], Sequence[Keyed]]
 
 _DONE_KEY = "compacted"
-#: Names a ledger that is to go: one that is being written, or one that a newer one has replaced.
+#: State key of a ledger to delete: an incomplete one, or one that a newer one replaced.
 _LEFT_KEY = "compacting"
 _LEFT = Struct("<Q")
-#: Looked at before others get a turn.
+#: Bytes that a compaction reads before it yields to other tasks.
 _READ_BYTES = 64 * 1024
 
 
@@ -45,20 +44,20 @@ def _none(batch: Batch) -> bool:
 
 @value
 class Rules:
-    """How far to compact, and what else goes."""
+    """The horizon of a compaction, and which messages it drops besides outdated ones."""
 
-    #: Not beyond this offset; None: up to the end.
+    #: Compact up to this offset; None: up to the end.
     horizon: int | None = None
-    #: How long a message without a value is seen after the compaction that found it; 0: it goes at once.
+    #: Retention of a tombstone after the compaction that found it; 0: dropped at once.
     tombstone_ms: int = 0
-    #: Whether the topic compacts itself: its readers see the view, and the log behind it may go.
+    #: Whether the topic itself is compacted: all readers get the view, and retention may trim the log behind it.
     own: bool = False
-    #: Whether a batch is part of an aborted transaction: nobody ever saw it, and nobody shall.
+    #: Whether a batch is part of an aborted transaction, which stays invisible.
     aborted: Callable[[Batch], bool] = _none
 
 
 def ledgers_in(state: StateLog) -> list[LedgerId]:
-    """Every ledger of a finished or begun compaction that the state names."""
+    """The ledgers of finished and unfinished compactions that the state names."""
     done, left = state.get(_DONE_KEY), state.get(_LEFT_KEY)
     finished = None if done is None else Compacted.from_bytes(done).ledger_id
     return [
@@ -68,9 +67,9 @@ def ledgers_in(state: StateLog) -> list[LedgerId]:
 
 
 class CompactedView:
-    """A stream of which only the latest message of each key is left, up to the last compaction; whole after it.
+    """A stream with only the latest message of each key up to the horizon, and all messages after it.
 
-    Made by `open` by whoever holds the stream and its state."""
+    The holder of the stream and its state creates it with `open`."""
 
     def __init__(self, context: StreamContext, stream: Stream, state: StateLog, compacted: Compacted) -> None:
         self._context = context
@@ -95,7 +94,7 @@ class CompactedView:
                 await self._context.ledgers.delete(ledger_id)
             self._state.delete(_LEFT_KEY)
 
-    # --- what it is -------------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------------
 
     @property
     def compacted(self) -> Compacted:
@@ -104,18 +103,18 @@ class CompactedView:
 
     @property
     def horizon(self) -> int:
-        """Everything before this offset is compacted."""
+        """The offset before which everything is compacted."""
         return self._compacted.horizon
 
     @property
     def size_bytes(self) -> int:
-        """Of the compacted messages."""
+        """Size of the compacted messages."""
         return self._compacted.size_bytes
 
     @property
     def start_offset(self) -> int:
-        """Compaction leaves gaps and no end of them: the start stays where the stream's was, until what is there
-        is forgotten on purpose."""
+        """The first offset of the view: the stream's start at the first compaction, until `forget_before` moves
+        it. Compaction itself leaves gaps but does not move the start."""
         return self._compacted.start if self._compacted.horizon else self._stream.start_offset
 
     @property
@@ -125,7 +124,7 @@ class CompactedView:
     # --- as a source of batches -------------------------------------------------------------------------
 
     def visible(self, batch: Batch) -> int | None:
-        """The live messages of a batch, as bits; None for all of them."""
+        """Bit mask of the live messages of a batch; None if all are live."""
         if batch.base_offset >= self._compacted.horizon:
             return None
         return self._compacted.mask(batch.base_offset, batch.end_offset)
@@ -134,21 +133,21 @@ class CompactedView:
         return self._stream.read_cached(offset, max_bytes) if offset >= self._compacted.horizon else None
 
     async def read(self, offset: int, max_bytes: int) -> list[Batch]:
-        """Batches from the one that holds `offset`, or from the first after it, on."""
+        """Read batches, starting with the one that contains `offset` or else the first one after it."""
         while offset < (compacted := self._compacted).horizon:
             try:
                 found = await self._read_compacted(compacted, offset, max_bytes)
             except LedgerNotFoundError:
                 if compacted is self._compacted:
                     raise
-                continue  # compacted anew while it was being read: look again
+                continue  # a newer compaction replaced the ledger during the read: retry
             if found:
                 return found
             offset = compacted.horizon
         return await self._stream.read(max(offset, self._stream.start_offset), max_bytes)
 
     async def offset_at(self, moment_ms: int) -> int:
-        """The first offset appended at or after the moment, and still there; the end if there is none."""
+        """The first live offset with an append time at or after the moment; the end if none has."""
         while (compacted := self._compacted).entries:
             try:
                 found = await self._compacted_at(compacted, moment_ms)
@@ -191,13 +190,13 @@ class CompactedView:
         return found
 
     async def _open_reader(self, compacted: Compacted) -> LedgerReader:
-        """One for all who read; whoever still has an older one can go on with it for as long as its ledger is
-        there."""
+        """The shared reader of the compacted ledger. Reads with an older reader continue until its ledger is
+        deleted."""
         reader = self._reader
         if reader is not None and reader.ledger_id == compacted.ledger_id:
             return reader
         if compacted.ledger_id is None:
-            raise LedgerNotFoundError("the compacted messages were forgotten")
+            raise LedgerNotFoundError("the compacted messages were deleted")
         opened = await self._context.ledgers.open(compacted.ledger_id, recover=False)
         before, self._reader, self._places = self._reader, opened, Places(0)
         if before is not None:
@@ -207,8 +206,8 @@ class CompactedView:
     # --- compacting -------------------------------------------------------------------------------------
 
     async def compact(self, keyed_of: KeyedOf, rules: Rules | None = None) -> None:
-        """Compact everything up to the horizon of the rules. One at a time."""
-        await self._drop_left()  # by one that failed
+        """Compact everything up to the horizon of the rules. Do not call it concurrently."""
+        await self._drop_left()  # the ledger of a failed compaction
         rules = rules or Rules()
         now_ms = self._context.runtime.clock.wall_ms()
         before, end = self._compacted, self._stream.end_offset
@@ -222,13 +221,13 @@ class CompactedView:
         for _, offsets in tombstones:
             live |= offsets
         ledger_id, entries, size = await self._write(horizon, live)
-        start = self.start_offset  # the log may have been trimmed meanwhile
+        start = self.start_offset  # a trim may have moved it during the compaction
         await self._replace(
             Compacted(horizon, ledger_id, entries, live, start, size, now_ms, tombstones, rules.own)
         )
 
     async def _latest(self, horizon: int, keyed_of: KeyedOf, rules: Rules) -> tuple[BitMap64, BitMap64]:
-        """The offsets of each key's latest message: of those with a value, and of those without."""
+        """The offsets of each key's latest message: the ones with a value, and the tombstones."""
         latest: dict[bytes, int] = {}
         gone: dict[bytes, int] = {}
         async with aclosing(self._batches(horizon)) as batches:
@@ -244,7 +243,7 @@ class CompactedView:
         return BitMap64(latest.values()), BitMap64(gone.values())
 
     async def _write(self, horizon: int, live: BitMap64) -> tuple[LedgerId, int, int]:
-        """The batches that hold a live message, to a new ledger; how many they are, and their bytes."""
+        """Write the batches with a live message to a new ledger; return its id, their count and their bytes."""
         writer = await self._context.ledgers.create(self._context.settings.quorum)
         self._state.put(_LEFT_KEY, _LEFT.pack(writer.ledger_id))
         await self._state.flush()
@@ -258,7 +257,7 @@ class CompactedView:
                     last.add_done_callback(lambda done: done.cancelled() or done.exception())
                     entries += 1
                     size += len(batch)
-        if last is not None:  # close() does not tell: it ends the ledger behind what is stored
+        if last is not None:  # close() reports no failed append: it closes the ledger after the last stored entry
             await last
         await writer.close()
         return writer.ledger_id, entries, size
@@ -275,11 +274,11 @@ class CompactedView:
             await self._context.runtime.clock.sleep(0)
 
     async def _replace(self, compacted: Compacted) -> None:
-        """This is the view from now on; the ledger that it no longer needs goes."""
+        """Make this compaction the current view, and delete the ledger that it replaces."""
         before = self._compacted
-        if compacted.horizon:  # else there is no view any more (`whole_again`)
-            check(compacted.horizon >= before.horizon, "what is compacted stays compacted")
-            check(compacted.start >= before.start, "what a compacted view has forgotten never comes back")
+        if compacted.horizon:  # 0: the view ends (`whole_again`)
+            check(compacted.horizon >= before.horizon, "the horizon of a compacted view never decreases")
+            check(compacted.start >= before.start, "the start of a compacted view never decreases")
         self._compacted = compacted
         self._state.put(_DONE_KEY, compacted.to_bytes())
         if before.ledger_id is not None and before.ledger_id != compacted.ledger_id:
@@ -289,10 +288,10 @@ class CompactedView:
         await self._state.flush()
         await self._drop_left()
 
-    # --- forgetting, and the end ------------------------------------------------------------------------
+    # --- trimming, closing, deleting --------------------------------------------------------------------
 
     async def forget_before(self, offset: int) -> None:
-        """What is before the offset is seen no longer, for good. Not while it is being compacted."""
+        """Trim the view to start at the offset. Not during a compaction."""
         compacted = self._compacted
         if not compacted.horizon or offset <= compacted.start:
             return
@@ -303,7 +302,7 @@ class CompactedView:
             await self._replace(left)
 
     async def whole_again(self) -> None:
-        """The log behind the horizon is gone, and so is everything that was compacted: there is no view but it."""
+        """End the view: all compacted messages are trimmed, and readers get the log as it is."""
         await self._replace(Compacted())
 
     async def _close_reader(self) -> None:
@@ -315,7 +314,7 @@ class CompactedView:
         await self._close_reader()
 
     async def delete(self) -> None:
-        """Forget the compacted messages."""
+        """Close the view and delete the compacted messages."""
         await self.close()
         await self._drop_left()
         if self._compacted.ledger_id is not None:
@@ -323,7 +322,7 @@ class CompactedView:
 
 
 async def _batch_at(reader: LedgerReader, entry: int) -> Batch:
-    """The batch of an entry; for one that is lost, a stand-in right behind the last whole one before it."""
+    """The batch of an entry; for a lost entry, a stand-in directly after the last intact batch before it."""
     found, batch = await last_whole(reader, entry)
     if batch is None:
         return stand_in(0, 1, 0)

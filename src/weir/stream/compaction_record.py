@@ -1,4 +1,4 @@
-"""A finished compaction, as a stream's state keeps it."""
+"""The record of a finished compaction in a stream's state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,18 +14,18 @@ _FIRST = Struct("<BqqQ")
 _SECOND = Struct("<qQqBB")
 _GENERATION = Struct("<qI")
 _VERSION = 2
-#: Compactions whose tombstones are told apart; those of older ones stay as long as the next younger ones.
+#: Number of compactions with separate tombstone times; tombstones of older ones expire with the next younger ones.
 MAX_GENERATIONS = 16
 
-#: Tombstones and when the compaction was that first found them (milliseconds since 1970).
+#: Time of the compaction that first found the tombstones (milliseconds since 1970), and their offsets.
 Generation = tuple[int, BitMap64]
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Everything before `horizon` is in the ledger, as far as it is live: a bit per offset. What is before `start`
-    is gone altogether. `tombstones`: which of the live ones only say that a key is gone, the oldest first. `own`:
-    the topic compacts itself, and nobody is to see what the compaction took away."""
+    """The ledger has all live messages before `horizon`; `live` has their offsets. Messages before `start` are
+    trimmed. `tombstones`: the live messages without a value, oldest generation first. `own`: the topic itself is
+    compacted, so readers must not see messages that the compaction dropped."""
 
     horizon: int = 0
     ledger_id: LedgerId | None = None
@@ -56,7 +56,7 @@ class Compacted:
             if version == 1:
                 return cls(horizon, ledger_id, entries, _bits(data[_FIRST.size :]))
             if version != _VERSION:
-                raise WireError(f"a compaction's record has unknown version {version}")
+                raise WireError(f"compaction record has unknown version {version}")
             start, size_bytes, done_ms, own, count = _SECOND.unpack_from(data, _FIRST.size)
             place = _FIRST.size + _SECOND.size
             tombstones = []
@@ -67,18 +67,18 @@ class Compacted:
                 place += length
             live = _bits(data[place:])
         except StructError as bad:
-            raise WireError(f"a compaction's record ends too early: {bad}") from bad
+            raise WireError(f"compaction record is truncated: {bad}") from bad
         return cls(horizon, ledger_id, entries, live, start, size_bytes, done_ms, tuple(tombstones), bool(own))
 
     def mask(self, first: int, end: int) -> int:
-        """The live ones of these offsets, as bits from the first on."""
+        """Bit mask of the live offsets in [first, end); bit 0 is `first`."""
         mask = 0
         for offset in self.live & BitMap64(range(max(first, self.start), max(end, self.start))):
             mask |= 1 << (offset - first)
         return mask
 
     def tombstone_end_ms(self, tombstone_ms: int) -> int | None:
-        """When the first of its tombstones have been seen for long enough; None if it has none."""
+        """When the retention of its oldest tombstones ends; None if it has none."""
         return self.tombstones[0][0] + tombstone_ms if self.tombstones else None
 
 
@@ -86,15 +86,15 @@ def _bits(data: bytes) -> BitMap64:
     try:
         return BitMap64.deserialize(bytes(data))
     except (ValueError, IndexError, MemoryError, OverflowError) as bad:
-        raise WireError(f"a compaction's bitmap is malformed: {bad}") from bad
+        raise WireError(f"compaction bitmap is malformed: {bad}") from bad
 
 
 def next_generations(
     before: Sequence[Generation], found: BitMap64, now_ms: int, tombstone_ms: int
 ) -> tuple[Generation, ...]:
-    """Which tombstones stay: those found just now, and those of before that were not seen for long enough.
+    """The tombstones to keep: newly found ones, and earlier ones within their retention.
 
-    `found`: every tombstone that is its key's latest message."""
+    `found`: all tombstones that are the latest message of their key."""
     kept = []
     known = BitMap64()
     for found_ms, offsets in before:

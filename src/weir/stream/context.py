@@ -1,4 +1,4 @@
-"""What all streams of a broker share."""
+"""Services and settings that all streams of a broker share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,20 +20,20 @@ _MEMORY_BYTES = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StreamContext:
-    """The world, the metadata, the ledgers, one cache, one bound for reading ahead and one value of settings."""
+    """Runtime, metadata, ledgers, one tail cache, one read-ahead budget and one value of settings."""
 
     runtime: Runtime
     meta: MetaStore
     ledgers: LedgerClient
     tails: TailCache
     settings: StreamSettings
-    #: What whoever opens a stream next can read.
+    #: Format features that every broker that may open a stream next can read.
     features: FeaturesInUse = field(default_factory=EveryFeature)
-    #: For what is in memory and not in the log.
+    #: Budget for messages that are in memory and not in the log.
     memory: ByteBudget = field(default_factory=lambda: ByteBudget(_MEMORY_BYTES))
-    #: Where the lake is; None: as the runtime reaches it.
+    #: Object stores of the lake; None: the runtime's.
     stores: ObjectStores | None = None
-    #: Told at which step a ledger is on its way to the lake: for tests that end everything there.
+    #: Callback invoked after each step of tiering, with its name, for tests that crash there.
     reached: Callable[[str], None] = lambda step: None
     ahead: AheadBudget = field(init=False)
     #: Copies of ledgers in the lake.

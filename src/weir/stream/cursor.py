@@ -1,8 +1,8 @@
-"""A cursor: what one subscription has acknowledged, as offsets.
+"""A cursor: the acknowledged offsets of one subscription.
 
-`(mark_delete, bitmap)`: everything up to and with `mark_delete` is acknowledged, and so are the offsets in the
-bitmap, all of them above it. Holes cost a bit or less each (roaring), so a hundred thousand of them are small.
-A plain value with plain functions; who persists it, and when, is the state log's job.
+`(mark_delete, bitmap)`: all offsets up to and including `mark_delete` are acknowledged, and so are the offsets in
+the bitmap, all of them above it. A hole costs at most a bit (roaring bitmap), so a hundred thousand of them are
+small. A cursor is a plain value with plain functions; the state log persists it.
 """
 
 from pyroaring import BitMap64
@@ -11,7 +11,7 @@ from weir.model.batch import bits_at
 from weir.model.check import check
 from weir.wire.snapshots.subscriptions import decode_cursor, encode_cursor
 
-#: No acknowledged offset yet: the stream starts at zero.
+#: `mark_delete` of a cursor without acknowledged offsets: streams start at offset 0.
 BEFORE_FIRST = -1
 
 
@@ -23,7 +23,7 @@ class Cursor:
     def __init__(self, mark_delete: int = BEFORE_FIRST, above: BitMap64 | None = None) -> None:
         self._mark_delete = mark_delete
         self._above = BitMap64() if above is None else above
-        #: Counts changes, so that its keeper knows whether there is something new to persist.
+        #: Number of changes; its owner compares it to decide whether to persist the cursor.
         self.version = 0
 
     @property
@@ -33,12 +33,12 @@ class Cursor:
 
     @property
     def holes(self) -> int:
-        """How many offsets above the mark are acknowledged one by one."""
+        """Number of individually acknowledged offsets above the mark."""
         return len(self._above)
 
     def ack(self, first: int, end: int) -> bool:
-        """Acknowledge the offsets in [first, end); answers whether any of them was not acknowledged yet. How many
-        is not counted: the bitmap would look through all of its neighbours for that, at each call."""
+        """Acknowledge the offsets in [first, end); return whether any of them was unacknowledged. It does not
+        count them, since the bitmap would scan all neighbors for the count at each call."""
         if self.all_acked(first, end):
             return False
         self.version += 1
@@ -47,7 +47,7 @@ class Cursor:
         return True
 
     def ack_up_to(self, offset: int) -> None:
-        """Acknowledge everything up to and with `offset`; a cursor never moves back this way."""
+        """Acknowledge everything up to and including `offset`; never moves the cursor back."""
         if offset <= self._mark_delete:
             return
         self.version += 1
@@ -56,14 +56,14 @@ class Cursor:
         self._absorb()
 
     def reset(self, next_offset: int) -> None:
-        """Forget everything: the next offset to deliver is this one."""
-        check(next_offset > BEFORE_FIRST, "a cursor stands at an offset")
+        """Drop all acknowledgements and continue at `next_offset`."""
+        check(next_offset > BEFORE_FIRST, "the next offset of a cursor is not negative")
         self.version += 1
         self._mark_delete = next_offset - 1
         self._above = BitMap64()
 
     def cut(self, end_offset: int) -> bool:
-        """Forget acknowledgements of offsets at and after the end of the log; answers whether there were any."""
+        """Drop acknowledgements of offsets at or after the end of the log; return whether any existed."""
         if self._mark_delete < end_offset and (not self._above or self._above.max() < end_offset):
             return False
         self.version += 1
@@ -74,8 +74,8 @@ class Cursor:
         return True
 
     def unack(self, offset: int) -> bool:
-        """Take back the acknowledgement of one offset; answers whether there was one. What is acknowledged besides
-        stays so."""
+        """Revoke the acknowledgement of one offset; return whether it was acknowledged. All other acknowledgements
+        stay."""
         if offset in self._above:
             self.version += 1
             self._above.remove(offset)
@@ -103,7 +103,7 @@ class Cursor:
         return not above or above.max() < first or not above.range_cardinality(first, end)
 
     def unacked_mask(self, first: int, count: int) -> int:
-        """A bit for each of `count` offsets from `first` on: set where it is not acknowledged."""
+        """Bit mask of `count` offsets from `first` on, with a bit set for each unacknowledged offset."""
         full = (1 << count) - 1
         if first > self._mark_delete and not self._above.range_cardinality(first, first + count):
             return full
@@ -112,25 +112,25 @@ class Cursor:
         return full >> below << below & ~bits_at((offset - first for offset in acked), count)
 
     def unacked_of(self, offsets: BitMap64) -> BitMap64:
-        """Those of them that are not acknowledged."""
+        """The unacknowledged ones of these offsets."""
         found = offsets - self._above
         found.remove_range(0, self._mark_delete + 1)
         return found
 
     def next_unacked(self, offset: int) -> int:
-        """The first offset at or after this one that is not acknowledged."""
+        """The first unacknowledged offset at or after this one."""
         offset = max(offset, self._mark_delete + 1)
         while offset in self._above:
             offset = self._end_of_run(offset)
         return offset
 
     def backlog(self, end_offset: int) -> int:
-        """How many offsets before `end_offset` are not acknowledged."""
+        """Number of unacknowledged offsets before `end_offset`."""
         ahead = max(0, end_offset - self._mark_delete - 1)
         return ahead - self._above.range_cardinality(0, end_offset) if ahead else 0
 
     def backlog_between(self, first: int, end: int, hidden: BitMap64) -> int:
-        """How many offsets in [first, end) are neither acknowledged nor hidden; `first` is above the mark."""
+        """Number of offsets in [first, end), above the mark, that are neither acknowledged nor hidden."""
         if first >= end:
             return 0
         acked, unseen = self._above.range_cardinality(first, end), hidden.range_cardinality(first, end)
@@ -138,7 +138,7 @@ class Cursor:
         return end - first - acked - unseen + both
 
     def ack_all(self, offsets: BitMap64, end: int) -> None:
-        """Acknowledge those of the offsets that lie before the end."""
+        """Acknowledge those of the offsets that are before `end`."""
         first = self._mark_delete + 1
         if first < end and offsets.range_cardinality(first, end):
             self.version += 1
@@ -146,7 +146,7 @@ class Cursor:
             self._absorb()
 
     def nth_unacked(self, number: int) -> int:
-        """The offset of the `number`th (from 1) that is not acknowledged, in a stream without end."""
+        """The `number`th unacknowledged offset (from 1), as if the stream were endless."""
         low, high = self._mark_delete + 1, self._mark_delete + number + len(self._above)
         while low < high:
             middle = (low + high) // 2
@@ -161,7 +161,7 @@ class Cursor:
         following = self._mark_delete + 1
         if following in self._above:
             end = self._end_of_run(following)
-            check(end > following, "the mark-delete position goes back by a reset alone")
+            check(end > following, "only a reset moves the mark-delete position back")
             self._above.remove_range(following, end)
             self._mark_delete = end - 1
 
@@ -180,18 +180,18 @@ class Cursor:
         return low
 
     def to_bytes(self) -> bytes:
-        """The cursor as it is persisted."""
+        """Encode the cursor for persistence."""
         self._above.run_optimize()
         return encode_cursor(self._mark_delete, self._above)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Cursor":
-        """A persisted cursor; WireError if it is none."""
+        """Decode a persisted cursor; WireError if the data is malformed."""
         return cls(*decode_cursor(data))
 
 
 def _range(first: int, end: int) -> BitMap64:
-    """[first, end), without looking at each of them."""
+    """Bitmap of [first, end), without iterating over the offsets."""
     found = BitMap64()
     found.add_range(first, end)
     return found

@@ -1,13 +1,11 @@
-"""Streams that are about to be this broker's: taken over as soon as their holders leave them, with ledgers made
-ahead of their messages.
+"""Handover of a stream to its next holder: the transferred data, and takeover ahead of the first open.
 
-None of it is needed. What nobody asks for within a while is let go of.
+The former holder sends the next one everything that it would otherwise read or recover. The data is valid while
+the chain in the metadata has the same version: each takeover changes the chain first, and the former holder ended
+its own appends, so the stream has no later append.
 
-What the holder of a stream leaves to the next one: all that this would have to read, and to close, to take it
-over.
-
-It counts while the chain in the metadata has the version that it is told with. Whoever takes a stream changes the
-chain first, so nobody has appended anything since; and who left it has ended its own appends.
+The receiving broker takes the stream over, and creates its next ledger, before anything opens the stream. Both are
+optional: the broker discards them if the stream is not opened within a time limit.
 """
 
 import asyncio
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEnd:
-    """How far an open ledger was written, all of it acknowledged."""
+    """The end of an open ledger whose entries are all acknowledged."""
 
     end_offset: int
     size_bytes: int
@@ -40,13 +38,13 @@ class LedgerEnd:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    #: As it is in the metadata, with its version there.
+    #: The chain in the metadata, with its version there.
     chain: Chain
     version: int
-    #: Of the chain's open ledger; None if it has none.
+    #: End of the chain's open ledger; None if it has none.
     ledger: LedgerEnd | None
     state: Mapping[str, bytes]
-    #: Whether some of the state is not written.
+    #: Whether part of the state is not durable.
     unsaved: bool = False
 
     @property
@@ -57,7 +55,7 @@ class Left:
         return self.chain.spans[-1].last_ms if self.chain.spans else 0
 
     def taken(self, leader: int, opened: LedgerId | None, now_ms: int) -> Chain:
-        """The chain of the next holder, in this leader epoch; `opened`: with a ledger of its own."""
+        """The chain of the next holder, in this leader epoch, with `opened` as its open ledger unless None."""
         chain = self.chain
         if self.ledger is not None:
             chain = chain.with_closed(self.ledger.end_offset, self.ledger.size_bytes, self.ledger.last_ms)
@@ -68,12 +66,12 @@ class Left:
 log = logging.getLogger(__name__)
 
 _KEPT_S = 30.0
-#: More streams than this are taken as if nothing were known of them.
+#: At most this many streams are taken over ahead; further ones get the normal takeover on open.
 _MOST = 4096
 
 
 class Taken(NamedTuple):
-    """A stream that is this broker's already, and whose ledger, if it has one, nobody has written to."""
+    """A stream that this broker has taken over already; its ledger, if any, is empty."""
 
     chain: "HeldChain"
     left: Left
@@ -87,12 +85,12 @@ class ComingStreams:
         self._quorum = quorum
         self._taken: dict[str, asyncio.Task[Taken | None]] = {}
         self._made: dict[str, asyncio.Task[LedgerWriter | None]] = {}
-        self._tasks = TaskScope("streams that come")
+        self._tasks = TaskScope("stream handover")
 
     # --- taken over ahead -----------------------------------------------------------------------------------
 
     def take(self, name: str, taking: Coroutine[Any, Any, Taken]) -> None:
-        """Its holder has left it: it is taken over meanwhile, before somebody opens it."""
+        """Take a stream over in the background after its holder left it, before anything opens it."""
         if len(self._taken) >= _MOST:
             taking.close()
             return
@@ -107,11 +105,11 @@ class ComingStreams:
         try:
             return await taking
         except WeirError as failed:
-            log.info("stream %s is not as it was left, and will be read: %s", name, failed)
+            log.info("stream %s: takeover after handover failed, its next open recovers it: %s", name, failed)
             return None
 
     async def is_taken(self, name: str) -> bool:
-        """Whether it is this broker's, to whoever opens it next; waits for what is under way."""
+        """Whether this broker has taken the stream over for its next open; waits for a running takeover."""
         task = self._taken.get(name)
         if task is None:
             return False
@@ -122,7 +120,7 @@ class ComingStreams:
         return True
 
     async def taken(self, name: str) -> Taken | None:
-        """What there is of it, to whoever opens it; told once."""
+        """Return the stream that was taken over ahead, if any, once: to the first caller."""
         if not await self.is_taken(name):
             return None
         task = self._taken.pop(name, None)
@@ -134,7 +132,7 @@ class ComingStreams:
             self._tasks.spawn(self._leave(task), f"leave {name}")
 
     async def _leave(self, task: "asyncio.Task[Taken | None]") -> None:
-        """Its ledger is left to whoever has the stream next, who closes it."""
+        """Abandon the ledger of an unused takeover; the next holder closes it."""
         await asyncio.wait([task])
         taken = None if task.cancelled() else task.result()
         if taken is not None and taken.writer is not None:
@@ -143,7 +141,8 @@ class ComingStreams:
     # --- ledgers made ahead ---------------------------------------------------------------------------------
 
     async def make_ledger(self, name: str, above: LedgerId) -> None:
-        """It will be written to as soon as it is here; `above`: its last ledger, or a later one."""
+        """Create the next ledger of a stream that will move here, with an id above `above`: the id of the stream's
+        last ledger, or a higher one."""
         if name in self._made or len(self._made) >= _MOST:
             return
         making = self._made[name] = self._tasks.spawn(self._make(above), f"ledger for {name}")
@@ -154,11 +153,11 @@ class ComingStreams:
         try:
             return await self._ledgers.create(self._quorum, above=above)
         except WeirError as failed:
-            log.info("no ledger is made ahead: %s", failed)
+            log.info("creating a ledger ahead of a handover failed: %s", failed)
             return None
 
     async def ledger(self, name: str, above: LedgerId | None) -> LedgerWriter | None:
-        """The one that was made for it, if its id is above that; given once."""
+        """Return the ledger that was created ahead, if its id is above `above`, once: to the first caller."""
         making = self._made.pop(name, None)
         if making is None:
             return None
@@ -182,10 +181,10 @@ class ComingStreams:
                 await writer.abandon()
                 await self._ledgers.delete(writer.ledger_id)
             except WeirError as failed:
-                log.info("ledger %s is left over: %s", writer.ledger_id, failed)
+                log.info("unused ledger %s was not deleted: %s", writer.ledger_id, failed)
 
     async def close(self) -> None:
-        """Let go of everything at once."""
+        """Abandon all takeovers and delete all unused ledgers at once."""
         made, self._made = self._made, {}
         taken, self._taken = self._taken, {}
         await asyncio.gather(*map(self._discard, made.values()), *map(self._leave, taken.values()))

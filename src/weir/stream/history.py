@@ -1,17 +1,10 @@
-"""Gaps in the ledgers of a stream: entries that are damaged everywhere, and the offsets that they had.
+"""Reads of a stream's older batches, from its ledgers or from their copies in the lake.
 
-Offsets stay dense: readers are given stand-ins for a gap, batches that carry nothing for consumers, so cursors,
-fetches and compactions go on behind it as they do behind a transaction's marker.
+Entries of a ledger have batches of different sizes, so a read bisects over entries to find the entry of an offset.
+Each entry that is read narrows later searches, and a sequential reader never searches.
 
-Reading a stream from its ledgers: what the tail no longer holds.
-
-Where in a ledger an offset lies: what is known by having read it, and how to search for the rest.
-
-Entries of a ledger hold batches of different sizes, so an offset's entry is found by bisection over entries that
-are read. Every entry that was read for whatever reason narrows the next search, and a reader that goes on where
-it stopped never searches at all.
-
-Reading one span of a chain: from its ledger, or from the ledger's copy in the lake once that is what counts.
+Entries that are damaged in all copies are gaps. Offsets stay dense: readers get stand-ins for a gap, batches
+without messages for consumers, so cursors, fetches and compactions pass it like a transaction marker.
 """
 
 from bisect import bisect_right, insort
@@ -30,7 +23,7 @@ from weir.model.stream import Chain, Segment, SegmentStore, Span
 from weir.stream.segments import SegmentReads
 from weir.wire.batch import MAX_COUNT, decode_batch
 
-#: Known places per ledger; enough to make a search in a full ledger a few reads.
+#: Known positions per ledger; with these, a search in a full ledger needs only a few reads.
 _KEPT = 1024
 
 Probe = Callable[[int], Awaitable[Batch]]
@@ -43,7 +36,7 @@ class Places:
         self._known: list[tuple[int, int]] = [(first_offset, 0)]
 
     def learn(self, offset: int, entry: int) -> None:
-        """An entry begins at this offset."""
+        """Record that `entry` begins at `offset`."""
         at = bisect_right(self._known, (offset, entry))
         if self._known[at - 1] != (offset, entry):
             insort(self._known, (offset, entry))
@@ -51,9 +44,9 @@ class Places:
                 del self._known[1::2]
 
     def around(self, offset: int, end_entry: int) -> tuple[int, int]:
-        """The entries that may hold the offset: from the first to before the second."""
+        """The range [low, high) of entries that may have the offset."""
         at = bisect_right(self._known, offset, key=lambda pair: pair[0])
-        if at and self._known[at - 1][0] == offset:  # a reader that goes on where it stopped
+        if at and self._known[at - 1][0] == offset:  # a sequential reader
             return self._known[at - 1][1], self._known[at - 1][1] + 1
         low = self._known[at - 1][1] if at else 0
         high = self._known[at][1] if at < len(self._known) else end_entry
@@ -61,7 +54,7 @@ class Places:
 
 
 async def find_entry(places: Places, offset: int, end_entry: int, probe: Probe) -> int:
-    """The entry whose batch holds the offset; `probe` reads one entry. The offset must lie in the ledger."""
+    """Find the entry with the offset; `probe` reads one entry. The ledger must have the offset."""
     low, high = places.around(offset, end_entry)
     while high - low > 1:
         middle = (low + high) // 2
@@ -77,7 +70,7 @@ async def find_entry(places: Places, offset: int, end_entry: int, probe: Probe) 
 
 
 async def find_time(moment_ms: int, end_entry: int, probe: Probe) -> int:
-    """The first entry that was appended at or after the moment; `end_entry` if none was."""
+    """Find the first entry with an append time at or after the moment; `end_entry` if none has."""
     low, high = 0, end_entry
     while low < high:
         middle = (low + high) // 2
@@ -88,12 +81,12 @@ async def find_time(moment_ms: int, end_entry: int, probe: Probe) -> int:
     return low
 
 
-#: How often the copies are looked at until two looks in a row agree on what is lost.
+#: Maximum number of scans of the copies until two consecutive scans agree on the lost entries.
 _LOOKS = 5
 
 
 class Gap(NamedTuple):
-    """Entries [first, last] of a ledger are lost, and with them the offsets [base_offset, end_offset)."""
+    """Lost entries [first, last] of a ledger with their offsets [base_offset, end_offset)."""
 
     first: int
     last: int
@@ -102,7 +95,7 @@ class Gap(NamedTuple):
     append_ms: int
 
     def batches(self, offset: int) -> list[Batch]:
-        """Stand-ins from the one that holds the offset on."""
+        """Stand-ins, starting with the one that contains the offset."""
         start = self.base_offset + (offset - self.base_offset) // MAX_COUNT * MAX_COUNT
         return [
             stand_in(base, min(MAX_COUNT, self.end_offset - base), self.append_ms)
@@ -111,20 +104,20 @@ class Gap(NamedTuple):
 
 
 def stand_in(base_offset: int, count: int, append_ms: int) -> Batch:
-    """For offsets whose messages are lost. It is never stored."""
+    """A batch in place of offsets whose messages are lost. It is never stored."""
     flags = BatchFlags.CONTROL | BatchFlags.LOST
     return Batch(base_offset, count, BatchFormat.MESSAGES, append_ms, b"", flags)
 
 
 class End(NamedTuple):
-    """How many entries of a ledger may be read, and the offset after them; None where that is not known."""
+    """Number of readable entries of a ledger, and the offset after them (None if unknown)."""
 
     entries: int
     offset: int | None
 
 
 class Gaps:
-    """What is known of one stream's gaps."""
+    """The known gaps of one stream."""
 
     def __init__(self, losses: Losses) -> None:
         self._losses = losses
@@ -137,12 +130,12 @@ class Gaps:
         return next((g for g in self._known.get(ledger_id, ()) if g.first <= entry <= g.last), None)
 
     def keep(self, ledgers: dict[LedgerId, None]) -> None:
-        """Forget those of other ledgers."""
+        """Drop the gaps of all other ledgers."""
         self._known = {ledger_id: gaps for ledger_id, gaps in self._known.items() if ledger_id in ledgers}
 
     async def find(self, reader: LedgerReader, span: Span, lost: EntryLostError, end: End) -> Gap | None:
-        """The gap around a lost entry, written down before anybody goes on behind it; None if the entry turns out
-        to be whole. The loss itself is raised if nothing says which offsets it took along."""
+        """Find the gap around a lost entry, and record it durably before any reader continues after it. None if
+        the entry is intact after all. Raises the loss itself if the lost offsets cannot be determined."""
         salvaged = self._salvaged(span, lost.entry_id)
         if salvaged is not None:
             return salvaged
@@ -159,7 +152,7 @@ class Gaps:
         raise lost
 
     def _salvaged(self, span: Span, entry: int) -> Gap | None:
-        """What `weir salvage` wrote down is as it says, however many entries it is: nothing brings them back."""
+        """The gap that `weir salvage` recorded for the entry, of any size: such entries are lost for good."""
         for run in self._losses.of(span.ledger_id):
             if run.first <= entry <= run.last and run.first_offset >= 0 and run.what.startswith(SALVAGED):
                 gap = Gap(run.first, run.last, run.first_offset, run.end_offset, span.first_ms)
@@ -184,7 +177,7 @@ class Gaps:
         return all(self._losses.is_known(ledger_id, entry) for entry in range(seen[0], seen[1] + 1))
 
 
-#: First and last entry of a gap, and the batches before and after it; None at the ends of what may be read.
+#: First and last entry of a gap, and the batches before and after it; None at the ends of the readable range.
 _Extent = tuple[int, int, Batch | None, Batch | None]
 
 
@@ -199,7 +192,7 @@ async def _extent(reader: LedgerReader, entry: int, end_entry: int) -> _Extent:
 
 
 async def _whole(reader: LedgerReader, entry: int) -> Batch | None:
-    """The entry's batch; None if it is lost."""
+    """The batch of an entry; None if it is lost."""
     try:
         return decode_batch((await reader.read(_id(entry), _id(entry)))[0].payload)
     except EntryLostError:
@@ -207,7 +200,7 @@ async def _whole(reader: LedgerReader, entry: int) -> Batch | None:
 
 
 async def last_whole(reader: LedgerReader, end: int) -> tuple[int, Batch | None]:
-    """The last entry up to and with `end` that is not lost, and its batch; -1 if all are."""
+    """The last intact entry up to and including `end`, and its batch; -1 if all are lost."""
     while end >= 0:
         try:
             return end, decode_batch((await reader.read(_id(end), _id(end)))[0].payload)
@@ -222,10 +215,9 @@ def _id(entry: int) -> EntryId:
 
 
 class History:
-    """The readers of one stream's ledgers, and what reading them taught about offsets. Where entries are lost, it
-    answers stand-ins for them (`weir.stream.history`).
+    """Open readers of one stream's ledgers, with known positions of offsets; returns stand-ins for lost entries.
 
-    `written` answers how far the open ledger is acknowledged, which its writer knows best.
+    `written` returns the acknowledged end of the open ledger, from its writer; None for other ledgers.
     """
 
     def __init__(
@@ -239,7 +231,7 @@ class History:
         self._places: dict[LedgerId, Places] = {}
 
     async def read(self, span: Span, offset: int, max_bytes: int) -> list[Batch]:
-        """Batches of one ledger from the one that holds `offset` on."""
+        """Read batches of one ledger, starting with the one that contains `offset`."""
         reader = await self._reader(span)
         while (gap := self._gaps.at_offset(span.ledger_id, offset)) is None:
             end = self._end(span, reader)
@@ -267,14 +259,14 @@ class History:
         return found
 
     async def offset_at(self, span: Span, moment_ms: int) -> int | None:
-        """The offset of the first batch of the ledger that was appended at or after the moment."""
+        """The offset of the ledger's first batch with an append time at or after the moment."""
         reader = await self._reader(span)
         end = self._end(span, reader)
         entry = await find_time(moment_ms, end.entries, lambda entry: self._probe(span, reader, end, entry))
         return None if entry >= end.entries else (await self._probe(span, reader, end, entry)).base_offset
 
     async def forget(self, chain: Chain) -> None:
-        """Close the readers of ledgers that left the chain, or whose copy is read."""
+        """Close the readers of ledgers that left the chain or are read from the lake."""
         kept = {span.ledger_id: None for span in chain.spans if not span.in_lake}
         for ledger_id in [known for known in self._readers if known not in kept]:
             await self._readers.pop(ledger_id).close()
@@ -286,22 +278,23 @@ class History:
             await self._readers.popitem()[1].close()
 
     async def _reader(self, span: Span) -> LedgerReader:
-        """Whoever still reads by one that is closed here reads on: it only follows its ledger no longer."""
+        """The ledger's reader. Reads with a reader that is closed here continue; it only stops following the
+        ledger."""
         ledger_id = span.ledger_id
         while True:
             known = self._readers.get(ledger_id)
             if known is not None and (known.closed or not span.closed):
                 self._readers.move_to_end(ledger_id)
                 return known
-            if known is not None:  # it has not heard yet where the ledger ends
+            if known is not None:  # it does not know the end of the closed ledger yet
                 await self._readers.pop(ledger_id).close()
             reader = await self._ledgers.open(ledger_id, recover=False)
-            if span.closed and not reader.closed:  # who wrote it has not come to say so itself
+            if span.closed and not reader.closed:  # the writer has not recorded the close in the ledger's metadata
                 await reader.close()
                 reader = await self._ledgers.open(ledger_id, recover=True)
             if ledger_id not in self._readers:
                 break
-            await reader.close()  # somebody else was faster
+            await reader.close()  # a concurrent call was faster
         self._readers[ledger_id] = reader
         for old in [self._readers.popitem(last=False)[1] for _ in range(len(self._readers) - self._kept)]:
             await old.close()
@@ -332,13 +325,13 @@ class SpanReads:
         self._segments = segments
 
     async def read(self, chain: Chain, span: Span, offset: int, max_bytes: int) -> list[Batch]:
-        """Batches of the span from the one that holds `offset` on."""
+        """Read batches of the span, starting with the one that contains `offset`."""
         if span.segment is not None and span.in_lake:
             return await self._segments.read(_place(chain, span.segment), span, offset, max_bytes)
         return await self._history.read(span, offset, max_bytes)
 
     async def offset_at(self, chain: Chain, span: Span, moment_ms: int) -> int | None:
-        """The offset of the first batch of the span that was appended at or after the moment."""
+        """The offset of the span's first batch with an append time at or after the moment."""
         if span.segment is not None and span.in_lake:
             return await self._segments.offset_at(_place(chain, span.segment), span, moment_ms)
         return await self._history.offset_at(span, moment_ms)

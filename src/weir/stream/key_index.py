@@ -1,15 +1,12 @@
-"""The index of keys of one stream: built behind sealed ledgers, and asked for the messages of a key.
+"""Key index of a stream: finds the offsets of a key's messages.
 
-Runs lie one behind the other; eight neighbours of a level are merged to one of the next, so that there are some
-eight for each power of eight, and a key is found by one small read in each. What no run covers yet, which is the
-open ledger and perhaps the one before it, is read through once and then remembered, up to a limit.
+The index consists of runs: ledgers with buckets of key hashes, each run for one range of offsets. Closed ledgers
+of the stream are indexed in the background. Eight adjacent runs of a level merge into one of the next level, so
+each level has at most about eight runs, and a lookup makes one small read in each. Offsets that no run covers, in
+the open ledger and perhaps the one before it, are scanned once and then kept in memory, up to a limit.
 
-The state names all runs together with ledgers that are to go, so that a crash leaves the old index or the new one,
-and no ledger that nobody knows of. A run that turns out to be damaged is forgotten, and built anew from the log.
-
-Runs of an index of keys: written, read and merged, bucket by bucket.
-
-Where the messages of a key are in a stream: runs of hashes in ledgers of their own, merged as they grow.
+The state names all runs and all ledgers to delete in one value, so a crash leaves either the old or the new index
+and no orphaned ledger. A damaged run is dropped and rebuilt from the log.
 """
 
 import asyncio
@@ -41,22 +38,22 @@ from weir.wire.key_index import (
     offsets_in,
 )
 
-#: Records of a bucket, about: one read of some KiB finds a key.
+#: Approximate number of records in a bucket, so that a lookup reads a few KiB.
 _BUCKET_RECORDS = 256
 _MOST_BITS = 24
-#: Records that are put into buckets before others have their turn.
+#: Records that are put into buckets before yielding to other tasks.
 _STEP = 2048
-#: Ledgers of runs that are kept open.
+#: Maximum number of open readers of run ledgers.
 _MOST_READERS = 64
 
 
 def bits_for(records: int) -> int:
-    """How many bits of a hash tell buckets apart."""
+    """Number of leading hash bits that select a bucket."""
     return min(_MOST_BITS, max(0, (records // _BUCKET_RECORDS).bit_length()))
 
 
 class Runs:
-    """Reads and writes runs of one stream."""
+    """Reads, writes and merges runs of one stream."""
 
     def __init__(self, context: StreamContext) -> None:
         self._context = context
@@ -66,7 +63,7 @@ class Runs:
         return await self._context.ledgers.create(self._context.settings.quorum)
 
     async def find(self, run: Run, hashed: bytes) -> list[int]:
-        """The offsets that a run has for a hash: one read. WireError or EntryLostError if it is damaged."""
+        """The offsets of a hash in a run, with one read. WireError or EntryLostError if the run is damaged."""
         return offsets_in(await self._bucket(run, bucket_of(hashed, run.bits)), hashed)
 
     async def _bucket(self, run: Run, bucket: int) -> bytes:
@@ -93,7 +90,7 @@ class Runs:
         return reader
 
     async def write(self, writer: LedgerWriter, records: bytearray, first: int, end: int) -> Run:
-        """A run of these records."""
+        """Write a run with these records."""
         count = len(records) // RECORD_BYTES
         run = Run(writer.ledger_id, first, end, count, bits_for(count), 0)
         last = await self._put(writer, encode_head(run))
@@ -103,7 +100,7 @@ class Runs:
         return run
 
     async def merge(self, writer: LedgerWriter, runs: Sequence[Run], start: int) -> Run:
-        """One run of neighbours, without what lies before `start`."""
+        """Merge adjacent runs into one, without the records of offsets before `start`."""
         records = sum(run.records for run in runs)
         bits, least = bits_for(records), min(run.bits for run in runs)
         bits = max(bits, least)
@@ -123,7 +120,7 @@ class Runs:
         return merged
 
     async def _parted(self, records: bytearray, bits: int, known: int, start: int = 0) -> list[bytes]:
-        """Records whose first `known` bits are the same, in buckets."""
+        """Partition records with the same first `known` hash bits into buckets."""
         buckets = [bytearray() for _ in range(1 << (bits - known))]
         within = (1 << (bits - known)) - 1
         for at in range(0, len(records), RECORD_BYTES):
@@ -143,11 +140,11 @@ class Runs:
 
     @staticmethod
     async def _finish(writer: LedgerWriter, last: "asyncio.Future[EntryId]") -> None:
-        await last  # close() does not tell: it ends the ledger behind what is stored
+        await last  # close() reports no failed append: it closes the ledger after the last stored entry
         await writer.close()
 
     async def forget(self, ledger: int) -> None:
-        """Delete it."""
+        """Delete the ledger of a run."""
         reader = self._readers.pop(ledger, None)
         if reader is not None:
             await reader.close()
@@ -161,25 +158,25 @@ class Runs:
 log = logging.getLogger(__name__)
 
 _KEY = "key-index"
-#: Neighbours of one level that are merged.
+#: Number of adjacent runs of one level that merge into one.
 FAN = 8
-#: Records of a run of the lowest level: what is in memory while it is built, 16 bytes each.
+#: Maximum records of a run of the lowest level, which are in memory while it is built, 16 bytes each.
 _MOST_RECORDS = 500_000
-#: Keys of what no run covers that are remembered; with more it is read through each time.
+#: Maximum number of keys in memory for offsets that no run covers; with more keys, each lookup scans the offsets.
 _MOST_REMEMBERED = 100_000
 _READ_BYTES = 256 * 1024
 _DAMAGE = (EntryLostError, LedgerNotFoundError, WireError)
 
 
 def ledgers_in(state: StateLog) -> list[LedgerId]:
-    """Every ledger of an index that the state names."""
+    """All ledgers of the index that the state names."""
     data = state.get(_KEY)
     runs, left = ([], []) if data is None else decode_state(data)
     return [LedgerId(ledger) for ledger in (*(run.ledger for run in runs), *left)]
 
 
 def keys_of(head: RawHead) -> Iterable[bytes]:
-    """What a message can be found by: its key, and every word of its header for several keys."""
+    """The keys of a message: its message key, and each word of the header for several keys."""
     key, headers = head
     found = {} if key is None else {key: None}
     for name, text in headers:
@@ -189,7 +186,8 @@ def keys_of(head: RawHead) -> Iterable[bytes]:
 
 
 class KeyIndex:
-    """Of a stream, by its holder. `known_to`: the offset up to which messages are decided, and may be indexed."""
+    """Key index of a stream; belongs to the stream's holder. `known_to`: the offset before which all transactions
+    are decided, so that messages may be indexed."""
 
     def __init__(
         self, context: StreamContext, stream: Stream, state: StateLog, *, known_to: Callable[[], int]
@@ -201,7 +199,7 @@ class KeyIndex:
         self._store = Runs(context)
         data = state.get(_KEY)
         self._runs, self._left = ([], []) if data is None else decode_state(data)
-        #: Hash -> offsets of what no run covers, from `_from` up to and without `_to`.
+        #: Hash -> offsets in [`_from`, `_to`), which no run covers.
         self._remembered: dict[bytes, list[int]] = {}
         self._from = self._to = 0
         self._remembering = asyncio.Lock()
@@ -212,19 +210,19 @@ class KeyIndex:
 
     @property
     def there(self) -> bool:
-        """Whether there is anything to forget."""
+        """Whether the index has any ledger."""
         return bool(self._runs or self._left)
 
     @property
     def covered_to(self) -> int:
         return self._runs[-1].end if self._runs else self._stream.start_offset
 
-    # --- asking -----------------------------------------------------------------------------------------
+    # --- lookup -----------------------------------------------------------------------------------------
 
     async def find(
         self, key: bytes, limit: int, visible: Callable[[Batch], int | None] = lambda batch: None
     ) -> list[tuple[Batch, int]]:
-        """The latest visible messages of a key, each as its batch and its index there, the latest first."""
+        """The latest visible messages of a key, newest first, each as its batch and its index in the batch."""
         hashed = key_hash(key)
         found: list[tuple[Batch, int]] = []
         near: tuple[Batch, list[RawHead]] | None = None
@@ -244,24 +242,24 @@ class KeyIndex:
         return found
 
     async def _candidates(self, hashed: bytes) -> AsyncGenerator[list[int], None]:
-        """Offsets, ascending within each part; the latest part first."""
+        """Candidate offsets for a hash in parts, newest part first, ascending within each part."""
         end = self._stream.end_offset
         for run in [*reversed(self._runs), None]:
             first = self._stream.start_offset if run is None else max(run.end, self._stream.start_offset)
-            if first < end:  # what no run covers
+            if first < end:  # no run covers these offsets
                 yield await self._scan(hashed, first, end)
             if run is None or run.end <= self._stream.start_offset:
                 return
             try:
                 yield await self._store.find(run, hashed)
             except _DAMAGE as damage:
-                log.warning("a part of the index of keys of %s is built anew: %s", self._stream.name, damage)
+                log.warning("stream %s: rebuilding a damaged part of the key index: %s", self._stream.name, damage)
                 await self._drop([run])
                 yield await self._scan(hashed, max(run.first, self._stream.start_offset), run.end)
             end = run.first
 
     async def _scan(self, hashed: bytes, first: int, end: int) -> list[int]:
-        """The offsets of what no run covers; those of the end are remembered for the next time."""
+        """The offsets of a hash in a range that no run covers. The keys of the last range stay in memory."""
         if end == self._stream.end_offset and len(self._remembered) <= _MOST_REMEMBERED:
             async with self._remembering:
                 await self._remember(first, end)
@@ -316,7 +314,7 @@ class KeyIndex:
             await self._clock.sleep(0)
 
     async def _batch(self, offset: int) -> tuple[Batch, list[RawHead]] | None:
-        """The batch that holds an offset, if that is still there."""
+        """The batch that contains the offset; None if it is trimmed."""
         if not self._stream.start_offset <= offset < self._stream.end_offset:
             return None
         async with aclosing(self._heads(offset, offset + 1)) as found:
@@ -325,11 +323,11 @@ class KeyIndex:
                     return batch, heads
         return None
 
-    # --- keeping up ---------------------------------------------------------------------------------------
+    # --- building and merging -----------------------------------------------------------------------------
 
     @property
     def behind(self) -> bool:
-        """Whether there is something to do."""
+        """Whether `keep_up` has work: ledgers to index, runs to merge or drop, ledgers to delete."""
         return (
             bool(self._left)
             or self._next_piece() is not None
@@ -338,7 +336,7 @@ class KeyIndex:
         )
 
     async def keep_up(self) -> None:
-        """Build what is missing behind sealed ledgers, merge neighbours, drop what was trimmed. One at a time."""
+        """Index closed ledgers, merge adjacent runs, drop runs of trimmed offsets. Do not call it concurrently."""
         await self._delete_left()
         await self._drop([run for run in self._runs if run.end <= self._stream.start_offset])
         while (piece := self._next_piece()) is not None:
@@ -347,13 +345,13 @@ class KeyIndex:
             try:
                 await self._merge(neighbours)
             except _DAMAGE as damage:
-                log.warning("a part of the index of keys of %s is built anew: %s", self._stream.name, damage)
+                log.warning("stream %s: rebuilding a damaged part of the key index: %s", self._stream.name, damage)
                 await self._drop(neighbours)
                 while (piece := self._next_piece()) is not None:
                     await self._build(*piece)
 
     def _next_piece(self) -> tuple[int, int] | None:
-        """The first offsets of sealed ledgers that no run covers, [first, end)."""
+        """The first range [first, end) of offsets in closed ledgers that no run covers."""
         closed = [span.end_offset for span in self._stream.chain.spans if span.end_offset is not None]
         sealed = min(max(closed, default=0), self._known_to())
         at = self._stream.start_offset
@@ -364,7 +362,7 @@ class KeyIndex:
         return (at, sealed) if at < sealed else None
 
     async def _build(self, first: int, end: int) -> None:
-        """A run, or several where there are many keys."""
+        """Build a run for [first, end), or several if it has many keys."""
         records = bytearray()
         begun = first
         async with aclosing(self._heads(first, end)) as found:
@@ -392,7 +390,7 @@ class KeyIndex:
         await self._replace(neighbours, merged)
 
     def _to_merge(self) -> list[Run] | None:
-        """The first eight neighbours of one level."""
+        """The first `FAN` adjacent runs of one level; None if no level has so many."""
         neighbours: list[Run] = []
         for run in self._runs:
             if neighbours and (neighbours[-1].level != run.level or neighbours[-1].end != run.first):
@@ -424,7 +422,7 @@ class KeyIndex:
             await self._delete_left()
 
     async def forget(self) -> None:
-        """There is no index any more."""
+        """Delete the index."""
         if self._runs or self._left:
             await self._drop(self._runs)
             self._state.delete(_KEY)

@@ -1,10 +1,10 @@
 """A partition's log: dense offsets over a chain of ledgers, one writer, any number of readers.
 
-Whoever opens a stream counts its epoch on and recovers (fences) its last ledger first, so a former holder can
-acknowledge nothing more; it learns so from its own failing appends and is dead from then on.
+Opening a stream increments its epoch and recovers (fences) its last ledger first, so a former holder cannot
+acknowledge anything more. The former holder's appends fail from then on, and its stream object is dead.
 
-Reads of one stream that fail: the error that names stream and offset, and whether trying again has lasted long
-enough for users to hear of it.
+Failed reads raise an error that names stream and offset. A failure that lasts raises ReadStuckError, which users
+see.
 """
 
 import asyncio
@@ -46,11 +46,11 @@ from weir.stream.state_log import StateLog
 from weir.stream.tiering import StreamTiering
 from weir.stream.unwritten import Unwritten, gaps
 
-#: A bookie that starts again, or a stream that changes hands, is back sooner than this.
+#: A bookie restart or a takeover of the stream takes less time than this.
 PATIENCE_S = 10.0
-#: A failure tells something about now for so long after it.
+#: A failed read counts as current for this time.
 _RECENT_S = 60.0
-#: Places that are remembered; readers are seldom stuck at more.
+#: Maximum number of remembered failing offsets per stream.
 _MOST = 64
 
 
@@ -62,7 +62,7 @@ class _Place:
 
 
 class ReadFailures:
-    """Where reads of a stream failed, each place from its first failure to the next success."""
+    """Offsets at which reads of a stream fail, each from its first failure to the next success."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self._name = name
@@ -73,8 +73,7 @@ class ReadFailures:
         return bool(self._places)
 
     def now(self) -> list[str]:
-        """What cannot be read, and why, of what somebody tried of late: for those whose protocol has no word for
-        it."""
+        """Descriptions of recent read failures, for gateways whose protocol has no error for them."""
         recent = self._clock.monotonic() - _RECENT_S
         return [place.what for place in self._places.values() if place.last >= recent]
 
@@ -82,11 +81,11 @@ class ReadFailures:
         self._places.pop(offset, None)
 
     def failed(self, offset: int, end: int, failure: WeirError) -> ReadFailedError:
-        """What to raise: ReadFailedError at first, ReadStuckError once the place has failed for `PATIENCE_S`; at
-        once where an object of the lake is missing or damaged."""
+        """Record a failed read and return the error to raise: ReadFailedError at first, ReadStuckError once the
+        offset has failed for `PATIENCE_S`, or at once if an object in the lake is missing or damaged."""
         now = self._clock.monotonic()
         place = self._places.get(offset)
-        if place is None or now - place.last > PATIENCE_S:  # nobody tried meanwhile: it may have been well
+        if place is None or now - place.last > PATIENCE_S:  # no read in between: it may have worked
             place = _Place(now, now)
         place.last = now
         self._places[offset] = place
@@ -97,7 +96,7 @@ class ReadFailures:
         hint = failure.hint if isinstance(failure, ObjectStoreError) else None
         what = f"{self._name} cannot be read from offset {offset} on (it ends at {end}): {failure.what}"
         place.what = what
-        if isinstance(failure, (ObjectMissingError, SegmentDamagedError)):  # trying again brings nothing by itself
+        if isinstance(failure, (ObjectMissingError, SegmentDamagedError)):  # a retry alone does not help
             return ReadStuckError(what, hint=hint)
         if lasted_s < PATIENCE_S:
             return ReadFailedError(what, hint=hint)
@@ -110,7 +109,7 @@ _OPEN_ATTEMPTS = 5
 
 
 class Stream:
-    """Made by `Stream.open`; one at a time per stream is alive, in one broker."""
+    """A stream, created by `Stream.open`. At most one object per stream is alive, in one broker."""
 
     def __init__(self, context: StreamContext, name: str, chain: HeldChain) -> None:
         self.name = name
@@ -118,15 +117,15 @@ class Stream:
         self._chain = chain
         self._tail = context.tails.tail()
         self._appender = Appender(context, name, chain, self._tail, self._keep)
-        #: What is in memory and not in the log; None while nothing ever was.
+        #: Batches that are in memory and not in the log; None until the first one.
         self.unwritten: Unwritten | None = None
         self._forgotten: Callable[[int, int], None] = lambda first, end: None
         self._history = History(context.ledgers, context.settings.readers, self._appender.written)
         self._spans = SpanReads(self._history, context.segments)
-        #: Its ledgers and their copies in the lake.
+        #: Copies of the stream's ledgers in the lake.
         self.tiering = StreamTiering(context, name, chain, self._history.forget)
         self._ahead = ReadAhead(name, context.ahead, context.settings.ahead_bytes, self._read_old)
-        #: How its former holder left it, until its state is opened.
+        #: Data from the former holder's handover, until the state is opened.
         self._left: Left | None = None
         self._failures = ReadFailures(name, context.runtime.clock)
 
@@ -134,30 +133,30 @@ class Stream:
     async def open(
         cls, context: StreamContext, name: str, *, create_missing: bool = False, leader: int = 0
     ) -> "Stream":
-        """Take the stream over: fence its former holder, find its end, be its one writer from now on, in this
-        leader epoch."""
+        """Take the stream over: fence its former holder, find its end, and become its only writer, in this leader
+        epoch."""
         taken = await context.coming.taken(name)
         if taken is not None:
             try:
                 return await cls._open_taken(context, name, taken, leader)
             except StreamFencedError:
-                log.info("stream %s was taken over ahead, and is another broker's since", name)
+                log.info("stream %s: another broker took it over after the handover, opening it normally", name)
         for attempt in range(1, _OPEN_ATTEMPTS + 1):
             try:
                 chain = await HeldChain.take(context, name, create_missing=create_missing, leader=leader)
                 stream = cls(context, name, chain)
                 await stream._appender.settle()
-            except StreamFencedError:  # another opener was faster; take it over from that one
+            except StreamFencedError:  # another broker was faster; take the stream over from it
                 if attempt == _OPEN_ATTEMPTS:
                     raise
                 await context.runtime.clock.sleep(context.settings.retry_pause_s * context.runtime.rng.random())
             else:
                 return stream
-        raise StreamFencedError(f"stream {name} is being opened by others all the time")
+        raise StreamFencedError(f"stream {name}: other brokers keep taking it over")
 
     @classmethod
     async def _open_taken(cls, context: StreamContext, name: str, taken: Taken, leader: int) -> "Stream":
-        """One that is this broker's already. Who left it foretold the leader epoch."""
+        """Open a stream that this broker took over ahead. The former holder predicted the leader epoch."""
         chain = taken.chain
         try:
             if chain.value.leader < leader:
@@ -172,7 +171,7 @@ class Stream:
             stream._appender.adopt(taken.writer)
         return stream
 
-    # --- what it is -------------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------------
 
     @property
     def chain(self) -> Chain:
@@ -180,12 +179,12 @@ class Stream:
 
     @property
     def chain_version(self) -> int:
-        """Of the chain, in the metadata."""
+        """Version of the chain record in the metadata."""
         return self._chain.version
 
     @property
     def start_offset(self) -> int:
-        """The oldest offset that may still be read."""
+        """The oldest readable offset."""
         return self.chain.start_offset
 
     @property
@@ -195,7 +194,7 @@ class Stream:
 
     @property
     def failure(self) -> WeirError | None:
-        """Why this stream is dead, if it is: closed, or someone else holds it now."""
+        """Why this stream is dead: closed, or another broker holds it now. None while it is alive."""
         return self._appender.failure
 
     @property
@@ -205,7 +204,7 @@ class Stream:
 
     @property
     def lake_bytes(self) -> int:
-        """Of these, what is read from the lake."""
+        """Payload bytes of ledgers that are read from the lake; part of `size_bytes`."""
         return sum(span.size_bytes for span in self.chain.spans if span.in_lake)
 
     @property
@@ -215,13 +214,13 @@ class Stream:
 
     @property
     def lost(self) -> list[tuple[LedgerId, LostRun]]:
-        """What of it is damaged everywhere, as far as somebody wanted it: left out, and written down."""
+        """Entries that are damaged in all copies, as far as reads found them: recorded, and skipped by reads."""
         losses = self._context.ledgers.context.losses
         return [(span.ledger_id, run) for span in self.chain.spans for run in losses.of(span.ledger_id)]
 
     @property
     def now_ms(self) -> int:
-        """By the clock that its batches are stamped with."""
+        """Current time of the clock that sets append times."""
         return self._context.runtime.clock.wall_ms()
 
     @property
@@ -231,39 +230,39 @@ class Stream:
 
     @property
     def roll_limits(self) -> tuple[int, float]:
-        """The bytes and the seconds at which it begins a new ledger."""
+        """Size in bytes and age in seconds at which the ledger rolls."""
         return self._appender.roll.bytes, self._appender.roll.s
 
     def roll_when(self, size_bytes: int, age_s: float) -> None:
-        """Begin new ledgers sooner than the settings say; 0 means as they say."""
+        """Roll ledgers at a lower size or age than the settings; 0 means the limit from the settings."""
         self._appender.roll.set(size_bytes, age_s)
 
     @property
     def tail_reads(self) -> tuple[int, int]:
-        """Reads that the tail served, and reads that it could not."""
+        """Hits and misses of the tail cache."""
         return self._tail.hits, self._tail.misses
 
     def position_of(self, offset: int) -> tuple[LedgerId, int] | None:
-        """Ledger and distance from its first offset: what a Pulsar message id is made of."""
+        """Ledger id and distance from its first offset: the parts of a Pulsar message id."""
         span = self.chain.span_at(offset)
         return None if span is None else (span.ledger_id, offset - span.first_offset)
 
     def offset_of(self, ledger_id: int, distance: int) -> int | None:
-        """The offset of a position; None if the ledger is not part of the chain (any more)."""
+        """The offset of a position; None if the ledger is not in the chain (any more)."""
         span = self.chain.span_of(ledger_id)
         return None if span is None else span.first_offset + distance
 
     # --- appending and reading --------------------------------------------------------------------------
 
     def append(self, batch: Batch, *, in_memory: bool = False) -> "asyncio.Future[int]":
-        """Append a batch (its `base_offset` and `append_ms` are set here); done, with its first offset, when it is
-        acknowledged. Decides at once: a refusal is an already failed future. `in_memory`: it is read as any other,
-        and never written; it is gone with this holder of the stream, or when it is forgotten (`unwritten`)."""
+        """Append a batch (sets `base_offset` and `append_ms`). The future completes with its first offset when it
+        is acknowledged; a refusal is immediate: an already failed future. `in_memory`: readers get the batch, but
+        no ledger does; it ends with this holder of the stream, or once it is acknowledged (`unwritten`)."""
         return self._appender.append((batch,), in_memory=in_memory)
 
     def append_all(self, batches: Sequence[Batch], *, in_memory: bool = False) -> "asyncio.Future[int]":
-        """Append batches one after the other, into one ledger: all are stored, or none is told of. Done with the
-        first one's offset."""
+        """Append batches one after the other to one ledger; all of them are acknowledged or none. The future
+        completes with the first batch's offset."""
         return self._appender.append(batches, in_memory=in_memory)
 
     def _keep(self, batches: Sequence[Batch], *, carried: bool = False) -> None:
@@ -272,29 +271,29 @@ class Stream:
         self.unwritten.add(batches, carried=carried)
 
     def begin_at(self, end_offset: int, carried: Sequence[Batch] = ()) -> None:
-        """Before anything is appended: a former holder gave out offsets before this one that it never wrote, and
-        wrote these batches down elsewhere."""
+        """Start at `end_offset` at the earliest: a former holder assigned offsets before it without writing them,
+        and saved the batches `carried` elsewhere. Call it before the first append."""
         self._appender.begin_at(end_offset)
         if carried:
             self._keep(carried, carried=True)
 
     def on_forgotten(self, callback: Callable[[int, int], None]) -> None:
-        """Call a plain function with offsets, [first, end), that were in memory only, when nobody wants them any
-        more. Before anything is in memory."""
+        """Call a plain function with offsets [first, end) of in-memory batches that are dropped after their
+        acknowledgement. Register it before the first in-memory append."""
         self._forgotten = callback
 
     @property
     def written_to(self) -> int:
-        """The offset after the last that is written; what is behind it is in memory only."""
+        """The offset after the last written message; messages from here to the end are in memory only."""
         return self._appender.written_to
 
     def write_gap(self) -> "asyncio.Future[int]":
-        """Have the log say that what is in memory up to now is not in it; done when it does, and all that was
-        appended before is acknowledged."""
+        """Write a gap to the log for all in-memory batches so far. The future completes when the gap is stored and
+        all earlier appends are acknowledged."""
         return self._appender.write_gap()
 
     def prepare(self) -> None:
-        """Open a ledger now, before there is something to append."""
+        """Open a ledger now, before the first append."""
         self._appender.prepare()
 
     @property
@@ -307,30 +306,30 @@ class Stream:
         return self._appender.has_capacity
 
     async def wait_capacity(self) -> None:
-        """Wait until an append may be made without growing memory beyond the window."""
+        """Wait until unacknowledged appends fit the window again; raises once the stream is dead."""
         await self._appender.wait_capacity()
 
     @property
     def unreadable(self) -> list[str]:
-        """What cannot be read now, and why."""
+        """Descriptions of recent read failures."""
         return self._failures.now() if self._failures else []
 
     @property
     def failures(self) -> int:
-        """How often appends failed so far: one that was made after a failed one must not outlive it."""
+        """Number of times that appends failed. An append that follows a failed one must fail with it."""
         return self._appender.failures
 
     async def settled(self, *, patient: bool = True) -> None:
-        """Wait until it is known what became of appends that failed. Unless `patient`, an attempt to find out that
-        fails is raised, and not repeated."""
+        """Wait until recovery has decided which failed appends are stored. Unless `patient`, the first failed
+        recovery attempt raises instead of a retry."""
         await self._appender.settled(patient=patient)
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call a plain function whenever the end has moved, appends have failed, or the stream has died."""
+        """Call a plain function whenever the end moves, appends fail, or the stream dies."""
         self._appender.listen(listener)
 
     def on_stored(self, callback: Callable[[list[Batch]], None]) -> None:
-        """Call a plain function with what was stored, before anybody else is told that the end has moved."""
+        """Call a plain function with stored batches before listeners and waiters learn that the end moved."""
         self._appender.on_stored(callback)
 
     async def wait_beyond(self, offset: int) -> None:
@@ -338,7 +337,7 @@ class Stream:
         await self._appender.wait_beyond(offset)
 
     def read_cached(self, offset: int, max_bytes: int) -> list[Batch] | None:
-        """What `read` would answer, if that can be told without waiting."""
+        """The result of `read` if it is available without waiting; None otherwise."""
         if offset >= self._appender.end_offset:
             return []
         if offset < self.start_offset:
@@ -351,8 +350,8 @@ class Stream:
         return self._merged(cached, offset, max_bytes) if cached else cached
 
     async def read(self, offset: int, max_bytes: int) -> list[Batch]:
-        """Acknowledged batches from the one that holds `offset` on, at least one; none only at the end.
-        OffsetTrimmedError if the offset is gone; ReadFailedError if its storage does not give it."""
+        """Read acknowledged batches, starting with the one that contains `offset`; empty only at the end.
+        OffsetTrimmedError if the offset is trimmed; ReadFailedError if its storage fails."""
         if offset >= self.end_offset:
             return []
         if offset < self.start_offset:
@@ -370,7 +369,7 @@ class Stream:
                 return self._merged(found, offset, max_bytes)
 
     def _read_unwritten(self, offset: int, max_bytes: int) -> list[Batch]:
-        """Behind all that is written."""
+        """Read batches after the last written one."""
         if self.unwritten is None:
             return gaps(offset, self.end_offset, self.last_ms)
         return self.unwritten.between(offset, self.end_offset, max_bytes, self.last_ms)
@@ -379,7 +378,7 @@ class Stream:
         return self.unwritten.merged(batches, offset, max_bytes) if batches and self.unwritten else batches
 
     async def _read_old(self, offset: int, max_bytes: int) -> list[Batch]:
-        """Batches from the ledgers; none where the tail has them, or at the end."""
+        """Read batches from the ledgers; empty if the tail has them, or at the end."""
         if offset >= self.written_to or self._tail.holds(offset):
             return []
         while True:
@@ -392,13 +391,13 @@ class Stream:
             except (LedgerNotFoundError, ObjectMissingError):
                 if self.chain is chain:
                     raise
-                # trimmed, or let go, while it was being read: look again
+                # trimmed or moved to the lake during the read: retry
 
     def _trimmed(self, offset: int) -> OffsetTrimmedError:
-        return OffsetTrimmedError(f"offset {offset} of {self.name} is gone; the oldest is {self.start_offset}")
+        return OffsetTrimmedError(f"offset {offset} of {self.name} is trimmed; the oldest is {self.start_offset}")
 
     async def offset_at(self, moment_ms: int) -> int:
-        """The first offset appended at or after the moment; the end if there is none."""
+        """The first offset with an append time at or after the moment; the end if none has."""
         offset = self.written_to
         chain = self.chain
         for span in chain.spans:
@@ -413,7 +412,7 @@ class Stream:
         return offset
 
     async def open_state(self) -> StateLog:
-        """The stream's small state, as its former holder left it."""
+        """Open the stream's state log as the former holder left it."""
         left, self._left = self._left, None
         if left is None:
             return await StateLog.open(self._context, self.name, self._chain)
@@ -422,23 +421,23 @@ class Stream:
     # --- changing the chain -----------------------------------------------------------------------------
 
     async def trim(self, start_offset: int) -> None:
-        """Forget everything before the offset; ledgers that lie wholly before it are deleted."""
+        """Trim the stream to start at the offset, and delete ledgers whose offsets are all before it."""
         start_offset = min(start_offset, self.written_to)
         if start_offset <= self.start_offset:
             return
         before = self.chain.spans
         await self._chain.change(lambda chain: chain.trimmed(start_offset))
-        check(self.start_offset <= self.end_offset, "nothing is trimmed that was not acknowledged yet")
+        check(self.start_offset <= self.end_offset, "a trim removes acknowledged messages only")
         await self._history.forget(self.chain)
         kept = {span.ledger_id: None for span in self.chain.spans}
         await self.tiering.delete_trimmed([span for span in before if span.ledger_id not in kept])
 
     async def roll(self) -> None:
-        """Close the open ledger now, so that it can be trimmed; the next append opens another."""
+        """Close the open ledger now, so that it can be trimmed; the next append opens a new one."""
         await self._appender.close_ledger()
 
     async def terminate(self) -> int:
-        """Take no more messages, for good; answers the offset after the last."""
+        """Refuse all further messages, permanently; return the offset after the last one."""
         if self.chain.terminated_at is None:
             gap = self.write_gap()
             await self._appender.finish(StreamTerminatedError(f"stream {self.name} is terminated"))
@@ -451,24 +450,24 @@ class Stream:
         await self._chain.change(lambda chain: replace(chain, properties=dict(properties)))
 
     async def end(self) -> bool:
-        """Take no more appends, and acknowledge or fail what is under way. Whether `leave` may tell the next
-        holder how it ends; only `close` ends it else."""
+        """Refuse new appends, and acknowledge or fail the pending ones. Return whether `leave` may hand the stream
+        over; otherwise the caller must `close` it."""
         ended = await self._appender.end(StreamClosedError(f"stream {self.name} is closed"))
         return ended and self.unwritten is None and self.chain.doomed is None
 
     def leave(self, state: dict[str, bytes], *, unsaved: bool) -> Left:
-        """What the next holder shall know, after `end`, with this state. Nothing may be changed from here on."""
+        """The handover data for the next holder, with this state. Call it after `end`; no change may follow."""
         return Left(self.chain, self._chain.version, self._appender.ledger_end, state, unsaved)
 
     async def release(self) -> LedgerWriter | None:
-        """Let go of it, where the next holder knows how it was left. The ledger's writer is to be closed, some
-        time: whoever reads the ledger waits for that, or does so itself."""
+        """Release the stream after the handover to the next holder. The caller must close the returned writer of
+        the ledger eventually: readers of the ledger wait for that, or recover it."""
         writer = await self._appender.release(StreamClosedError(f"stream {self.name} is closed"))
         await self._let_go()
         return writer
 
     async def close(self) -> None:
-        """Acknowledge what is under way, close the ledger, let go. Closing twice is fine."""
+        """Acknowledge or fail pending appends, close the ledger, release everything. Idempotent."""
         await self._appender.close(StreamClosedError(f"stream {self.name} is closed"))
         await self._let_go()
 
@@ -480,7 +479,7 @@ class Stream:
             self.unwritten.close()
 
     async def delete(self, also: tuple[LedgerId, ...] = ()) -> None:
-        """Close, and forget the stream with everything in it, and with ledgers that only its state names.
-        StreamFencedError, and nothing is deleted, if someone else holds it now."""
+        """Close and delete the stream with all its ledgers, and the ledgers in `also`, which only its state names.
+        StreamFencedError, and no deletion, if another broker holds it now."""
         await self.close()
         await self._chain.delete(also)

@@ -1,8 +1,8 @@
-"""Reading old batches ahead of whoever reads them from one end to the other.
+"""Read-ahead of old batches for sequential readers.
 
-A reader far behind asks for the next batches once it is through with the last, and nobody would read meanwhile.
-A read that goes on where another ended makes a run: a window of batches is read while the reader is busy. They are
-kept until it has moved past them, so that what had no room in one answer is not read again for the next.
+A reader far behind the tail requests the next batches only after it has processed the last ones. A read that
+continues where another ended starts a run: a window of batches is read while the reader is busy. The run keeps
+them until the reader has moved past them, so batches that did not fit one response are not read again.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ from weir.runtime.waiters import Waiters
 
 log = logging.getLogger(__name__)
 
-#: One read of a run; a reader that waits for the first batch does not wait for the whole window.
+#: Size of one read of a run, smaller than the window: a reader waits for its first batch only.
 _CHUNK_BYTES = 1024 * 1024
-#: Readers of one stream whose places are remembered.
+#: Maximum number of runs per stream.
 _RUNS_PER_STREAM = 16
-#: A reader that was away so long has lost what was read for it.
+#: A run is dropped when its reader has not read for this time.
 _PATIENCE_S = 5.0
 
 Read = Callable[[int, int], Awaitable[list[Batch]]]
 
 
 class _Run:
-    """Consecutive batches from where a reader stands."""
+    """Consecutive batches from the position of one reader."""
 
     __slots__ = ("_growth", "batches", "handed", "next", "owner", "size", "task", "used_at")
 
@@ -37,9 +37,9 @@ class _Run:
         self.owner = owner
         self.batches: deque[Batch] = deque()
         self.size = 0
-        #: Bytes of those that the reader was given, and has not moved past.
+        #: Bytes of the batches that the reader got and has not moved past.
         self.handed = 0
-        #: Where reading goes on.
+        #: Offset of the next read.
         self.next = offset
         self.task: asyncio.Task[None] | None = None
         self.used_at = 0.0
@@ -50,7 +50,7 @@ class _Run:
         return self.batches[0].base_offset if self.batches else self.next
 
     async def grown(self) -> None:
-        """Wait until there is more, or nobody reads any more."""
+        """Wait until the run has more batches, or its reading has ended."""
         await self._growth.wait()
 
     def wake(self) -> None:
@@ -58,7 +58,7 @@ class _Run:
 
 
 class AheadBudget:
-    """One bound for what all streams of a broker have read ahead; what waits in vain is dropped after a while."""
+    """Memory limit for the read-ahead of all streams of a broker; unused runs are dropped after a timeout."""
 
     def __init__(self, clock: Clock, limit_bytes: int) -> None:
         self._clock = clock
@@ -72,7 +72,7 @@ class AheadBudget:
         return self.size_bytes < self._limit
 
     def use(self, run: _Run) -> None:
-        """Its reader came by."""
+        """Record that the run's reader has read."""
         run.used_at = self._clock.monotonic()
         self._runs[run] = None
         if not self._sweeping:
@@ -93,7 +93,7 @@ class AheadBudget:
 
 
 class ReadAhead:
-    """The runs of one stream. `read` answers old batches from an offset on; none where they are not old."""
+    """The runs of one stream. `read` returns old batches from an offset on; empty if the tail has them."""
 
     def __init__(self, name: str, budget: AheadBudget, window_bytes: int, read: Read) -> None:
         self._budget = budget
@@ -103,7 +103,7 @@ class ReadAhead:
         self._tasks = TaskScope(f"{name} ahead")
 
     def cached(self, offset: int, max_bytes: int) -> list[Batch] | None:
-        """What `read` would answer, if it is here already."""
+        """The result of `read` if it was read ahead; None otherwise."""
         run = self._run_at(offset)
         return None if run is None or offset >= run.next else self._take(run, offset, max_bytes)
 
@@ -121,13 +121,13 @@ class ReadAhead:
         return self._take(run, offset, max_bytes)
 
     def drop(self, run: _Run) -> None:
-        """Whoever comes for it reads by himself."""
+        """Drop a run; its reader reads directly."""
         if run in self._runs:
             del self._runs[run]
             self._budget.forget(run)
             if run.task is not None:
                 run.task.cancel()
-                run.task = None  # one that is cancelled before it began never says so
+                run.task = None  # a task that is cancelled before its start never runs its `finally`
             run.wake()
 
     async def close(self) -> None:
@@ -148,7 +148,7 @@ class ReadAhead:
         return None
 
     def _begin(self, offset: int) -> None:
-        """Note where a reader would go on; nothing is read for it until it does."""
+        """Start a run at the position where a reader would continue; reading starts with its next read."""
         if len(self._runs) >= _RUNS_PER_STREAM:
             self.drop(min(self._runs, key=lambda run: run.used_at))
         run = _Run(self, offset)
@@ -156,7 +156,7 @@ class ReadAhead:
         self._budget.use(run)
 
     def _move(self, run: _Run, offset: int) -> None:
-        """The reader is through with what lies before the offset."""
+        """Drop the batches before the offset: the reader has moved past them."""
         self._budget.use(run)
         run.handed = 0
         while run.batches and run.batches[0].end_offset <= offset:
@@ -195,7 +195,7 @@ class ReadAhead:
                 self._budget.size_bytes += size
                 run.wake()
         except WeirError as failure:
-            log.debug("reading ahead ended: %s", failure)  # whoever wants these batches hears of it
+            log.debug("read-ahead ended: %s", failure)  # a direct read of these batches raises the error
         finally:
             run.task = None
             run.wake()

@@ -1,7 +1,7 @@
-"""What a stream may forget, and how much waits in it: pure decisions on its chain of ledgers.
+"""Retention and backlog size of a stream: pure functions of its chain of ledgers.
 
-Only whole, closed ledgers are forgotten. Sizes within a ledger are taken to be spread evenly over its offsets,
-which is right to within a ledger and costs no read.
+Retention trims whole closed ledgers only. Backlog sizes assume that the bytes of a ledger are spread evenly over
+its offsets; the error is less than one ledger, and the estimate needs no read.
 """
 
 from weir.model.policies import Retention
@@ -9,10 +9,10 @@ from weir.model.stream import Chain
 
 
 def trim_point(chain: Chain, acknowledged_to: int, retention: Retention, now_ms: int, open_bytes: int) -> int:
-    """The offset before which everything may be forgotten: acknowledged by all, and no longer retained.
+    """The offset up to which the stream may be trimmed: acknowledged by all, and past retention.
 
-    `acknowledged_to`: every subscription has acknowledged everything before it. A ledger is over the size only if
-    what comes after it fills that: what is retained by size is never less than was asked for.
+    `acknowledged_to`: every subscription has acknowledged everything before it. A ledger exceeds the retention
+    size only if the ledgers after it fill that size: a stream never retains less than the configured size.
     """
     left = sum(span.size_bytes for span in chain.spans) + open_bytes
     point = chain.start_offset
@@ -29,7 +29,7 @@ def trim_point(chain: Chain, acknowledged_to: int, retention: Retention, now_ms:
 
 
 def bytes_from(chain: Chain, offset: int, end_offset: int, open_bytes: int) -> int:
-    """About how many bytes lie between the offset and the end."""
+    """Approximate number of bytes between the offset and the end."""
     total = 0
     for first, end, size in _sizes(chain, end_offset, open_bytes):
         if offset <= first:
@@ -40,7 +40,7 @@ def bytes_from(chain: Chain, offset: int, end_offset: int, open_bytes: int) -> i
 
 
 def offset_keeping(chain: Chain, limit_bytes: int, end_offset: int, open_bytes: int) -> int:
-    """The first offset from which on about `limit_bytes` are left."""
+    """The first offset with at most about `limit_bytes` between it and the end."""
     left = limit_bytes
     for first, end, size in reversed(_sizes(chain, end_offset, open_bytes)):
         if size > left:
@@ -50,7 +50,7 @@ def offset_keeping(chain: Chain, limit_bytes: int, end_offset: int, open_bytes: 
 
 
 def _sizes(chain: Chain, end_offset: int, open_bytes: int) -> list[tuple[int, int, int]]:
-    """First offset, end and bytes of each ledger that has anything."""
+    """First offset, end and bytes of each ledger that is not empty."""
     sizes = []
     for span in chain.spans:
         end, size = (end_offset, open_bytes) if span.end_offset is None else (span.end_offset, span.size_bytes)

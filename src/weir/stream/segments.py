@@ -1,8 +1,7 @@
-"""Reading segments: by ranges of whole blocks, each of which is checked, ahead of whoever reads on.
+"""Reads of segments, the copies of ledgers in the lake.
 
-What was read from segments, in memory, bounded in bytes over all streams of a broker.
-
-Ledgers whose copy in the lake is read: copying them, reading the copies, letting the ledgers go.
+A read fetches a range of whole blocks, verifies each block, and fetches ahead for sequential readers. One block
+cache per broker, with a limit in bytes, has the blocks of all streams.
 """
 
 import asyncio
@@ -20,17 +19,17 @@ from weir.runtime.tasks import TaskScope
 from weir.stream.tail import MOST_BATCHES
 from weir.wire.segment import END_BYTES, SegmentIndex, decode_block, decode_index, index_bytes, is_whole
 
-#: What a batch costs besides its payload once it is decoded, roughly.
+#: Approximate memory of a decoded batch besides its payload.
 _OVERHEAD_BYTES = 300
 
 
 def cost_bytes(length: int, entries: int) -> int:
-    """What a block takes of the cache."""
+    """Size of a block in the cache."""
     return length + entries * _OVERHEAD_BYTES
 
 
 class BlockKey(NamedTuple):
-    """A block of an object. Objects never change, and no name is used twice."""
+    """A block of an object. Objects never change, and names are never reused."""
 
     url: str
     name: str
@@ -38,7 +37,7 @@ class BlockKey(NamedTuple):
 
 
 class CachedBlock:
-    """The bytes of a block, and its batches once somebody wanted them."""
+    """The bytes of a block, and its batches after the first access."""
 
     __slots__ = ("_batches", "_data", "size_bytes")
 
@@ -55,7 +54,7 @@ class CachedBlock:
 
 
 class BlockCache:
-    """What was used longest ago goes first."""
+    """LRU cache of blocks."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -77,7 +76,7 @@ class BlockCache:
         return key in self._blocks
 
     def add(self, key: BlockKey, block: CachedBlock) -> None:
-        """One that is larger than all that there may be is not kept."""
+        """Add a block. A block that exceeds the whole limit is evicted at once."""
         old = self._blocks.pop(key, None)
         if old is not None:
             self.size_bytes -= old.size_bytes
@@ -87,42 +86,42 @@ class BlockCache:
             self.size_bytes -= self._blocks.popitem(last=False)[1].size_bytes
 
     def forget(self, url: str, name: str) -> None:
-        """The object is gone."""
+        """Drop the blocks of a deleted object."""
         for key in [key for key in self._blocks if key.name == name and key.url == url]:
             self.size_bytes -= self._blocks.pop(key).size_bytes
 
 
 log = logging.getLogger(__name__)
 
-#: The end of an object that is asked for first: the whole index, of all but the largest.
+#: Size of the first read at the end of an object: it has the whole index of all but the largest objects.
 _END_READ_BYTES = 64 * 1024
-#: What is asked for at once for a reader that goes on; a first read asks for one block.
+#: Maximum range of one request for a sequential reader; a first read requests one block.
 _MOST_AHEAD_BYTES = 4 * 1024 * 1024
 _MOST_AHEAD_BLOCKS = 64
-#: Readers of one object whose places are remembered.
+#: Maximum number of tracked readers of one object.
 _READERS = 16
-#: Who has read one of so many blocks last reads on, as far as one can tell.
+#: A reader counts as active if one of this many latest block reads was its own.
 _LATELY = 1024
-#: What is read ahead must not push out what was read ahead for others before they had it; and what they have had
-#: goes later. So each has room for this many times what is asked for at once.
+#: Read-ahead for one reader must not evict blocks that other readers have not read yet, and blocks that they have
+#: read are evicted later. So each reader has cache space for this many requests.
 _ROOM = 4
-#: Requests under way, over all streams: so many ranges may be in memory besides what is cached.
+#: Maximum concurrent requests over all streams, and thereby of ranges in memory besides the cache.
 _REQUESTS = 8
-#: Objects whose index is kept: 40 KB each, if they are large.
+#: Maximum number of cached object indexes; the index of a large object has 40 KB.
 _INDEXES = 256
-#: Ledgers of which it is remembered that the log was told.
+#: Maximum number of ledgers with a remembered warning in the log.
 _MOST_TOLD = 100
-#: Stores that are kept open.
+#: Maximum number of open stores.
 _STORES = 64
 
 
-#: The blocks of a range that are whole, or why the store did not give it.
+#: The intact blocks of a range, or the store's error.
 _Landed = Mapping[int, CachedBlock] | ObjectStoreError
 _Flight = asyncio.Task[_Landed]
 
 
 class _Opened:
-    """An object whose index is known, and who reads on in it."""
+    """An object with its index and its sequential readers."""
 
     __slots__ = ("_readers", "flights", "index", "name", "store", "url")
 
@@ -131,16 +130,16 @@ class _Opened:
         self.name = name
         self.store = store
         self.index = index
-        #: By the block that a reader has had last, how many blocks it is given at once, and when that was.
+        #: Last block of a reader -> its window in blocks, and the turn of that read.
         self._readers: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        #: Blocks that are being read.
+        #: Running fetches by block.
         self.flights: dict[int, _Flight] = {}
 
     def key(self, number: int) -> BlockKey:
         return BlockKey(self.url, self.name, number)
 
     def window(self, number: int, turn: int) -> int:
-        """How many blocks are to be read for whoever wants this one: the more, the longer it has gone on."""
+        """Number of blocks to fetch for the reader of this block; it doubles with each sequential read."""
         window, _ = self._readers.pop(number, (0, 0))
         if not window:
             before, _ = self._readers.pop(number - 1, (0, 0))
@@ -155,21 +154,21 @@ class _Opened:
 
 
 class SegmentReads:
-    """Of all streams of a broker."""
+    """Reads segments for all streams of a broker."""
 
     def __init__(self, stores: ObjectStores, cache_bytes: int) -> None:
         self._stores = stores
         self.cache = BlockCache(cache_bytes)
-        #: Blocks that were asked for.
+        #: Number of block reads so far.
         self._turn = 0
         self._open_stores: OrderedDict[tuple[str, tuple[tuple[str, str], ...]], ObjectStore] = OrderedDict()
         self._opened: OrderedDict[tuple[str, str], _Opened] = OrderedDict()
         self._requests = asyncio.Semaphore(_REQUESTS)
         self._tasks = TaskScope("segments")
-        #: Bytes that stores gave, and reads that failed.
+        #: Bytes read from stores, and number of failed reads.
         self.read_bytes = 0
         self.failures = 0
-        #: What the log was told already.
+        #: Ledgers with a warning in the log since their last successful read.
         self._told: dict[LedgerId, None] = {}
 
     def store(self, place: SegmentStore) -> ObjectStore:
@@ -181,7 +180,7 @@ class SegmentReads:
         return found
 
     async def read(self, place: SegmentStore, span: Span, offset: int, max_bytes: int) -> list[Batch]:
-        """Batches of a segment from the one that holds `offset` on, at least one. ObjectStoreError."""
+        """Read at least one batch of a segment, starting with the one that contains `offset`. ObjectStoreError."""
         try:
             found = await self._read(place, span, offset, max_bytes)
         except ObjectStoreError as failed:
@@ -192,7 +191,7 @@ class SegmentReads:
         return found
 
     def _tell(self, span: Span, failed: ObjectStoreError) -> None:
-        """In the log, once until it can be read again: clients' protocols have no room for it."""
+        """Log the failure once until the next successful read: client protocols have no field for it."""
         if span.ledger_id not in self._told:
             log.warning("ledger %s cannot be read from the lake: %s", span.ledger_id, failed)
             self._told[span.ledger_id] = None
@@ -208,7 +207,7 @@ class SegmentReads:
             try:
                 batches = (await self._block(opened, number)).batches
             except ObjectStoreError:
-                if found:  # whoever goes on there hears of it
+                if found:  # the next read raises the error
                     return found
                 raise
             first = 0
@@ -223,7 +222,7 @@ class SegmentReads:
         return found
 
     async def offset_at(self, place: SegmentStore, span: Span, moment_ms: int) -> int | None:
-        """The offset of the first batch of the segment that was appended at or after the moment."""
+        """The offset of the segment's first batch with an append time at or after the moment."""
         opened = await self._open(place, span)
         for number in range(opened.index.block_before(moment_ms), len(opened.index.blocks)):
             for batch in (await self._block(opened, number)).batches:
@@ -232,7 +231,7 @@ class SegmentReads:
         return None
 
     async def check(self, place: SegmentStore, span: Span, segment: Segment) -> None:
-        """Read all of an object, and nothing of it from memory; ObjectStoreError unless it is whole."""
+        """Read a whole object without the cache; ObjectStoreError unless it is intact."""
         store = self._stores.open(place.url, place.options)
         index = await self._index(store, place.url, span, segment)
         blocks, number = index.blocks, 0
@@ -247,7 +246,7 @@ class SegmentReads:
             number = end
 
     def forget(self, place: SegmentStore, segment: Segment) -> None:
-        """The object is gone."""
+        """Drop the index and the blocks of a deleted object."""
         self._opened.pop((place.url, segment.name), None)
         self.cache.forget(place.url, segment.name)
 
@@ -273,7 +272,8 @@ class SegmentReads:
         return found
 
     async def _index(self, store: ObjectStore, url: str, span: Span, segment: Segment) -> SegmentIndex:
-        """As the object's end says, if that fits what the chain knows. Looked at twice: bits flip on the way."""
+        """Read the index at the end of the object and compare it with the chain. After a mismatch, read it once
+        more, since bits may flip in transit."""
         for last_look in (False, True):
             try:
                 return await self._index_once(store, span, segment)
@@ -298,13 +298,13 @@ class SegmentReads:
             span.first_offset,
             span.end_offset,
         ):
-            raise WireError("it is the copy of another ledger")
+            raise WireError("the object is a copy of another ledger")
         return index
 
     # --- blocks -----------------------------------------------------------------------------------------
 
     def _share_bytes(self) -> int:
-        """What one of those who read now may have of the cache for what is asked for at once."""
+        """Share of the cache that one request of an active reader may use."""
         since, readers = self._turn - _LATELY, 0
         for one in reversed(self._opened.values()):
             if not (lately := one.readers_since(since)):
@@ -318,16 +318,16 @@ class SegmentReads:
         found = self.cache.get(opened.key(number))
         if found is None:
             flight = opened.flights.get(number) or self._fetch(opened, number, window)
-            await asyncio.wait([flight])  # it goes on for others if this reader leaves
+            await asyncio.wait([flight])  # it continues for other readers if this one is cancelled
             if flight.cancelled():
-                raise ObjectStoreError(f"{opened.url} is read no more: the broker ends")
+                raise ObjectStoreError(f"read of {opened.url} canceled: the broker is stopping")
             found = _given(flight.result()).get(number) or await self._again(opened, number)
         if window > 1:
             self._fetch_ahead(opened, number, window)
         return found
 
     def _fetch_ahead(self, opened: _Opened, number: int, window: int) -> None:
-        """So that the next range is on its way while the reader is busy with this one."""
+        """Fetch the next range while the reader processes this one."""
         index, share_bytes = opened.index, self._share_bytes()
         wanted = number + 1
         last = min(len(index.blocks), wanted + max(1, window // 2))
@@ -338,7 +338,7 @@ class SegmentReads:
             self._fetch(opened, wanted, window)
 
     def _fetch(self, opened: _Opened, number: int, most: int) -> _Flight:
-        """From this block on up to so many, as far as nobody has read them."""
+        """Fetch up to `most` blocks from this one on, up to the first that is cached or being fetched."""
         index, share_bytes = opened.index, self._share_bytes() if most > 1 else 0
         end = number + 1
         while (
@@ -376,12 +376,12 @@ class SegmentReads:
             block = index.blocks[at]
             piece = _cut(index, number, at, data)
             if is_whole(block, piece):
-                found[at] = CachedBlock(bytes(piece), block.entries)  # not a view that keeps the whole range
+                found[at] = CachedBlock(bytes(piece), block.entries)  # a copy: a view would pin the whole range
                 self.cache.add(opened.key(at), found[at])
         return found
 
     async def _again(self, opened: _Opened, number: int) -> CachedBlock:
-        """A second look at a block that came damaged."""
+        """Read a block a second time after a failed checksum."""
         found = _given(await self._fetched(opened, number, number + 1))
         if number not in found:
             raise _damaged(opened.url, opened.name, opened.index, number)
@@ -395,18 +395,18 @@ def _given(landed: _Landed) -> Mapping[int, CachedBlock]:
 
 
 def _reach(index: SegmentIndex, number: int, end: int) -> int:
-    """Bytes from the beginning of a block to the end of the one before `end`."""
+    """Bytes from the start of block `number` to the end of the block before `end`."""
     last = index.blocks[end - 1]
     return last.position + last.length - index.blocks[number].position
 
 
 def _cost(index: SegmentIndex, number: int, end: int) -> int:
-    """What these blocks take of the cache."""
+    """Size of these blocks in the cache."""
     return sum(cost_bytes(block.length, block.entries) for block in index.blocks[number:end])
 
 
 def _cut(index: SegmentIndex, first: int, number: int, data: Buffer) -> memoryview:
-    """A block's part of a range that begins with the block `first`."""
+    """The part of block `number` in a range that begins with block `first`."""
     block = index.blocks[number]
     start = block.position - index.blocks[first].position
     return memoryview(data)[start : start + block.length]

@@ -1,12 +1,12 @@
-"""A stream's small state (cursors, deduplication, releases): key to latest bytes, in a ledger of its own.
+"""State log: a stream's small state (cursors, deduplication, releases) as key-value pairs in a separate ledger.
 
-Changes are made in memory at once and written in batches, one entry for everything that changed since the last
-one: no metadata write, and no ledger write, per acknowledgement. When the ledger holds much more than the live
-state, or was left by a former holder, a new one begins with all of it, and the chain's pointer moves by
-compare-and-set, so only the stream's holder can move it.
+Changes take effect in memory at once. One ledger entry has all changes since the last one, so an acknowledgement
+costs no metadata write and no ledger write of its own. If the ledger is much larger than the live state, or is a
+former holder's, the log writes the whole state to a new ledger and moves the chain's pointer by compare-and-set,
+so only the stream's holder can move it.
 
-A ledger with one copy of each entry is written with each entry twice, one after the other: a flipped byte must not
-take cursors along. Reading an entry twice changes nothing.
+If a ledger has one copy of each entry only, the log writes each entry twice, one after the other: a flipped byte
+must not lose cursors. Applying an entry twice changes nothing.
 """
 
 import asyncio
@@ -35,30 +35,31 @@ from weir.wire.stream import DEFLATED, PLAIN, decode_changes, encode_changes
 
 log = logging.getLogger(__name__)
 
-#: More than this at once is written as a new ledger, in entries of about this size; ledgers take more.
+#: Changes above this size go to a new ledger with the whole state, in entries of about this size. The ledger's own
+#: limit is higher.
 _MAX_ENTRY_BYTES = 1024 * 1024
 
-#: Says what a key's bytes are when they are about to be written.
+#: Returns the value of a key at the time of the write.
 Source = Callable[[], bytes]
 
 
 class StateLog:
-    """Made by `StateLog.open` by whoever holds the stream."""
+    """The state of a stream. The holder of the stream creates it with `StateLog.open`."""
 
     def __init__(self, context: StreamContext, name: str, chain: HeldChain, values: dict[str, bytes]) -> None:
         self._name = name
-        #: Whether changes that the former holder made are lost: what else is here may be older than it should be.
+        #: Whether changes of the former holder are lost, so that values may be outdated.
         self.damaged = False
         self._context = context
         self._settings = context.settings
         self._twice = context.settings.quorum.write == 1
         self._clock = context.runtime.clock
         self._chain = chain
-        self._values = values  # as last written, or as they will be with the next write
+        self._values = values  # last written values, or the values of the next write
         self._changed: dict[str, bytes | Source | None] = {}
         self._writer: LedgerWriter | None = None
         self._written_bytes = 0
-        #: How many changes were made, and how many of them are durable.
+        #: Number of changes so far, and number of durable ones.
         self._noted = self._durable = 0
         self._failure: WeirError | None = None
         self._said = ""
@@ -68,7 +69,7 @@ class StateLog:
         self._tasks = TaskScope(f"state of {name}", on_failure=self._failed)
         self._flusher: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
-        #: Who waits until something is written.
+        #: Number of callers in `flush`.
         self._waiting = 0
         self._left = False
 
@@ -76,15 +77,15 @@ class StateLog:
     def given(
         cls, context: StreamContext, name: str, chain: HeldChain, values: Mapping[str, bytes], *, unsaved: bool
     ) -> "StateLog":
-        """As the former holder left it; `unsaved`: all of it is to be written."""
+        """Create the state from the former holder's handover; `unsaved`: the whole state must be written."""
         state = cls(context, name, chain, dict(values))
         if unsaved:
-            state._note("", None)  # no key: a new ledger begins with all of them
+            state._note("", None)  # any change: the first write puts the whole state into a new ledger
         return state
 
     @classmethod
     async def open(cls, context: StreamContext, name: str, chain: HeldChain) -> "StateLog":
-        """Read what the former holder left, fencing it first."""
+        """Fence the former holder's state ledger and read it."""
         values: dict[str, bytes] = {}
         lost: list[EntryLostError] = []
         if chain.value.state_ledger is not None:
@@ -92,7 +93,7 @@ class StateLog:
             try:
                 lost = await _load(reader, values)
                 if lost:
-                    log.warning("changes of the state of %s are lost: it may be older than it was", name)
+                    log.warning("stream %s: damaged entries of its state are lost, cursors may be outdated", name)
             finally:
                 await reader.close()
         state = cls(context, name, chain, values)
@@ -100,24 +101,24 @@ class StateLog:
         return state
 
     def get(self, key: str) -> bytes | None:
-        """The key's bytes, as of the last `put` (a `mark` shows once it is written)."""
+        """The value of a key as of the last `put`; a `mark` shows after its write."""
         return self._values.get(key)
 
     def keys(self, prefix: str) -> list[str]:
         return sorted(key for key in self._values if key.startswith(prefix))
 
     def put(self, key: str, value: bytes) -> None:
-        """Set a key; durable with the next flush."""
+        """Set a key; the next flush makes it durable."""
         self._values[key] = value
         self._note(key, value)
 
     def mark(self, key: str, source: Source) -> None:
-        """The key has changed; `source` is asked for its bytes when they are written, however often it changes."""
+        """Mark a key as changed; `source` returns its value once per write, after any number of changes."""
         self._note(key, source)
 
     def with_each_write(self, key: str, source: Callable[[], bytes | None]) -> None:
-        """Whatever else is written from now on, this key is written with it, in one: as its source says then; None
-        for no such key."""
+        """Include this key atomically in each later write, with the value that `source` returns then; None deletes
+        the key."""
         self._beside[key] = source
 
     def delete(self, key: str) -> None:
@@ -126,21 +127,21 @@ class StateLog:
 
     @property
     def failure(self) -> WeirError | None:
-        """Why nothing can be written any more, if so."""
+        """Why the state log is dead; None while it is alive."""
         return self._failure
 
     @property
     def durable(self) -> bool:
-        """Whether everything that was set is written."""
+        """Whether all changes are written."""
         return self._durable == self._noted
 
     def on_failure(self, callback: Callable[[WeirError], None]) -> None:
-        """Call a plain function once somebody else turns out to hold the state."""
+        """Call a plain function once the state log is dead, for example because another broker holds the state."""
         self._on_failure = callback
 
     async def flush(self, *, unless_full: bool = False) -> None:
-        """Make everything set so far durable now; others may go on setting. `unless_full`: a full disk is not
-        waited for, but raised."""
+        """Make all changes so far durable now; further changes may follow meanwhile. `unless_full`: raise if the
+        disk is full instead of waiting."""
         wanted = self._noted
         self._waiting += 1
         try:
@@ -151,7 +152,7 @@ class StateLog:
     async def _flushed(self, wanted: int, *, unless_full: bool) -> None:
         while self._durable < wanted:
             if self._left:
-                raise StreamClosedError(f"the state of {self._name} goes to another broker")
+                raise StreamClosedError(f"the state of {self._name} moves to another broker")
             if unless_full and self._full is not None:
                 raise self._full
             if self._failure is not None:
@@ -164,33 +165,34 @@ class StateLog:
             raise self._failure
 
     async def leave(self) -> None:
-        """Write no more, for the next holder to go on from here (`contents`). What was set is written before, if
-        that is one entry, or if somebody waits for it; what is not is as if this holder had died."""
+        """Stop writing, so that the next holder continues with `contents`. Pending changes are written before if
+        one entry is enough, or if a `flush` waits for them; otherwise they are lost with this holder unless the
+        next one gets them in `contents`."""
         try:
             if self._failure is None and (self._writer is not None or self._waiting):
                 await self.flush(unless_full=True)
         except WeirError as failed:
-            log.info("the last state of %s is not written yet: %s", self._name, failed)
+            log.info("stream %s: the last changes of its state are not written yet: %s", self._name, failed)
         self._left = True
         self._hurry.set()
         while self._flusher is not None:
             await asyncio.wait([self._flusher])
 
     def contents(self) -> tuple[dict[str, bytes], bool]:
-        """All of it, as it would be written now, and whether some of it is not written."""
+        """All values as a write would have them now, and whether any of them is not written."""
         self._changed = {key: _bytes_of(change) for key, change in self._changed.items()}
         values = dict(self._values)
         _apply(values, {key: _bytes_of(change) for key, change in self._changed.items()})
         return values, bool(self._changed) or self._durable < self._noted
 
     async def release(self) -> LedgerWriter | None:
-        """Let go of it, where the next holder has its contents; the writer of its ledger is to be closed."""
+        """Release the state after the handover of its contents. The caller closes the returned writer."""
         self._failure = self._failure or StreamClosedError(f"the state of {self._name} is closed")
         await self._tasks.close()
         return self._writer if self._writer is not None and self._writer.failure is None else None
 
     async def close(self) -> None:
-        """Flush and let go; a state that cannot be flushed is left to the next holder as it was last written."""
+        """Flush and release everything. If the flush fails, the next holder gets the state of the last write."""
         self._left = False
         try:
             if self._failure is None:
@@ -198,7 +200,7 @@ class StateLog:
                 if self._writer is not None:
                     await self._writer.close()
         except WeirError as failed:
-            log.warning("the last state of %s was not written: %s", self._name, failed)
+            log.warning("stream %s: the last changes of its state were not written: %s", self._name, failed)
         self._failure = self._failure or StreamClosedError(f"the state of {self._name} is closed")
         await self._tasks.close()
         if self._writer is not None and self._writer.failure is None:
@@ -216,7 +218,7 @@ class StateLog:
             self._flusher = self._tasks.spawn(self._flush_soon(), "flush")
 
     async def _flush_soon(self) -> None:
-        """One entry for everything that changes within the pause."""
+        """Write all changes within the pause as one entry."""
         try:
             try:
                 async with asyncio.timeout(self._settings.state_pause_s):
@@ -232,7 +234,7 @@ class StateLog:
                 self._schedule()
 
     async def _write(self) -> None:
-        """On failure everything stays to be written again, into a new ledger."""
+        """Write pending changes. After a failure all of them stay pending, for a new ledger."""
         changed, self._changed, noted = self._changed, {}, self._noted
         for key, source in self._beside.items():
             value = source()
@@ -245,16 +247,16 @@ class StateLog:
                 await self._begin_ledger()
             else:
                 await self._append_or_begin(self._writer, payload)
-            check(noted >= self._durable, "what is durable of a state stays durable")
+            check(noted >= self._durable, "the number of durable changes never decreases")
             self._durable, self._said, self._full = noted, "", None
         except (StreamFencedError, WriterFencedError) as fenced:
-            self._failure = StreamFencedError(f"the state of {self._name} is held by another broker")
+            self._failure = StreamFencedError(f"another broker holds the state of {self._name}")
             raise self._failure from fenced
         except WeirError as failed:
             self._full = failed if isinstance(failed, StorageFullError) else None
-            if failed.what != self._said:  # once, however often it is tried
+            if failed.what != self._said:  # log once for all retries
                 self._said = failed.what
-                log.warning("the state of %s could not be written, trying again: %s", self._name, failed)
+                log.warning("stream %s: its state could not be written, trying again: %s", self._name, failed)
             self._changed = {**changed, **self._changed}
             if self._writer is not None:
                 await self._writer.abandon()
@@ -265,7 +267,7 @@ class StateLog:
         try:
             await self._append(writer, payload)
         except WriterFencedError:
-            # Somebody closed the ledger: the next holder, or a bookie that is to be empty. The chain tells.
+            # The next holder closed the ledger, or a decommission did. The chain shows which.
             await self._chain.confirm()
             await self._begin_ledger()
 
@@ -275,8 +277,8 @@ class StateLog:
         return self._written_bytes > 4 * sum(map(len, self._values.values()))
 
     async def _begin_ledger(self) -> None:
-        """All of the state into a new ledger, then the pointer; the old ledger goes once nothing points to it. In
-        however many entries it comes, it counts with the pointer, all of it or nothing."""
+        """Write the whole state to a new ledger, move the chain's pointer to it, then delete the old ledger. The
+        state in the new ledger may have several entries; all of them take effect with the pointer."""
         writer = await self._context.ledgers.create(self._settings.quorum)
         self._written_bytes = 0
         for some in _in_entries(self._values):
@@ -310,7 +312,7 @@ class StateLog:
 
 
 async def _load(reader: LedgerReader, values: dict[str, bytes]) -> list[EntryLostError]:
-    """Apply all changes in their order; answers those that are lost. One whose twin is whole is not."""
+    """Apply all entries in order; return the lost ones. An entry is not lost if its duplicate is intact."""
     lost: list[EntryLostError] = []
     first, last = EntryId(0), await reader.last_confirmed()
     while first <= last:
@@ -334,16 +336,16 @@ async def _load(reader: LedgerReader, values: dict[str, bytes]) -> list[EntryLos
 
 
 async def _has_twins(reader: LedgerReader, gone: dict[int, None], last: int) -> bool:
-    """Whether each entry of the ledger was written twice: told by the first pair that is whole."""
+    """Whether each entry of the ledger was written twice; the first intact pair decides."""
     for entry in range(0, last, 2):
         if entry not in gone and entry + 1 not in gone:
             one, other = await reader.read(EntryId(entry), EntryId(entry + 1))
             return one.payload == other.payload
-    return last % 2 == 1 and len(gone) <= 1  # one pair, and one of it is whole
+    return last % 2 == 1 and len(gone) <= 1  # a single pair with one intact entry
 
 
 def _in_entries(values: dict[str, bytes]) -> Iterator[dict[str, bytes]]:
-    """The values in portions that fit into an entry; at least one, if an empty one."""
+    """Split the values into portions that fit one entry; yields at least one portion, which may be empty."""
     some: dict[str, bytes] = {}
     size = 0
     for key, value in list(values.items()):

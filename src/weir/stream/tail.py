@@ -1,7 +1,7 @@
-"""The newest batches of every stream, in memory, bounded in bytes over all of them.
+"""Tail cache: the newest batches of every stream in memory, with one limit in bytes for all streams.
 
-What is evicted is what was appended longest ago, whichever stream it belongs to: readers at the tail never go
-to the disk, and a reader far behind never pushes the tail out.
+The cache evicts the batch with the earliest append, of any stream: readers at the tail never read from disk, and
+readers far behind never evict the tail.
 """
 
 from bisect import bisect_right
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from weir.model.batch import Batch
 
-#: What a batch costs besides its payload, roughly.
+#: Approximate memory of a batch besides its payload.
 _OVERHEAD_BYTES = 300
-#: Evicted places at the front of a tail's list before the list is cut.
+#: Minimum number of evicted slots at the front of a tail's list before the list is cut.
 _CUT_AT = 256
-#: Batches of one read, however small they are: whoever reads looks at each of them without a pause.
+#: Maximum number of batches of one read, since readers process them without yielding.
 MOST_BATCHES = 1024
 
 
@@ -28,7 +28,7 @@ class StreamTail:
         self._bases: list[int] = []
         self._batches: list[Batch | None] = []
         self._head = 0
-        #: Counts clearings, so that the cache does not evict for batches that are gone already.
+        #: Number of clears, so that the cache does not evict for batches that were cleared.
         self.generation = 0
         self.hits = 0
         self.misses = 0
@@ -40,7 +40,7 @@ class StreamTail:
         self._cache.added(self, [len(batch.payload) + _OVERHEAD_BYTES for batch in batches])
 
     def read(self, offset: int, max_bytes: int) -> list[Batch] | None:
-        """Batches from the one that holds `offset` on, or None if it is not here."""
+        """Read batches, starting with the one that contains `offset`; None if the tail does not have it."""
         at = bisect_right(self._bases, offset, lo=self._head) - 1
         if at < self._head:
             self.misses += 1
@@ -57,16 +57,16 @@ class StreamTail:
         return found
 
     def holds(self, offset: int) -> bool:
-        """Whether the batch with the offset, which is not beyond the end, is here."""
+        """Whether the tail has the batch with the offset, which must be before the end."""
         return self._head < len(self._bases) and offset >= self._bases[self._head]
 
     def clear(self) -> None:
-        """Drop everything: the stream is closed or its end is in doubt."""
+        """Drop all batches, since the stream is closed or its end is in doubt."""
         self._bases, self._batches, self._head = [], [], 0
         self.generation += 1
 
     def drop_first(self) -> None:
-        """Called by the cache: the oldest batch goes."""
+        """Evict the oldest batch; for the cache."""
         self._batches[self._head] = None
         self._head += 1
         if self._head >= _CUT_AT and self._head * 2 >= len(self._bases):
@@ -78,7 +78,7 @@ class StreamTail:
 
 
 class TailCache:
-    """One bound for the tails of all streams of a broker."""
+    """Memory limit for the tails of all streams of a broker."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -86,7 +86,7 @@ class TailCache:
         self.size_bytes = 0
 
     def tail(self) -> StreamTail:
-        """The tail of one more stream."""
+        """Create the tail of a stream."""
         return StreamTail(self)
 
     def added(self, tail: StreamTail, sizes: list[int]) -> None:

@@ -1,13 +1,11 @@
-"""The ledgers of one stream and their copies in the lake, step by step, each of which a crash forgives.
+"""Tiered storage of one stream: copies its closed ledgers to the lake, in crash-safe steps.
 
-    copy      an object under a name of its own; the chain says so once it is durable and was read back
-    let go    the chain says GOING: the copy is read from now on; the ledger is deleted; the chain says GONE
-    sweep     objects that the chain does not name, and never will, are deleted
+    copy      write an object under a unique name, read it back, then record it in the chain
+    let go    record GOING in the chain: reads use the copy from now on; delete the ledger; record GONE
+    sweep     delete objects that the chain does not name and never will
 
-All changes of the chain are the holder's, by compare-and-set: who has lost the stream changes nothing, and deletes
-nothing but objects that only it has written.
-
-Copying a closed ledger into a store, entry by entry as it was written, and making sure of the copy.
+Only the holder changes the chain, by compare-and-set. A broker that has lost the stream changes nothing, and
+deletes only objects that it wrote itself.
 """
 
 import asyncio
@@ -31,7 +29,7 @@ from weir.wire.segment import SegmentEncoder
 
 
 class Copied(NamedTuple):
-    """Where a copy goes: which of the chain's stores that is, and under which name."""
+    """Destination of a copy: the index of the store in the chain, the store, and the object name."""
 
     number: int
     place: SegmentStore
@@ -39,12 +37,12 @@ class Copied(NamedTuple):
 
 
 async def copy_ledger(ledgers: LedgerClient, reads: SegmentReads, span: Span, to: Copied) -> Segment:
-    """The copy, durable, read back and compared with its checksums. EntryLostError if the ledger is not whole: it
-    stays, and so does what can be read of it. What goes wrong leaves no object."""
+    """Copy a closed ledger entry by entry, read the durable object back and verify its checksums. EntryLostError
+    if the ledger has lost entries: it then stays in place, readable where intact. A failure leaves no object."""
     store = reads.store(to.place)
     reader = await ledgers.open(span.ledger_id, recover=False)
     try:
-        if not reader.closed:  # who wrote it has not come to say so itself
+        if not reader.closed:  # the writer has not recorded the close in the ledger's metadata
             await reader.close()
             reader = await ledgers.open(span.ledger_id, recover=True)
         encoder = SegmentEncoder(span.ledger_id, span.first_offset)
@@ -81,7 +79,7 @@ _SUFFIX = ".segment"
 
 
 class StreamTiering:
-    """Of one stream, by whoever holds it. One step at a time."""
+    """Tiering of one stream; belongs to the stream's holder. One step runs at a time."""
 
     def __init__(
         self,
@@ -90,18 +88,18 @@ class StreamTiering:
         chain: HeldChain,
         ledgers_left: Callable[[Chain], Awaitable[None]],
     ) -> None:
-        """`ledgers_left` lets go of what reads ledgers that are to be deleted."""
+        """`ledgers_left` closes the readers of ledgers before their deletion."""
         self._context = context
         self._name = name
         self._chain = chain
         self._ledgers_left = ledgers_left
         self._step = asyncio.Lock()
-        #: Whether there may be objects that the chain does not name.
+        #: Whether stores may have objects that the chain does not name.
         self._unswept = True
 
     async def copy(self, ledger_id: LedgerId, folder: SegmentStore) -> None:
-        """Have the lake hold a copy of a closed ledger, under a folder for streams of this name. Nothing to do if
-        there is one, or if the ledger was trimmed."""
+        """Copy a closed ledger to the lake, under a folder for streams of this name. No effect if a copy exists or
+        the ledger was trimmed."""
         async with self._step:
             await self._use(folder)
             chain = self._chain.value
@@ -125,29 +123,29 @@ class StreamTiering:
                 await self._context.segments.store(to.place).delete(to.name)
 
     async def _use(self, folder: SegmentStore) -> None:
-        """A place of its own under the folder, which the chain names before anything is there: whoever deletes the
-        stream looks there, and no stream that is made anew ever has anything there."""
+        """Add a unique store under the folder to the chain before the first object: deleting the stream clears it,
+        and a stream that is created again under the same name gets another one."""
         chain = self._chain.value
         number = _store_under(chain, folder)
         if number < 0:
             token = f"{self._context.runtime.rng.getrandbits(64):016x}"
             place = SegmentStore(f"{folder.url}/{token}", folder.options)
             await self._chain.change(lambda now: now.with_store(place))
-        elif dict(chain.stores[number].options) != dict(folder.options):  # it is reached in another way by now
+        elif dict(chain.stores[number].options) != dict(folder.options):  # the configured options changed
             moved = replace(chain.stores[number], options=folder.options)
             stores = (*chain.stores[:number], moved, *chain.stores[number + 1 :])
             await self._chain.change(lambda now: replace(now, stores=stores))
 
     async def _forsake(self, written: Copied) -> None:
-        """What was written in vain by one that has lost the stream. The answer to its last change may be what was
-        lost: then the next holder has the object."""
+        """Delete the object of a copy after this broker lost the stream, unless the chain names it: the last
+        change may have succeeded with its response lost, and the object then belongs to the next holder."""
         with suppress(WeirError):
             record = await read(self._context.meta, keys.stream(self._name), CHAIN)
             if record is None or _segment_named(record.value, written.name) is None:
                 await self._context.segments.store(written.place).delete(written.name)
 
     async def let_go(self, ledger_id: LedgerId) -> None:
-        """Delete a ledger whose copy the lake has; the copy is read from now on."""
+        """Delete a ledger that has a copy in the lake; reads use the copy from now on."""
         async with self._step:
             span = self._chain.value.span_of(ledger_id)
             if span is None or span.segment is None or span.segment.ledger is LedgerFate.GONE:
@@ -165,12 +163,12 @@ class StreamTiering:
 
     @property
     def going(self) -> list[LedgerId]:
-        """Ledgers that are to be deleted, and may be still there: a holder died meanwhile."""
+        """Ledgers with an unfinished deletion, for example after the death of a holder."""
         spans = self._chain.value.spans
         return [s.ledger_id for s in spans if s.segment is not None and s.segment.ledger is LedgerFate.GOING]
 
     async def delete_trimmed(self, trimmed: list[Span]) -> None:
-        """Ledgers and objects of spans that have left the chain. What a store does not delete is swept later."""
+        """Delete ledgers and objects of spans that left the chain. `sweep` retries failed deletions of objects."""
         stores = self._chain.value.stores
         for span in trimmed:
             if span.segment is None or span.segment.ledger is not LedgerFate.GONE:
@@ -183,11 +181,11 @@ class StreamTiering:
                     await self._context.segments.store(place).delete(span.segment.name)
                 except ObjectStoreError as failed:
                     self._unswept = True
-                    log.warning("an object of %s is deleted later: %s", self._name, failed)
+                    log.warning("stream %s: object not deleted, a later sweep retries: %s", self._name, failed)
 
     async def sweep(self) -> int:
-        """Delete what was written and is named by nobody; how many objects. Safe also for one that has lost the
-        stream without knowing it: ids of ledgers only grow, and a segment never changes."""
+        """Delete objects that the chain does not name; return their number. Safe also for a broker that has lost
+        the stream without noticing: ledger ids only grow, and a segment never changes."""
         async with self._step:
             chain, deleted = self._chain.value, 0
             if not self._unswept:
@@ -206,7 +204,7 @@ class StreamTiering:
 
 
 def _store_under(chain: Chain, folder: SegmentStore) -> int:
-    """Which of the chain's stores lies in the folder; -1 if none does."""
+    """Index of the chain's store in the folder; -1 if none is."""
     return next((at for at, s in enumerate(chain.stores) if s.url.rpartition("/")[0] == folder.url), -1)
 
 
@@ -216,7 +214,7 @@ def _segment_named(chain: Chain, name: str) -> Segment | None:
 
 
 def _is_orphan(chain: Chain, name: str) -> bool:
-    """Whether nobody names the object, nor ever will."""
+    """Whether the chain does not name the object and never will."""
     number = name.partition("-")[0]
     if _SUFFIX not in name or not number.isdecimal() or not chain.spans:
         return False

@@ -1,10 +1,8 @@
-"""Batches of a stream that are in memory and not in its log, which has gaps in their places.
+"""In-memory batches of a stream (transient messages): readable at their offsets, but not written to the log.
 
-They have offsets like all others, and readers find them where they are. A gap is a batch that carries nothing for
-consumers: the log has one written for what was not, as soon as something behind it is written, and readers get one
-for whatever is not in memory any more. So offsets stay dense, whoever reads.
-
-Batches that are in memory and nowhere else, by their offsets: forgotten as soon as they are acknowledged.
+The log has gaps at their offsets. A gap is a batch without messages for consumers. The appender writes it as soon
+as a later batch is written, and readers get a gap for batches that are no longer in memory. So offsets stay dense
+for all readers. Batches leave memory when they are acknowledged.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,17 +16,17 @@ from weir.stream.cursor import Cursor
 from weir.stream.tail import MOST_BATCHES
 from weir.wire.batch import MAX_COUNT
 
-#: What a batch costs besides its payload, roughly.
+#: Approximate memory of a batch besides its payload.
 OVERHEAD_BYTES = 300
-#: Forgotten places at the front of the list before the list is cut.
+#: Minimum number of dropped slots at the front of the list before the list is cut.
 _CUT_AT = 256
-#: Batches behind one that is not acknowledged are looked through when so many more are there than last time.
+#: Minimum number of batches before batches behind an unacknowledged one are scanned for acknowledged ones.
 _LOOK_AT = 256
 
 
 class MemoryBatches:
-    """In the order of their offsets, perhaps with others between them. `share`: what they take of memory;
-    `forgotten` is called with each that goes."""
+    """Batches in the order of their offsets, possibly with missing offsets between them. `share`: their memory
+    budget; `forgotten`: called with each dropped batch."""
 
     def __init__(self, share: ByteShare, forgotten: Callable[[Batch], None] | None = None) -> None:
         self._share = share
@@ -40,7 +38,7 @@ class MemoryBatches:
         self._look_from = _LOOK_AT
 
     def __len__(self) -> int:
-        """Batches that are kept."""
+        """Number of batches in memory."""
         return self._live
 
     def __iter__(self) -> Iterator[Batch]:
@@ -48,18 +46,18 @@ class MemoryBatches:
 
     @property
     def first(self) -> int | None:
-        """The offset of the oldest."""
+        """The offset of the oldest batch."""
         return self._bases[self._head] if self._head < len(self._bases) else None
 
     def append(self, batch: Batch) -> None:
-        """One behind all that are here."""
+        """Add a batch after all others."""
         self._bases.append(batch.base_offset)
         self._batches.append(batch)
         self._live += 1
         self._share.acquire(len(batch.payload) + OVERHEAD_BYTES)
 
     def read(self, offset: int, max_bytes: int) -> list[Batch]:
-        """From the one that holds the offset, or the first behind it, on."""
+        """Read batches, starting with the one that contains the offset or else the first one after it."""
         at = max(self._head, bisect_right(self._bases, offset, lo=self._head) - 1)
         found: list[Batch] = []
         size = 0
@@ -74,7 +72,7 @@ class MemoryBatches:
         return found
 
     def older_than(self, moment_ms: int, offset: int) -> int:
-        """The offset behind those, from this one on, that were appended before the moment; times ascend."""
+        """The first offset from `offset` on with an append time at or after the moment. Append times ascend."""
         at = bisect_left(self._bases, offset, lo=self._head)
         while at < len(self._batches):
             batch = self._batches[at]
@@ -86,7 +84,7 @@ class MemoryBatches:
         return offset
 
     def forget(self, cursor: Cursor) -> None:
-        """What is acknowledged goes: at the front at once, behind one that stays once there is much of it."""
+        """Drop acknowledged batches: at the front at once, behind an unacknowledged one only from time to time."""
         acknowledged = cursor.mark_delete + 1
         batches = self._batches
         while self._head < len(batches):
@@ -121,13 +119,13 @@ class MemoryBatches:
             self._forgotten(batch)
 
     def close(self) -> None:
-        """All of them are gone."""
+        """Drop all batches."""
         self._bases, self._batches, self._head, self._live = [], [], 0, 0
         self._share.close()
 
 
 def without(batches: Sequence[Batch], unwritten: Sequence[Batch]) -> Sequence[Batch]:
-    """Consecutive batches, with gaps in the places of those that are not written."""
+    """Replace the unwritten ones of consecutive batches by gaps."""
     if not unwritten:
         return batches
     if len(unwritten) == len(batches):
@@ -140,7 +138,7 @@ def without(batches: Sequence[Batch], unwritten: Sequence[Batch]) -> Sequence[Ba
 
 
 def gaps(first: int, end: int, append_ms: int) -> list[Batch]:
-    """As few batches as may be for the offsets in [first, end)."""
+    """The minimum number of gap batches for the offsets in [first, end)."""
     return [
         Batch(base, min(MAX_COUNT, end - base), BatchFormat.MESSAGES, append_ms, b"", BatchFlags.CONTROL)
         for base in range(first, end, MAX_COUNT)
@@ -148,19 +146,19 @@ def gaps(first: int, end: int, append_ms: int) -> list[Batch]:
 
 
 def is_gap(batch: Batch) -> bool:
-    """Whether these offsets were never written, or are lost."""
+    """Whether the batch is a gap: its messages were never written, or are lost."""
     return bool(batch.flags & BatchFlags.CONTROL) and batch.stamp is None and not len(batch.payload)
 
 
 class Unwritten:
-    """Of one stream. `forgotten` is called with offsets, [first, end), that nobody will see any more."""
+    """The in-memory batches of one stream. `forgotten`: called with offsets [first, end) of dropped batches."""
 
     def __init__(self, share: ByteShare, forgotten: Callable[[int, int], None]) -> None:
         self._batches = MemoryBatches(share, self._gone)
         self._forgotten = forgotten
-        #: Of all batches here.
+        #: Offsets of all batches in memory.
         self.offsets = BitMap64()
-        #: Of those that a former holder of the stream wrote down: acknowledging them has to be.
+        #: Offsets of batches that a holder saved for the next one: their acknowledgements must be durable, too.
         self._carried = BitMap64()
 
     def __bool__(self) -> bool:
@@ -170,7 +168,7 @@ class Unwritten:
         return len(self._batches)
 
     def add(self, batches: Sequence[Batch], *, carried: bool = False) -> None:
-        """They are behind all that are here."""
+        """Add batches after all others. `carried`: a former holder saved them."""
         for batch in batches:
             self._batches.append(batch)
             self.offsets.add_range(batch.base_offset, batch.end_offset)
@@ -180,7 +178,7 @@ class Unwritten:
     # --- reading ----------------------------------------------------------------------------------------
 
     def between(self, offset: int, end: int, max_bytes: int, append_ms: int) -> list[Batch]:
-        """What is here of [offset, end), and gaps for the rest: at least one batch, no more than fit."""
+        """Batches of [offset, end), with gaps for missing offsets: at least one batch, at most `max_bytes`."""
         found: list[Batch] = []
         size = 0
         for batch in self._batches.read(offset, max_bytes):
@@ -197,12 +195,12 @@ class Unwritten:
         return found
 
     def _next_behind(self, offset: int, end: int) -> int:
-        """Where the next batch begins, or the end."""
+        """Offset of the next batch in memory, or `end`."""
         rank = self.offsets.rank(offset - 1) if offset else 0
         return min(end, int(self.offsets[rank])) if rank < len(self.offsets) else end
 
     def merged(self, batches: list[Batch], offset: int, max_bytes: int) -> list[Batch]:
-        """What was read from the log, from the batch that holds the offset on, with what is here in its gaps."""
+        """Fill the gaps in batches from the log, from `offset` on, with the batches in memory."""
         if not self.offsets.range_cardinality(batches[0].base_offset, batches[-1].end_offset):
             return batches
         found: list[Batch] = []
@@ -216,33 +214,33 @@ class Unwritten:
             found += some
             size += sum(map(len, some))
             if some[-1].end_offset < end or size >= max_bytes or len(found) >= MOST_BATCHES:
-                break  # whoever wants more reads on from there
+                break  # the next read continues there
         return found
 
     def older_than(self, moment_ms: int, offset: int) -> int:
-        """The offset behind those, from this one on, that were appended before the moment."""
+        """The first offset from `offset` on with an append time at or after the moment."""
         return self._batches.older_than(moment_ms, offset)
 
     # --- acknowledging ----------------------------------------------------------------------------------
 
     def only_here(self, runs: Sequence[Run]) -> bool:
-        """Whether all of these would be gone with this holder of the stream, acknowledged or not."""
+        """Whether all of these offsets exist in this holder's memory only, without a saved copy."""
         return all(
             self.offsets.contains_range(first, end) and not self._carried.range_cardinality(first, end)
             for first, end in runs
         )
 
     def forget(self, cursor: Cursor) -> None:
-        """What is acknowledged goes."""
+        """Drop acknowledged batches."""
         self._batches.forget(cursor)
 
     @property
     def has_carried(self) -> bool:
-        """Whether anything that was written down is still wanted."""
+        """Whether any saved batch is still unacknowledged."""
         return bool(self._carried)
 
     def carry(self) -> list[Batch]:
-        """All of them, which are being written down: from now on acknowledging them has to be, too."""
+        """Return all batches for saving. From now on their acknowledgements must be durable, too."""
         self._carried |= self.offsets
         return list(self._batches)
 

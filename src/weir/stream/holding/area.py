@@ -1,10 +1,8 @@
-"""The holding area of a stream: messages that may not be seen yet, freed by their moment or by a decision.
+"""Holding area of a stream: delayed messages, and prepared messages that wait for a decision.
 
-They wait in ledgers of their own, by due time, and are appended to the stream when they are freed, as ordinary
-batches that name their held id. docs/reference/delayed-messages.md says why nothing is lost or released twice,
-whenever a broker dies.
-
-Listing what is held, by due moment, in bounded memory.
+Separate ledgers store them by due time. The holding area releases a message by appending it to the stream as an
+ordinary batch that contains its held id. docs/reference/delayed-messages.md explains why no message is lost or
+released twice, whenever a broker dies. Listing by due time uses bounded memory.
 """
 
 import asyncio
@@ -46,7 +44,7 @@ from weir.wire.entry import Entry
 
 
 def groups(ledgers: list[HeldLedger]) -> list[list[HeldLedger]]:
-    """Ledgers in groups whose windows overlap, by time: everything in one is due before everything in the next."""
+    """Group ledgers with overlapping windows, ordered by time: each group is due before the next one begins."""
     found: list[list[HeldLedger]] = []
     end_ms = 0
     for ledger in sorted(ledgers, key=lambda ledger: (ledger.window, ledger.serial)):
@@ -61,8 +59,8 @@ def groups(ledgers: list[HeldLedger]) -> list[list[HeldLedger]]:
 async def list_held(
     ledgers: list[HeldLedger], reads: HeldReads, after: DuePosition, limit: int
 ) -> AsyncGenerator[HeldItem, None]:
-    """What is held beyond a place, by due moment. A group with more than `limit` entries is read again for each
-    `limit` of them."""
+    """List delayed messages after a position, by due time. The scan reads a group with more than `limit` entries
+    again for each `limit` of them."""
     for group in groups(ledgers):
         while True:
             page = await _page(group, reads, after, limit)
@@ -76,7 +74,7 @@ async def list_held(
 async def _page(
     group: list[HeldLedger], reads: HeldReads, after: DuePosition, limit: int
 ) -> list[tuple[DuePosition, HeldItem]]:
-    """The first `limit` of the group beyond the place."""
+    """The first `limit` delayed messages of the group after the position."""
     found: list[tuple[DuePosition, HeldItem]] = []
     for ledger in group:
         try:
@@ -86,12 +84,12 @@ async def _page(
                     if len(found) > 2 * limit:
                         found = sorted(found, key=_by_place)[:limit]
         except LedgerNotFoundError:
-            continue  # drained and dropped meanwhile
+            continue  # drained and deleted during the listing
     return sorted(found, key=_by_place)[:limit]
 
 
 def _items(ledger: HeldLedger, chunk: list[Entry]) -> Iterator[tuple[DuePosition, HeldItem]]:
-    """What is held of a chunk."""
+    """The delayed messages of a chunk that are neither released nor canceled."""
     for entry in chunk:
         if entry.entry_id not in ledger.done:
             due_ms, batch = decode_held(entry.payload)
@@ -111,7 +109,8 @@ _COVERED = "holding"
 
 
 class HoldingArea:
-    """Made by `HoldingArea.open` by whoever holds the stream and its state; close it before them."""
+    """Delayed messages of one stream. The holder of the stream and its state creates it with `HoldingArea.open`,
+    and closes it before them."""
 
     def __init__(
         self, context: StreamContext, name: str, stream: Stream, state: StateLog, settings: HoldingSettings
@@ -128,7 +127,7 @@ class HoldingArea:
         self._shelf = HoldingWriter(self._context, self._stored, self._beginning)
         self._loader = Loader(self._context, self._shelf, self._reads)
         self._releaser = Releaser(self._context, self._shelf, self._loader, self._reads, self._released)
-        #: Told of each entry that is released and had no moment; before somebody asks to be, they are kept.
+        #: Callback for each released entry without a due time; entries before its registration are collected.
         self._tell: Callable[[HeldId], None] | None = None
         self._untold: list[HeldId] = []
         self._written_covered = 0
@@ -142,7 +141,7 @@ class HoldingArea:
         state: StateLog,
         settings: HoldingSettings | None = None,
     ) -> "HoldingArea":
-        """Take up what the former holder left: which messages are held, and which of them are in the stream."""
+        """Restore the former holder's delayed messages, and which of them the stream has already."""
         area = cls(context, name, stream, state, settings or HoldingSettings())
         await area._restore()
         for part, work in (("load", area._load_loop), ("tidy", area._tidy_loop), ("release", area._releaser.run)):
@@ -150,7 +149,7 @@ class HoldingArea:
         return area
 
     async def _restore(self) -> None:
-        """Read the stream from where the bitmaps are known to be right."""
+        """Read the ledger records from the state, then the stream from the offset where they are incomplete."""
         records = {key: self._state.get(key) or b"" for key in self._state.keys(LEDGER_KEYS)}
         ledgers = [HeldLedger.from_bytes(key, record) for key, record in records.items()]
         for ledger in sorted(ledgers, key=lambda ledger: ledger.serial):
@@ -170,15 +169,15 @@ class HoldingArea:
 
     @property
     def failure(self) -> WeirError | None:
-        """Why nothing is held or released any more, if so."""
+        """Why the holding area is dead; None while it is alive."""
         return self._failure or self._stream.failure
 
     # --- holding ----------------------------------------------------------------------------------------
 
     def hold(self, batch: Batch, due_ms: int) -> "asyncio.Future[HeldId]":
-        """Hold a batch until its moment (FOREVER_MS: until `release`); done, with its id, when it is stored. What
-        is due already is released at once. Decides at once: a refusal is an already failed future. One that fails
-        later may turn out to be held all the same; producers that try again are served by deduplication."""
+        """Store a batch until its due time (FOREVER_MS: until `release`); the future completes with its id when it
+        is stored. A batch that is due already is released at once. A refusal is immediate: an already failed
+        future. If the future fails later, the ledger may still have the batch; deduplication handles retries."""
         refusal = self._refusal()
         if refusal is not None:
             refused: asyncio.Future[HeldId] = asyncio.get_running_loop().create_future()
@@ -200,7 +199,7 @@ class HoldingArea:
         return self._shelf.has_capacity
 
     async def wait_capacity(self) -> None:
-        """Wait until a batch may be held without growing memory beyond the window."""
+        """Wait until pending batches fit the window again; raises once the holding area refuses."""
         await self._shelf.wait_capacity()
 
     def _refusal(self) -> WeirError | None:
@@ -211,7 +210,7 @@ class HoldingArea:
         return None
 
     def _beginning(self) -> None:
-        """The first ledger begins: no release before this moment matters to anyone."""
+        """Before the first ledger: record the covered offset, since no earlier release concerns it."""
         if not len(self._shelf):
             self._written_covered = self._releaser.covered
             self._state.put(_COVERED, encode_covered(self._written_covered))
@@ -220,15 +219,15 @@ class HoldingArea:
         if self._loader.stored(ledger, entry, due_ms):
             self._releaser.wake()
 
-    # --- what is held -----------------------------------------------------------------------------------
+    # --- listing and single messages --------------------------------------------------------------------
 
     @property
     def held_messages(self) -> int:
-        """About how many are held: of a ledger whose writer is gone, as many as was written down of it."""
+        """Approximate number of delayed messages: for a ledger in doubt, the number in its last record."""
         return sum(ledger.held_messages for ledger in self._shelf)
 
     async def count(self) -> HeldCount:
-        """How much is held, what is being released right now included."""
+        """Exact number of delayed batches and messages, including releases in progress."""
         await self._settled()
         return HeldCount(
             batches=sum(ledger.held_entries for ledger in self._shelf),
@@ -236,8 +235,8 @@ class HoldingArea:
         )
 
     async def items(self, after: HeldItem | None = None) -> AsyncGenerator[HeldItem, None]:
-        """What is held, by due moment; from the one after `after` on. Close it (`contextlib.aclosing`) when
-        leaving it early; what comes or goes meanwhile may or may not show."""
+        """Delayed messages by due time, after `after`. Close the iterator (`contextlib.aclosing`) when leaving it
+        early. It may or may not include concurrent additions and removals."""
         await self._settled()
         start = -1
         if after is not None:
@@ -249,7 +248,7 @@ class HoldingArea:
                 yield item
 
     async def next_due(self) -> int | None:
-        """The next moment at which something is released; None if nothing has one."""
+        """The next due time; None if no message has one."""
         first = self._loader.first()
         if first is not None:
             return due_of(first[1])
@@ -259,7 +258,7 @@ class HoldingArea:
         return None
 
     async def get(self, held: HeldId) -> tuple[int, Batch]:
-        """When a held batch is due, and the batch; NotHeldError."""
+        """Due time and batch of a delayed batch; NotHeldError."""
         ledger = await self._find(held)
         payload = (await self._reads.fetch(ledger, [held.entry])).get(held.entry)
         if payload is None or held.entry in ledger.done:
@@ -268,8 +267,8 @@ class HoldingArea:
         return due_ms, batch
 
     async def cancel(self, held: HeldId, cancelled: Callable[[], None] | None = None) -> None:
-        """Forget a held batch, durably; NotHeldError if it is too late. `cancelled` is called at the moment when
-        it is decided: what it puts into the state is written with it."""
+        """Cancel a delayed batch, durably; NotHeldError if it is too late. `cancelled` is called when the cancel
+        is decided: its changes of the state are written together with it."""
         _, batch = await self.get(held)
         ledger = self._free(held)
         ledger.finish(held.entry, batch.count)
@@ -280,21 +279,21 @@ class HoldingArea:
         await self._context.write_state()
 
     async def release(self, held: HeldId) -> int:
-        """Append a held batch to the stream now, whatever its moment; answers its offset. NotHeldError if it is
-        gone or going."""
+        """Append a delayed batch to the stream now, before its due time; return its offset. NotHeldError if it is
+        released, canceled, or being released."""
         due_ms, batch = await self.get(held)
         ledger = self._free(held)
         return await self._releaser.release_now(ledger, ledger.place(due_ms, held.entry), batch)
 
-    # --- what waits for a decision ----------------------------------------------------------------------
+    # --- prepared messages ------------------------------------------------------------------------------
 
     @property
     def undated_ledgers(self) -> list[int]:
-        """Those of what is due at no moment, whether or not anything in them still waits."""
+        """Ledgers of messages without a due time, drained or not."""
         return [ledger.ledger_id for ledger in self._shelf if not ledger.window.dated]
 
     async def undated(self) -> AsyncGenerator[tuple[HeldId, Batch], None]:
-        """What is due at no moment, and held or being released; nothing else is read."""
+        """Stored messages without a due time, including releases in progress. Reads only their ledgers."""
         await self._settled()
         for ledger in self._shelf:
             if ledger.window.dated:
@@ -307,8 +306,8 @@ class HoldingArea:
                         yield HeldId(ledger.ledger_id, entry), decode_held(payload)[1]
 
     def on_undated_release(self, told: Callable[[HeldId], None]) -> None:
-        """Call a plain function for each entry without a moment that is in the stream: before the state says that
-        it is released, and at once for those that a former holder had released so late."""
+        """Call a plain function for each released entry without a due time before the state records its release,
+        and at once for entries whose release the former holder did not record."""
         self._tell = told
         untold, self._untold = self._untold, []
         for held in untold:
@@ -323,11 +322,11 @@ class HoldingArea:
                 self._tell(held)
 
     async def write_state(self) -> None:
-        """What is cancelled is durable, and this is still the area that counts."""
+        """Make cancels durable, and confirm that this broker still holds the stream."""
         await self._context.write_state()
 
     async def _settled(self) -> None:
-        """Know what every ledger holds; raises if this is no longer the area that counts."""
+        """Recover every ledger in doubt; raises if this area is dead."""
         await self._loader.settle_all()
         if self.failure is not None:
             raise self.failure
@@ -341,7 +340,7 @@ class HoldingArea:
         return self._free(held)
 
     def _free(self, held: HeldId) -> HeldLedger:
-        """The ledger of an entry that is held and not being released."""
+        """The ledger of an entry that is stored and not being released; NotHeldError."""
         ledger = self._shelf.with_id(held.ledger)
         if ledger is None or not ledger.is_free(held.entry):
             raise _not_held(held)
@@ -352,20 +351,20 @@ class HoldingArea:
     # --- for deduplication and retention ----------------------------------------------------------------
 
     def positions(self) -> dict[int, int]:
-        """How many entries of each ledger are acknowledged: what a snapshot of deduplication keeps with it."""
+        """Number of acknowledged entries per ledger, for a deduplication snapshot."""
         return {ledger.ledger_id: ledger.entries for ledger in self._shelf}
 
     async def origins_since(self, positions: Mapping[int, int]) -> AsyncGenerator[Origin, None]:
-        """Who sent what was held since a snapshot had these positions. A released batch also names its origin in
-        the stream."""
+        """Origins of batches that were stored after the snapshot with these positions. A released batch has its
+        origin in the stream, too."""
         async with aclosing(self.held_since(positions)) as all_held:
             async for _, batch in all_held:
                 if isinstance(batch.origin, Origin):
                     yield batch.origin
 
     async def held_since(self, positions: Mapping[int, int]) -> AsyncGenerator[tuple[HeldId, Batch], None]:
-        """What was held since a snapshot had these positions. What was released or cancelled since is there too
-        while its ledger is."""
+        """Batches that were stored after the snapshot with these positions. It includes released and canceled ones
+        as long as their ledger exists."""
         await self._loader.settle_all()
         for ledger in self._shelf:
             try:
@@ -376,11 +375,11 @@ class HoldingArea:
                         for entry in chunk:
                             yield HeldId(ledger.ledger_id, entry.entry_id), decode_held(entry.payload)[1]
             except LedgerNotFoundError:
-                continue  # drained and dropped meanwhile
+                continue  # drained and deleted meanwhile
 
     async def before_trim(self, offset: int) -> None:
-        """Await this before the stream forgets everything before the offset: a release that is not in the bitmaps
-        yet must be found in the stream after a crash, or it would be released again."""
+        """Await this before the stream is trimmed to the offset: after a crash, a release that the bitmaps do not
+        have yet must be in the stream, or the message would be released again."""
         if len(self._shelf):
             await self._releaser.cover(min(offset, self._stream.end_offset))
             self._write_down()
@@ -389,7 +388,7 @@ class HoldingArea:
     # --- in the background ------------------------------------------------------------------------------
 
     async def _until_lost(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run something in the background until the stream is someone else's."""
+        """Run a background loop until another broker holds the stream."""
         try:
             await work()
         except WeirError as failed:
@@ -407,7 +406,7 @@ class HoldingArea:
             if self._loader.is_behind:
                 await self._clock.sleep(self._settings.tick_s)
             elif not self._loader.is_due:
-                await wanted.wait()  # the releaser says so
+                await wanted.wait()  # the releaser sets it
 
     async def _tidy_loop(self) -> None:
         while self._failure is None:
@@ -421,10 +420,10 @@ class HoldingArea:
             except InvariantError:
                 raise
             except WeirError as failed:
-                log.warning("%s: the holding area could not be tidied now: %s", self._name, failed)
+                log.warning("stream %s: closing or deleting delayed ledgers failed: %s", self._name, failed)
 
     async def _tidy(self) -> None:
-        """Close what is past, drop what is drained, and find out what former holders left in the far future."""
+        """Close ledgers of past windows, delete drained ones, and recover former holders' ledgers."""
         await self._shelf.close_past(self._clock.wall_ms())
         for ledger in self._shelf:
             if ledger.is_drained and not self._loader.is_still_fenced(ledger):
@@ -433,18 +432,18 @@ class HoldingArea:
         await self._loader.settle_all()
 
     def _write_down(self) -> None:
-        """Progress into the state: the bitmaps, and up to where they are right. The offset is decided now, and the
-        bitmaps are at least as new when they are written; both go in one entry."""
+        """Mark progress in the state: the bitmaps, and the offset up to which they are complete. The offset is
+        fixed now, and the bitmaps are at least as new at the time of the write; one entry has both."""
         lag = self._releaser.covered - self._written_covered
         if self._shelf.write_down() or (len(self._shelf) and lag >= self._settings.cover_messages):
             self._written_covered = self._releaser.covered
             covered = encode_covered(self._written_covered)
             self._state.mark(_COVERED, lambda: covered)
 
-    # --- the end ----------------------------------------------------------------------------------------
+    # --- closing and deleting ---------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Hold no more, finish what is under way, and write down how far it came. Closing twice is fine."""
+        """Refuse new batches, complete pending ones, and record the progress. Idempotent."""
         if self._failure is None:
             self._failure = StreamClosedError(f"the holding area of {self._name} is closed")
         self._shelf.refuse(self._failure)
@@ -457,14 +456,14 @@ class HoldingArea:
         await self._reads.close()
 
     async def delete(self) -> None:
-        """Close, and forget everything that is held. The stream itself is deleted by whoever holds it, after this:
-        records without ledgers count as drained."""
+        """Close, and delete all delayed messages. The stream's holder then deletes the stream itself: records
+        without ledgers count as drained."""
         await self.close()
         for ledger in self._shelf:
             await self._context.ledgers.delete(ledger.ledger_id)
 
     def _die(self, failure: BaseException) -> None:
-        """The stream is someone else's now, or something is wrong in here."""
+        """Fail the area: another broker holds the stream, or a background task failed."""
         if self._failure is None:
             wrapped = InvariantError(f"the holding area of {self._name} failed: {failure!r}")
             self._failure = failure if isinstance(failure, WeirError) else wrapped
@@ -473,4 +472,4 @@ class HoldingArea:
 
 
 def _not_held(held: HeldId) -> NotHeldError:
-    return NotHeldError(f"nothing waits under {held.ledger}:{held.entry}; it may have been released or cancelled")
+    return NotHeldError(f"no delayed message {held.ledger}:{held.entry}; it may have been released or cancelled")

@@ -1,10 +1,7 @@
-"""One ledger of a holding area: what it holds, what of it is done, and how much of its index is in memory.
+"""Data model of a holding area: due-time windows, ledgers of delayed messages, and the index of due times.
 
-Windows of due time, and the order in which held entries come free. Plain functions and values.
-
-What the parts of one holding area share.
-
-The near future of a holding area, in memory: places in the order of their release, bounded in number.
+A ledger stores the messages of one window. Its record has the bitmap of done (released or canceled) entries. The
+index is a bounded heap of due positions, the order of release. Plain functions and values.
 """
 
 from dataclasses import dataclass
@@ -29,8 +26,8 @@ from weir.stream.settings import HoldingSettings
 from weir.stream.state_log import StateLog
 from weir.wire.delayed_batches import HoldingRecord, decode_record, encode_record
 
-#: An entry's place in the order of release, as one number: due moment, then its ledger's serial (the order in
-#: which ledgers were begun), then its entry. A heap of plain ints is small and fast.
+#: An entry's position in the order of release, as one number: due time, then its ledger's serial (the order of
+#: creation), then its entry id. A heap of plain ints is small and fast.
 DuePosition = int
 
 _ENTRY_BITS = 40
@@ -45,7 +42,7 @@ def place_of(due_ms: int, serial: int, entry: int) -> DuePosition:
 
 
 def moment(due_ms: int) -> DuePosition:
-    """Before every entry that is due then or later, after every one that is due before."""
+    """The position before all entries that are due at or after this time."""
     return due_ms << _MOMENT_SHIFT
 
 
@@ -63,25 +60,25 @@ def entry_of(place: DuePosition) -> int:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Window:
-    """Moments from `first_ms` to before `end_ms`."""
+    """Due times in [`first_ms`, `end_ms`)."""
 
     first_ms: int
     end_ms: int
 
     @property
     def dated(self) -> bool:
-        """Whether its moments ever come."""
+        """Whether messages in this window have a due time."""
         return self.end_ms < FOREVER_MS
 
 
-#: What is due at no moment.
+#: The window of messages without a due time.
 UNDATED = Window(FOREVER_MS - 1, FOREVER_MS)
 
 
 def window_of(due_ms: int, now_ms: int, width_ms: int, fine: int) -> Window:
-    """The window of a message that comes now and is due then. What is due already counts as due now. Windows are
-    as long as `width_ms` for what is near, and the longer the further ahead they lie: at most about `fine` of
-    each length are in use at a time."""
+    """The window of a message that arrives at `now_ms` and is due at `due_ms`. Past due times count as now. Near
+    windows have the length `width_ms`; their length doubles with the distance, so that at most about `fine`
+    windows of each length are in use at a time."""
     due_ms = max(due_ms, now_ms)
     while due_ms - now_ms >= fine * width_ms:
         width_ms *= 2
@@ -93,7 +90,7 @@ def window_of(due_ms: int, now_ms: int, width_ms: int, fine: int) -> Window:
 
 @dataclass(frozen=True, slots=True)
 class HoldingContext:
-    """The stream that messages are held for, its state, and the scope of background work."""
+    """The stream of a holding area, its state, the settings, and the scope of background tasks."""
 
     streams: StreamContext
     name: str
@@ -115,8 +112,9 @@ class HoldingContext:
         return self.streams.settings.quorum
 
     async def write_state(self) -> None:
-        """Make the state durable, and be sure that it is still the one that counts. A flush alone does not tell:
-        when another holder has begun a new state and deleted ours, the bookies no longer know that ours is fenced.
+        """Make the state durable, and confirm that this broker still holds the stream. A flush alone is not
+        enough: after another holder has written a new state ledger and deleted ours, bookies do not know that
+        ours is fenced.
         """
         await self.state.flush()
         record = await read(self.streams.meta, keys.stream(self.stream.name), CHAIN)
@@ -128,8 +126,8 @@ _PREFIX = "holding/"
 
 
 class HeldLedger:
-    """Plain state, changed between awaits. An entry is held until it is done; while it is being released it is
-    taken, and nobody else may have it."""
+    """One ledger of delayed messages. Plain state, changed only between awaits. An entry stays until it is done;
+    during its release it is taken, and no other release or cancel may use it."""
 
     __slots__ = (
         "_gone_messages",
@@ -150,9 +148,9 @@ class HeldLedger:
         self.ledger_id = ledger_id
         self.serial = record.serial
         self.window = Window(record.first_ms, record.end_ms)
-        #: While this holder writes to it.
+        #: Its writer, while this holder writes to it.
         self.writer = writer
-        #: Whether its end is known for good.
+        #: Whether its end is final.
         self.closed = record.closed
         self.entries = record.entries
         self.messages = record.messages
@@ -160,12 +158,12 @@ class HeldLedger:
         self._gone_messages = record.gone_messages
         self.done = _bitmap(record.done)
         self.taken: set[int] = set()
-        #: Everything that is held here before this place is in the index.
+        #: The index has all its delayed messages before this position.
         self.loaded: DuePosition = 0
 
     @property
     def in_doubt(self) -> bool:
-        """Whether it must be recovered before its end is known: its writer is gone and did not close it."""
+        """Whether it must be recovered to determine its end, since its writer died without closing it."""
         return not self.closed and self.writer is None
 
     @property
@@ -182,23 +180,23 @@ class HeldLedger:
 
     @property
     def mean_bytes(self) -> int:
-        """What an entry takes, about."""
+        """Approximate size of an entry."""
         return max(1, self.size_bytes // max(1, self.entries))
 
     @property
     def has_beyond_loaded(self) -> bool:
-        """Whether there may be entries that are not in the index because they are due too late."""
+        """Whether it may have entries that are due too late for the index."""
         return self.entries > 0 and moment(self.window.end_ms) > self.loaded
 
     def place(self, due_ms: int, entry: int) -> DuePosition:
         return place_of(due_ms, self.serial, entry)
 
     def is_free(self, entry: int) -> bool:
-        """Whether the entry is held and may be taken."""
+        """Whether the entry is stored, not done and not taken."""
         return 0 <= entry < self.entries and entry not in self.done and entry not in self.taken
 
     def grow(self, messages: int, size_bytes: int) -> int:
-        """One more entry is stored; answers which."""
+        """Count one more stored entry; return its id."""
         entry = self.entries
         self.entries += 1
         self.messages += messages
@@ -206,7 +204,7 @@ class HeldLedger:
         return entry
 
     def finish(self, entry: int, messages: int) -> bool:
-        """The entry is released or cancelled; whether that is news."""
+        """Mark the entry as done (released or canceled); return whether it was not done before."""
         self.taken.discard(entry)
         if entry in self.done:
             return False
@@ -215,7 +213,7 @@ class HeldLedger:
         return True
 
     def vanish(self) -> None:
-        """The ledger was deleted, which happens only when nothing in it is held any more."""
+        """Record that the ledger was deleted, which happens only after all entries are done."""
         self.closed = True
         self.writer = None
         self.entries, self.messages = len(self.done), self._gone_messages
@@ -244,20 +242,20 @@ class HeldLedger:
 
     @classmethod
     def from_bytes(cls, key: str, data: bytes) -> "HeldLedger":
-        """As a former holder wrote it down; WireError if it is none."""
+        """Decode a former holder's record; WireError if it is malformed."""
         try:
             ledger_id = LedgerId(int(key.removeprefix(_PREFIX)))
         except ValueError as bad:
-            raise WireError(f"stream state has a holding ledger {key!r}") from bad
+            raise WireError(f"stream state has a malformed key of a holding ledger: {key!r}") from bad
         return cls(ledger_id, decode_record(data))
 
 
-#: Keys of the stream's state that are holding ledgers begin so.
+#: Prefix of the state keys of holding ledgers.
 LEDGER_KEYS = _PREFIX
 
 
 def ledgers_in(state: StateLog) -> list[LedgerId]:
-    """Every holding ledger that the state names."""
+    """All holding ledgers that the state names."""
     return [LedgerId(int(key.removeprefix(_PREFIX))) for key in state.keys(_PREFIX)]
 
 
@@ -271,7 +269,7 @@ def _bitmap(data: bytes) -> BitMap64:
 
 
 class NearIndex:
-    """A heap of places. It may hold a place twice, or one that is no longer held: whoever pops it looks."""
+    """A heap of positions. It may have duplicates and positions of done entries: the caller of `pop` checks."""
 
     def __init__(self, limit: int) -> None:
         self._limit = max(2, limit)
@@ -282,7 +280,7 @@ class NearIndex:
 
     @property
     def is_low(self) -> bool:
-        """Whether there is room for more to be read in without cutting soon."""
+        """Whether loading more positions will not cut the heap soon."""
         return len(self._heap) * 4 <= self._limit
 
     @property
@@ -294,7 +292,7 @@ class NearIndex:
         return self._heap[0] if self._heap else None
 
     def push(self, place: DuePosition) -> bool:
-        """Add a place; whether it is now the first."""
+        """Add a position; return whether it is now the first."""
         heappush(self._heap, place)
         return self._heap[0] == place
 
@@ -302,8 +300,8 @@ class NearIndex:
         return heappop(self._heap)
 
     def cut(self) -> DuePosition | None:
-        """Forget what is there twice and, if that is not enough, the later half; answers the first place that is
-        forgotten."""
+        """Drop duplicates and, if the heap is still over its limit, the later half; return the first dropped
+        position, None if the later half stays."""
         self._heap = sorted(set(self._heap))  # a sorted list is a heap
         if not self.is_over:
             return None

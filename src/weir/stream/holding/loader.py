@@ -1,11 +1,10 @@
-"""Brings the near future of a holding area into memory, and finds out where the ledgers of former holders end.
+"""Loads due times of a holding area into its index, recovers former holders' ledgers, and reads delayed messages.
 
-The index in memory has everything that is held before the horizon. When the horizon is no longer far enough ahead,
-the ledgers whose windows come next are read through, and of each entry its moment is kept, nothing else. A ledger
-that cannot be read now does not hold up the others: it is tried again, and what is found in it late is released
-late.
+The index has all delayed messages that are due before the horizon. When the horizon is too close, the loader scans
+the ledgers of the next windows and keeps only the due time of each entry. An unreadable ledger does not delay the
+others: the loader retries it, and its messages are released late.
 
-Reading holding ledgers: all of one in order, or single entries in few reads.
+Ledgers are read as a whole in order, or single entries in few reads.
 """
 
 import asyncio
@@ -32,15 +31,15 @@ from weir.stream.holding.writer import HoldingWriter
 from weir.wire.delayed_batches import peek_held
 from weir.wire.entry import Entry
 
-#: Reading so much that nobody wants is cheaper than asking twice.
+#: Reading unneeded entries up to this size and count is cheaper than a second request.
 _GAP_BYTES = 32 * 1024
 _GAP_ENTRIES = 16
-#: One read of several wanted entries spans about so many bytes.
+#: Approximate maximum range of one read of several entries.
 _SPAN_BYTES = 512 * 1024
 
 
 def runs(entries: Sequence[int], mean_bytes: int) -> list[list[int]]:
-    """Sorted entries in groups that are read at once: close together, and not too long."""
+    """Group sorted entries for one read each: entries of a group are close together, and its range is bounded."""
     gap = max(1, min(_GAP_ENTRIES, _GAP_BYTES // mean_bytes))
     span = max(1, _SPAN_BYTES // mean_bytes)
     found: list[list[int]] = []
@@ -53,7 +52,7 @@ def runs(entries: Sequence[int], mean_bytes: int) -> list[list[int]]:
 
 
 class HeldReads:
-    """The readers of one holding area, a few of them kept open."""
+    """Ledger readers of one holding area, with a limit of open ones."""
 
     def __init__(self, ledgers: LedgerClient, kept: int) -> None:
         self._ledgers = ledgers
@@ -61,7 +60,7 @@ class HeldReads:
         self._readers: OrderedDict[LedgerId, LedgerReader] = OrderedDict()
 
     async def scan(self, ledger: HeldLedger, first: int, end: int) -> AsyncGenerator[list[Entry], None]:
-        """The entries in [first, end), in chunks, without those that are lost: these are done with. Close the
+        """Read the entries in [first, end) in chunks. Lost entries are skipped and marked as done. Close the
         iterator when leaving it early."""
         if first >= end:
             return
@@ -78,7 +77,7 @@ class HeldReads:
                 ledger.finish(entry, 1)
 
     async def fetch(self, ledger: HeldLedger, wanted: Sequence[int]) -> dict[int, bytes]:
-        """The payloads of some entries, copied out of what was read with them; those that are lost are missing."""
+        """Copies of the payloads of some entries, without the lost ones."""
         reader = await self._reader(ledger)
         parts = await asyncio.gather(*(_fetch(reader, run) for run in runs(sorted(wanted), ledger.mean_bytes)))
         self._give_up_lost(ledger)
@@ -95,7 +94,7 @@ class HeldReads:
 
     async def _reader(self, ledger: HeldLedger) -> LedgerReader:
         reader = self._readers.get(ledger.ledger_id)
-        if reader is not None and ledger.closed and not reader.closed:  # it has not heard where the ledger ends
+        if reader is not None and ledger.closed and not reader.closed:  # it does not know the ledger's end yet
             await self.forget(ledger)
             reader = None
         if reader is None:
@@ -108,7 +107,7 @@ class HeldReads:
 
     async def _opened(self, ledger: HeldLedger) -> LedgerReader:
         reader = await self._ledgers.open(ledger.ledger_id, recover=False)
-        before = self._readers.pop(ledger.ledger_id, None)  # someone else opened one meanwhile
+        before = self._readers.pop(ledger.ledger_id, None)  # of a concurrent call
         self._readers[ledger.ledger_id] = reader
         if before is not None:
             await before.close()
@@ -128,12 +127,12 @@ async def _fetch(reader: LedgerReader, run: list[int]) -> dict[int, bytes]:
 
 log = logging.getLogger(__name__)
 
-#: Ledgers recovered at a time.
+#: Maximum concurrent recoveries of ledgers.
 _AT_A_TIME = 8
 
 
 class Loader:
-    """The index of one holding area and what fills it."""
+    """Fills the index of one holding area."""
 
     def __init__(self, context: HoldingContext, shelf: HoldingWriter, reads: HeldReads) -> None:
         self._name = context.name
@@ -144,18 +143,18 @@ class Loader:
         self._shelf = shelf
         self._reads = reads
         self.index = NearIndex(context.settings.index_entries)
-        #: Everything held before this place is in the index, but for what could not be read.
+        #: The index has all delayed messages before this position, except unreadable ones.
         self.horizon: DuePosition = 0
-        #: Set by whoever finds that more should be loaded.
+        #: Set when more due times should be loaded.
         self.wanted = asyncio.Event()
-        #: When ledgers were recovered here, by serial and in monotonic time.
+        #: Serial -> monotonic time of the ledger's recovery here.
         self._recovered: dict[int, float] = {}
         self._settling: dict[int, asyncio.Task[WeirError | None]] = {}
 
-    # --- what comes in ----------------------------------------------------------------------------------
+    # --- index ------------------------------------------------------------------------------------------
 
     def stored(self, ledger: HeldLedger, entry: int, due_ms: int) -> bool:
-        """A message was stored; whether it is the next to be released."""
+        """Index a stored message; return whether it is the next to release."""
         place = ledger.place(due_ms, entry)
         if place >= ledger.loaded:
             return False
@@ -165,22 +164,22 @@ class Loader:
         return first
 
     def lost(self, ledger: HeldLedger, place: DuePosition) -> None:
-        """An entry was taken out of the index and could not be read back. From there on the ledger is to be loaded
-        again, and what the index has of it does not count: one bad ledger must not hold up the others."""
+        """Reload the ledger from this position on, after the entry there left the index and could not be read. The
+        ledger's positions in the index no longer count, so that a bad ledger does not delay the others."""
         ledger.loaded = min(ledger.loaded, place)
 
     def first(self) -> tuple[HeldLedger, DuePosition] | None:
-        """The next to be released, if it is in memory. Nothing beyond the horizon, even if it is known: something
-        earlier may still be on its way into memory."""
+        """The next message to release, if it is in the index. Never one after the horizon, since an earlier one
+        may not be loaded yet."""
         while (place := self.index.first) is not None and place < self.horizon:
             ledger = self._shelf.with_serial(serial_of(place))
             if ledger is not None and place < ledger.loaded and ledger.is_free(entry_of(place)):
                 return ledger, place
-            self.index.pop()  # released or cancelled meanwhile, or to be loaded again
+            self.index.pop()  # done meanwhile, or to be loaded again
         return None
 
     def _cut(self) -> None:
-        """Too much is near: keep the nearer half, the rest is read again when its time comes."""
+        """Cut the index if it is over its limit: keep the earlier half, and load the rest again when it is due."""
         cut = self.index.cut()
         if cut is None:
             return
@@ -193,12 +192,12 @@ class Loader:
 
     @property
     def is_due(self) -> bool:
-        """Whether more should be read into the index."""
+        """Whether the index needs more due times."""
         return self._is_short or self.is_behind
 
     @property
     def is_behind(self) -> bool:
-        """Whether something that should be in the index could not be read."""
+        """Whether due times that belong into the index could not be read."""
         return any(
             ledger.loaded < self.horizon and moment(ledger.window.first_ms) < self.horizon
             for ledger in self._shelf
@@ -209,14 +208,14 @@ class Loader:
         return self.horizon < moment(self._near_ms()) and self.index.is_low
 
     async def load(self) -> None:
-        """Read what comes next into the index, if it is time to."""
+        """Load the due times of the next windows into the index, if it is due."""
         if not self.is_due:
             return
         if self._is_short:
             self._shelf.ceiling = moment(self._next_end_ms())
         near = [ledger for ledger in self._shelf if moment(ledger.window.first_ms) < self._shelf.ceiling]
         for failed in await self._settle_each(near):
-            log.warning("%s: what a former holder left cannot be read now: %s", self._name, failed)
+            log.warning("stream %s: recovery of a former holder's delayed ledger failed: %s", self._name, failed)
         for ledger in sorted(near, key=lambda ledger: (ledger.window, ledger.serial)):
             if not ledger.in_doubt:
                 await self._load_ledger(ledger)
@@ -226,8 +225,7 @@ class Loader:
         return self._clock.wall_ms() + int(self._settings.load_ahead_s * 1000)
 
     def _next_end_ms(self) -> int:
-        """Where the windows end that are near: the one that would be used for a new message, and those that
-        have something."""
+        """The latest end of the near windows: the one for a new message, and those with messages."""
         near, width = self._near_ms(), max(1, int(self._settings.window_s * 1000))
         ends = [ledger.window.end_ms for ledger in self._shelf if ledger.window.first_ms < near]
         return max([near // width * width + width, due_of(self.horizon), *ends])
@@ -238,15 +236,15 @@ class Loader:
         except InvariantError:
             raise
         except WeirError as failed:
-            log.warning("%s: holding ledger %s cannot be read now: %s", self._name, ledger.ledger_id, failed)
+            log.warning("%s: delayed ledger %s not readable, retrying: %s", self._name, ledger.ledger_id, failed)
 
     async def _read_index(self, ledger: HeldLedger) -> None:
-        """Bring everything between what is loaded and the ceiling into the index."""
+        """Load all due times between the loaded position and the ceiling into the index."""
         low = ledger.loaded
         if low >= self._shelf.ceiling:
             return
         unread = ledger.has_beyond_loaded
-        # From here on what is stored goes into the index by itself; what is stored already is read.
+        # `stored` indexes later entries; the scan covers the earlier ones.
         ledger.loaded, end = self._shelf.ceiling, ledger.entries
         if not unread:
             return
@@ -271,15 +269,15 @@ class Loader:
                 if index.is_over:
                     self._cut()
 
-    # --- the ends of ledgers ----------------------------------------------------------------------------
+    # --- recovery of ledgers ----------------------------------------------------------------------------
 
     async def settle_all(self) -> None:
-        """Know every ledger's end; raises if one cannot be known now."""
+        """Recover all ledgers in doubt; raises the first failure."""
         for failed in await self._settle_each(list(self._shelf)):
             raise failed
 
     async def _settle_each(self, ledgers: list[HeldLedger]) -> list[WeirError]:
-        """Settle those in doubt, several at a time; answers what went wrong."""
+        """Recover the ledgers in doubt, several at a time; return the failures."""
         doubtful = [ledger for ledger in ledgers if ledger.in_doubt]
         failures: list[WeirError] = []
         for at in range(0, len(doubtful), _AT_A_TIME):
@@ -292,7 +290,7 @@ class Loader:
         return failures
 
     async def settle(self, ledger: HeldLedger) -> None:
-        """Recover a ledger whose writer is gone, and count what it turned out to hold."""
+        """Recover a ledger after the death of its writer, and count its entries."""
         task = self._settling.get(ledger.serial)
         if task is None:
             task = self._settling[ledger.serial] = self._tasks.spawn(self._settle(ledger), "settle")
@@ -340,8 +338,8 @@ class Loader:
         self._shelf.touch(ledger)
 
     def is_still_fenced(self, ledger: HeldLedger) -> bool:
-        """Whether its former writer may still be about. Bookies forget the fence of a ledger that is deleted, and
-        then they would acknowledge what nobody would ever read."""
+        """Whether its former writer may still be alive. Bookies forget the fence of a deleted ledger, and would
+        then acknowledge writes that no reader would ever find."""
         since = self._recovered.get(ledger.serial)
         if since is None or self._clock.monotonic() - since >= self._settings.fence_s:
             self._recovered.pop(ledger.serial, None)

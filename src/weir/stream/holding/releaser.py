@@ -1,9 +1,7 @@
-"""Takes held messages whose moment has come, reads them back and appends them to the stream, in their order.
+"""Releases delayed messages: reads due messages from their ledgers and appends them to the stream in due order.
 
-Releases under way: held batches that are being appended to their stream.
-
-An append that fails may have stored its batch all the same. Which ones did is read from the stream itself, since
-every released batch names its held id; only what is not there is tried again. So nothing is released twice.
+A failed append may still have stored its batch. Each released batch contains its held id, so the releaser reads
+the stream to find which batches it has, and retries only the others. So no message is released twice.
 """
 
 import asyncio
@@ -28,7 +26,7 @@ _READ_BYTES = 1024 * 1024
 
 
 async def released_since(stream: Stream, offset: int) -> AsyncGenerator[tuple[HeldId, Batch], None]:
-    """Every released batch of the stream from the offset to its end as it is now."""
+    """All released batches of the stream from the offset to its current end."""
     offset, end = max(offset, stream.start_offset), stream.end_offset
     while offset < end and (batches := await stream.read(offset, _READ_BYTES)):
         for batch in batches:
@@ -39,15 +37,15 @@ async def released_since(stream: Stream, offset: int) -> AsyncGenerator[tuple[He
 
 @dataclass(slots=True, eq=False)
 class Release:
-    """One held batch on its way into the stream."""
+    """A delayed batch with a pending append to the stream."""
 
     ledger: HeldLedger
     entry: int
     place: DuePosition
     batch: Batch
-    #: The stream's end when it was appended: its offset lies there or beyond.
+    #: End of the stream at the time of the append: the lowest possible offset of the batch.
     floor: int = 0
-    #: For whoever waits for this one.
+    #: Future of a caller that waits for the offset of this release.
     outcome: "asyncio.Future[int] | None" = None
 
     @property
@@ -56,8 +54,8 @@ class Release:
 
 
 class Releases:
-    """Appends, and finds out what became of them. `finished` is told of each batch that is in the stream,
-    `returned` of each that is not and why; both at most once per append."""
+    """Appends delayed batches and resolves failed appends. It calls `finished` for each batch that the stream has,
+    and `returned` with the error for each other one; one of them at most once per append."""
 
     def __init__(
         self,
@@ -73,23 +71,23 @@ class Releases:
         self._pause_s = context.settings.release_pause_s
         self._finished = finished
         self._returned = returned
-        # In the order of appending, so the first has the lowest floor.
+        # Pending releases in order of append, so the first has the lowest floor.
         self._flying: dict[Release, None] = {}
-        #: Of those, the ones whose append failed, and how.
+        #: Pending releases with a failed append, and the error.
         self._doubtful: dict[Release, BaseException] = {}
         self._resolver: asyncio.Task[None] | None = None
         self._landed = Waiters()
 
     @property
     def covered(self) -> int:
-        """Every released batch before this offset of the stream has been told to `finished`."""
+        """The offset before which `finished` was called for every released batch of the stream."""
         for release in self._flying:
             return release.floor
         return self._stream.end_offset
 
     def append(self, release: Release) -> None:
         """Append the batch as a released one. It keeps its origin, so that deduplication finds it in the stream
-        after its holding ledger is gone; but a half message's has done its work."""
+        after the deletion of its ledger; the origin of a prepared message is no longer needed."""
         release.floor = self._stream.end_offset
         self._flying[release] = None
         held = release.batch
@@ -107,25 +105,25 @@ class Releases:
         self._stream.append(batch).add_done_callback(lambda done: self._answered(release, done))
 
     async def wait_capacity(self) -> None:
-        """Wait until one more may be appended."""
+        """Wait until one more release may be appended."""
         while len(self._flying) >= self._limit:
             await self._landed.wait()
         await self._stream.wait_capacity()
 
     async def landed(self) -> None:
-        """Wait until nothing is under way but what is in doubt."""
+        """Wait until all pending releases are decided or in doubt."""
         while len(self._flying) > len(self._doubtful):
             await self._landed.wait()
 
     async def cover(self, offset: int) -> None:
-        """Wait until every release before the offset is known."""
+        """Wait until every release before the offset is decided."""
         while self.covered < offset:
             if self._stream.failure is not None:
                 raise self._stream.failure
             await self._landed.wait()
 
     def give_up(self, reason: WeirError) -> None:
-        """Tell whoever waits for a release that its outcome will not be known here."""
+        """Fail the callers that wait for a release: this holder will not learn its outcome."""
         for release in self._flying:
             if release.outcome is not None and not release.outcome.done():
                 release.outcome.set_exception(reason)
@@ -149,10 +147,10 @@ class Releases:
         self._landed.wake()
 
     async def _resolve(self) -> None:
-        """Find out which of the failed appends are in the stream."""
+        """Read from the stream which of the failed appends are stored."""
         try:
             while self._doubtful:
-                failed = dict(self._doubtful)  # others may fail while this is being found out
+                failed = dict(self._doubtful)  # further appends may fail during the reads
                 try:
                     await self._stream.settled()
                     there = await self._find(min(release.floor for release in failed))
@@ -160,8 +158,8 @@ class Releases:
                     raise
                 except WeirError as unknown:
                     if self._stream.failure is not None:
-                        return  # the next holder finds out
-                    log.warning("%s: releases stay in doubt for now: %s", self._stream.name, unknown)
+                        return  # the next holder resolves them
+                    log.warning("stream %s: failed releases stay in doubt: %s", self._stream.name, unknown)
                     await self._clock.sleep(self._pause_s)
                 else:
                     self._decide(failed, there)
@@ -187,7 +185,7 @@ class Releases:
 
 
 class Releaser:
-    """One per holding area; `run` it in the background."""
+    """Releases due messages of one holding area; `run` it in the background."""
 
     def __init__(
         self,
@@ -197,7 +195,7 @@ class Releaser:
         reads: HeldReads,
         released: Callable[[HeldLedger, int], None],
     ) -> None:
-        """`released` is told of each entry that is in the stream, at the moment when that is known."""
+        """`released`: called with each entry as soon as the stream is known to have it."""
         self._stream = context.stream
         self._clock = context.clock
         self._settings = context.settings
@@ -206,27 +204,27 @@ class Releaser:
         self._reads = reads
         self._released = released
         self._releases = Releases(context, finished=self._finished, returned=self._returned)
-        #: Places to look at again, by monotonic time: what the stream did not take. As few as are in flight.
+        #: Heap of retries: monotonic time and position of releases that the stream refused; at most `in_flight`.
         self._later: list[tuple[float, DuePosition]] = []
         self._woken = asyncio.Event()
         self._ended = False
 
     @property
     def covered(self) -> int:
-        """Every release before this offset of the stream is in the bitmaps."""
+        """The offset of the stream before which all releases are in the bitmaps."""
         return self._releases.covered
 
     @property
     def terminated(self) -> bool:
-        """Whether the stream takes no more messages, so that nothing can be released any more."""
+        """Whether the stream is terminated, so that no message can be released any more."""
         return self._ended or self._stream.chain.terminated_at is not None
 
     def wake(self) -> None:
-        """Something is due sooner than was known."""
+        """Check again for due messages: one may be due earlier than the current wait ends."""
         self._woken.set()
 
     async def landed(self) -> None:
-        """Wait until nothing is under way but what is in doubt."""
+        """Wait until all pending releases are decided or in doubt."""
         await self._releases.landed()
 
     async def cover(self, offset: int) -> None:
@@ -234,11 +232,11 @@ class Releaser:
         await self._releases.cover(offset)
 
     def give_up(self, reason: WeirError) -> None:
-        """Nobody will find out any more what became of what is under way: tell those who wait."""
+        """Fail the callers that wait for a pending release: this holder will not learn its outcome."""
         self._releases.give_up(reason)
 
     async def run(self) -> None:
-        """Release what is due, for ever."""
+        """Release due messages until the stream is terminated."""
         while not self.terminated:
             await self._shelf.filled.wait()
             taken = self._take()
@@ -249,12 +247,12 @@ class Releaser:
             else:
                 await self._nap()
         if len(self._shelf):
-            log.warning("stream %s is terminated; what is held for it stays held", self._stream.name)
+            log.warning("stream %s is terminated; its delayed messages are not delivered", self._stream.name)
 
-    # --- taking -----------------------------------------------------------------------------------------
+    # --- selection --------------------------------------------------------------------------------------
 
     def _take(self) -> list[tuple[HeldLedger, DuePosition]]:
-        """The next group that is due, in order."""
+        """Take the next group of due messages, in order."""
         self._look_again()
         loader, settings = self._loader, self._settings
         end = moment(self._clock.wall_ms() + 1)
@@ -277,8 +275,7 @@ class Releaser:
             self._loader.index.push(heappop(self._later)[1])
 
     async def _nap(self) -> None:
-        """Sleep until the next moment, until something changes, and never longer than a tick: the wall clock may
-        jump."""
+        """Sleep until the next due time or a `wake`, at most for a tick, since the wall clock may jump."""
         seconds = self._settings.tick_s
         first = self._loader.first()
         if first is not None:
@@ -295,7 +292,7 @@ class Releaser:
     # --- releasing --------------------------------------------------------------------------------------
 
     async def _release(self, taken: list[tuple[HeldLedger, DuePosition]]) -> None:
-        """Read the group back and append it."""
+        """Read the messages of the group and append them."""
         wanted: dict[int, list[int]] = {}
         for ledger, place in taken:
             wanted.setdefault(ledger.serial, []).append(entry_of(place))
@@ -313,7 +310,7 @@ class Releaser:
             self._releases.append(Release(ledger, entry_of(place), place, batch))
 
     async def release_now(self, ledger: HeldLedger, place: DuePosition, batch: Batch) -> int:
-        """Release one entry that is free, whatever its moment; answers its offset in the stream."""
+        """Release one free entry now, before its due time; return its offset in the stream."""
         entry = entry_of(place)
         check(ledger.is_free(entry), "a held message is released once")
         ledger.taken.add(entry)
@@ -327,14 +324,14 @@ class Releaser:
         return await outcome
 
     async def _read(self, ledger: HeldLedger, entries: Sequence[int]) -> dict[int, Batch]:
-        """The batches, as many as can be read now."""
+        """The readable batches of these entries."""
         try:
             payloads = await self._reads.fetch(ledger, entries)
             return {entry: decode_held(payload)[1] for entry, payload in payloads.items()}
         except InvariantError:
             raise
         except WeirError as failed:
-            log.warning("held messages in ledger %s cannot be read now: %s", ledger.ledger_id, failed)
+            log.warning("delayed messages in ledger %s not readable, retrying: %s", ledger.ledger_id, failed)
             return {}
 
     def _finished(self, release: Release) -> None:
@@ -343,7 +340,7 @@ class Releaser:
         self._released(release.ledger, release.entry)
 
     def _returned(self, release: Release, failure: BaseException) -> None:
-        """It is not in the stream: try again soon, unless the stream takes nothing more."""
+        """Retry a release that the stream does not have, unless the stream is terminated."""
         if isinstance(failure, StreamTerminatedError):
             self._ended = True
             self._woken.set()

@@ -1,7 +1,7 @@
-"""The writing end of a holding area: a ledger per window of due time, begun when the first message for it comes.
+"""Write path of a holding area: one ledger per window of due times, created with the window's first message.
 
-A ledger is in the stream's state, durably, before anything is written to it, so the next holder finds every
-message that was acknowledged. Messages wait in their window's queue until there is a ledger for them.
+The stream's durable state names a ledger before its first write, so the next holder finds every acknowledged
+message. Messages wait in the queue of their window until its ledger is open.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 #: `hold` refuses above this many times the window that `wait_capacity()` keeps.
 _HARD_FACTOR = 2
 
-#: Told of each message that is stored: its ledger, its entry, when it is due.
+#: Callback for each stored message: its ledger, its entry, its due time in ms.
 Stored = Callable[[HeldLedger, int, int], None]
 
 
 @dataclass(slots=True)
 class _Hold:
-    """A message on its way into a ledger."""
+    """A message with a pending write."""
 
     payload: bytes
     due_ms: int
@@ -40,7 +40,7 @@ class _Hold:
 
 @dataclass(slots=True)
 class _Bucket:
-    """Where messages for one window go."""
+    """The open ledger of one window, and the queue of its messages."""
 
     window: Window
     ledger: HeldLedger | None = None
@@ -49,7 +49,7 @@ class _Bucket:
 
 
 class HoldingWriter:
-    """All ledgers of a holding area, by serial; and the open one of each window."""
+    """Writes to the ledgers of a holding area; has all ledgers by serial, and the open one of each window."""
 
     def __init__(self, context: HoldingContext, stored: Stored, beginning: Callable[[], None]) -> None:
         self._context = context
@@ -60,9 +60,9 @@ class HoldingWriter:
         self._stored = stored
         self._beginning = beginning
         self._loop = asyncio.get_running_loop()
-        #: What is held before this place belongs into the index.
+        #: Messages that are due before this position belong into the index.
         self.ceiling: DuePosition = 0
-        #: Set while there is any ledger: without one there is nothing to do in the background.
+        #: Set while the area has any ledger: without one, background loops have no work.
         self.filled = asyncio.Event()
         self._ledgers: dict[int, HeldLedger] = {}
         self._by_id: dict[int, HeldLedger] = {}
@@ -77,7 +77,7 @@ class HoldingWriter:
     # --- its ledgers ------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[HeldLedger]:
-        """In the order in which they were begun; a copy, so it may be changed meanwhile."""
+        """Ledgers in order of creation. Iterates over a copy, so ledgers may change meanwhile."""
         return iter(list(self._ledgers.values()))
 
     def __len__(self) -> int:
@@ -90,17 +90,17 @@ class HoldingWriter:
         return self._by_id.get(ledger_id)
 
     def add(self, ledger: HeldLedger) -> None:
-        """A ledger that is in the state."""
+        """Add a ledger that the state names."""
         self._ledgers[ledger.serial] = self._by_id[ledger.ledger_id] = ledger
         self._next_serial = max(self._next_serial, ledger.serial + 1)
         self.filled.set()
 
     def touch(self, ledger: HeldLedger) -> None:
-        """Its record has changed and wants to be written down with the next progress."""
+        """Include the changed record of the ledger in the next write of progress."""
         self._dirty[ledger.serial] = ledger
 
     def write_down(self) -> bool:
-        """Mark every changed record in the state; whether there were any."""
+        """Mark all changed records in the state; return whether any had changed."""
         dirty, self._dirty = self._dirty, {}
         for ledger in dirty.values():
             if ledger.serial in self._ledgers:
@@ -108,9 +108,9 @@ class HoldingWriter:
         return bool(dirty)
 
     async def drop(self, ledger: HeldLedger) -> None:
-        """Delete a ledger whose messages are all done. First the ledger, then its record: a holder that finds a
-        record without a ledger knows that it was drained."""
-        check(ledger.is_drained, "a ledger is dropped when nothing in it is held")
+        """Delete a drained ledger, then its record: a holder that finds a record without a ledger knows that it
+        was drained."""
+        check(ledger.is_drained, "only a drained ledger is deleted")
         await self._context.ledgers.delete(ledger.ledger_id)
         self._ledgers.pop(ledger.serial, None)
         self._by_id.pop(ledger.ledger_id, None)
@@ -121,7 +121,7 @@ class HoldingWriter:
     # --- holding ----------------------------------------------------------------------------------------
 
     def hold(self, window: Window, payload: bytes, due_ms: int, count: int) -> "asyncio.Future[HeldId]":
-        """Store a message in a ledger of its window. Decides at once: a refusal is an already failed future."""
+        """Store a message in the ledger of its window. A refusal is immediate: an already failed future."""
         done: asyncio.Future[HeldId] = self._loop.create_future()
         refusal = self._refusal or self._too_much()
         if refusal is not None:
@@ -147,14 +147,14 @@ class HoldingWriter:
         return self._refusal is None and not self._over(1)
 
     async def wait_capacity(self) -> None:
-        """Wait until a message may be held without growing memory beyond the window."""
+        """Wait until pending messages fit the window again; raises once the area refuses."""
         while self._refusal is None and self._over(1):
             await self._capacity.wait()
         if self._refusal is not None:
             raise self._refusal
 
     def refuse(self, reason: WeirError) -> None:
-        """Hold nothing more from now on; what waits for a ledger fails."""
+        """Refuse all further messages, and fail the queued ones."""
         if self._refusal is None:
             self._refusal = reason
         for bucket in self._buckets.values():
@@ -163,7 +163,7 @@ class HoldingWriter:
 
     def _too_much(self) -> WeirError | None:
         if self._over(_HARD_FACTOR):
-            return StreamBusyError(f"the holding area of {self._name} has too much waiting to be stored")
+            return StreamBusyError(f"stream {self._name} has too many delayed messages waiting to be stored")
         return None
 
     def _over(self, factor: int) -> bool:
@@ -174,7 +174,7 @@ class HoldingWriter:
         )
 
     def _usable(self, bucket: _Bucket) -> HeldLedger | None:
-        """The bucket's ledger, unless it is full or failed: then it leaves the bucket."""
+        """The bucket's ledger. A full or failed one leaves the bucket."""
         ledger = bucket.ledger
         if ledger is None or ledger.writer is None:
             bucket.ledger = None
@@ -197,7 +197,7 @@ class HoldingWriter:
     def _answered(
         self, bucket: _Bucket, ledger: HeldLedger, hold: _Hold, answer: "asyncio.Future[EntryId]"
     ) -> None:
-        """In the order of sending, since the ledger acknowledges in order."""
+        """Handle the result of a write. The ledger acknowledges in order, so results arrive in sending order."""
         self._waiting -= 1
         self._waiting_bytes -= len(hold.payload)
         check(self._waiting >= 0 and self._waiting_bytes >= 0, "a hold is answered once")
@@ -212,7 +212,7 @@ class HoldingWriter:
         else:
             _fail(hold.done, failure)
             if ledger.writer is not None and ledger.writer.failure is not None:
-                # What it left behind is found out by recovering it; the next message gets another ledger.
+                # Recovery determines the entries of the failed ledger; the next message gets a new ledger.
                 self._writer_failed(bucket, ledger, ledger.writer)
         if len(self._capacity) and not self._over(1):
             self._capacity.wake()
@@ -225,14 +225,14 @@ class HoldingWriter:
             self._tasks.spawn(writer.abandon(), "abandon")
 
     def _strand(self, bucket: _Bucket, failure: BaseException) -> None:
-        """Fail what waits for a ledger."""
+        """Fail the queued messages."""
         stranded, bucket.queue = bucket.queue, []
         self._waiting -= len(stranded)
         self._waiting_bytes -= sum(len(hold.payload) for hold in stranded)
         for hold in stranded:
             _fail(hold.done, failure)
 
-    # --- ledgers begin and end --------------------------------------------------------------------------
+    # --- opening and closing ledgers --------------------------------------------------------------------
 
     def _begin(self, bucket: _Bucket) -> None:
         if not bucket.opening:
@@ -240,7 +240,7 @@ class HoldingWriter:
             self._tasks.spawn(self._open(bucket), "open")
 
     async def _open(self, bucket: _Bucket) -> None:
-        """Begin a ledger and send what waits for it."""
+        """Create a ledger and write the queued messages to it."""
         try:
             ledger = await self._register(bucket.window)
         except InvariantError:
@@ -249,7 +249,7 @@ class HoldingWriter:
             self._strand(bucket, fenced)
             raise
         except WeirError as failed:
-            log.warning("stream %s has no ledger to hold messages in: %s", self._name, failed)
+            log.warning("stream %s: creating a ledger for delayed messages failed: %s", self._name, failed)
             self._strand(bucket, failed)
             await self._context.clock.sleep(self._settings.retry_pause_s)
         else:
@@ -264,7 +264,7 @@ class HoldingWriter:
             self._buckets.pop(bucket.window, None)
 
     async def _register(self, window: Window) -> HeldLedger:
-        """A new ledger for the window, in the state before it takes anything."""
+        """Create a ledger for the window and record it in the state before its first write."""
         writer = await self._context.ledgers.create(self._context.quorum)
         serial, self._next_serial = self._next_serial, self._next_serial + 1
         record = HoldingRecord(serial, window.first_ms, window.end_ms)
@@ -273,7 +273,7 @@ class HoldingWriter:
             self._beginning()
             self._state.put(ledger.key, ledger.to_bytes())
             await self._context.write_state()
-        except WeirError:  # someone else has the stream, or nobody can tell
+        except WeirError:  # another broker holds the stream, or the holder is unknown
             self._state.delete(ledger.key)
             await writer.abandon()
             await self._context.ledgers.delete(writer.ledger_id)
@@ -283,7 +283,7 @@ class HoldingWriter:
         return ledger
 
     async def close_past(self, now_ms: int) -> None:
-        """Close the writers of windows whose time is over; nothing more comes for them."""
+        """Close the writers of past windows, which get no more messages."""
         for bucket in list(self._buckets.values()):
             if bucket.window.end_ms <= now_ms and not bucket.opening and not bucket.queue:
                 self._buckets.pop(bucket.window, None)
@@ -291,22 +291,22 @@ class HoldingWriter:
                     await self.close_writer(bucket.ledger)
 
     async def close_writers(self) -> None:
-        """Acknowledge or fail what is under way, and let go of every ledger."""
+        """Acknowledge or fail pending writes, and close all ledgers."""
         await asyncio.gather(*(self.close_writer(ledger) for ledger in self))
         self._buckets.clear()
 
     async def close_writer(self, ledger: HeldLedger) -> None:
-        """Write down where the ledger ends; if that fails it will be recovered."""
+        """Close the ledger and record its end; after a failure it will be recovered."""
         writer = ledger.writer
         if writer is None:
             return
         try:
             end = await writer.close()
         except WeirError as failed:
-            log.warning("holding ledger %s of %s was not closed: %s", ledger.ledger_id, self._name, failed)
+            log.warning("stream %s: delayed ledger %s was not closed: %s", self._name, ledger.ledger_id, failed)
             ledger.writer = None
         else:
-            check(end.last_entry + 1 == ledger.entries, "every entry of a closed ledger was answered")
+            check(end.last_entry + 1 == ledger.entries, "a closed ledger has acknowledged every entry")
             ledger.writer = None
             ledger.closed = True
             self.touch(ledger)
@@ -315,4 +315,4 @@ class HoldingWriter:
 def _fail(done: "asyncio.Future[HeldId]", failure: BaseException) -> None:
     if not done.done():
         done.set_exception(failure)
-        done.exception()  # a caller that stopped waiting need not make the loop complain
+        done.exception()  # avoids the loop's warning if the caller no longer waits
