@@ -409,7 +409,7 @@ async def test_a_folder_that_lost_its_cookie_is_not_formatted_again(tmp_path: Pa
     runtime, settings = real_runtime(), tiny_settings(str(tmp_path / "b"))
     await (await Bookie.open(runtime, settings)).close()
     (tmp_path / "b" / "cookie").unlink()
-    with pytest.raises(BookieCookieError, match="cookie is gone"):
+    with pytest.raises(BookieCookieError, match="cookie is missing"):
         await Bookie.open(runtime, settings)
 
 

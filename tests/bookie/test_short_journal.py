@@ -144,7 +144,7 @@ async def test_a_cut_is_told_by_the_size_that_the_file_was_made_with_when_there_
     whole = journal.read_bytes()
     for cut in range(BLOCK_BYTES, end.end, BLOCK_BYTES):
         journal.write_bytes(whole[:cut])
-        with pytest.raises(JournalCorruptError, match=f"made with {len(whole)} bytes and has {cut}"):
+        with pytest.raises(JournalCorruptError, match=f"created with {len(whole)} bytes and has {cut}"):
             await Bookie.open(RUNTIME, quiet(f"{killed}"))
     journal.write_bytes(whole[: end.end + BLOCK_BYTES])  # nothing but reserved space is gone
     async with opened(killed) as bookie:

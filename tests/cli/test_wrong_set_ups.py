@@ -101,7 +101,7 @@ CASES = [
     Case(
         "a low port without the right",
         _up("--set=listeners.amqp=127.0.0.1:99"),
-        ["listeners.amqp: cannot listen on 127.0.0.1:99: Permission denied", "ports below 1024 need a right"],
+        ["listeners.amqp: cannot listen on 127.0.0.1:99: Permission denied", "ports below 1024 need a privilege"],
         FAILED,
     ),
     Case(

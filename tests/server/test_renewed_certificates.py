@@ -112,7 +112,7 @@ async def test_the_next_connection_sees_the_renewed_certificate(
     assert await _is_trusted(connect, address, served.trust(1))
     served.file.write_text("half a certi")
     assert await _is_trusted(connect, address, served.trust(1)), "what cannot be used is left alone, and told"
-    assert f"the old ones go on: tls.certificate: {served.file} is no certificate in PEM" in caplog.text
+    assert f"still serving the old ones: tls.certificate: {served.file} is no certificate in PEM" in caplog.text
     served.put(0)
     assert await _is_trusted(connect, address, served.trust(0))
     if listener == "https":  # one that is quick to refuse

@@ -1,10 +1,6 @@
-"""The bookie: stores entries of many ledgers durably, and gives them back. Composes the parts of this package.
-
-What happens when a bookie opens its folder: leftovers go, and the logs of the checkpoint are loaded.
-
-Entries as they come: checked, and owned by the bookie from then on.
-
-What a bookie counts, for people and graphs.
+"""The bookie: stores entries of many ledgers durably and serves them. Composes the parts of this package, opens
+the folder (removes leftovers of a crash, loads the logs of the checkpoint, replays the journal) and reports
+statistics.
 """
 
 import asyncio
@@ -56,8 +52,9 @@ _ENTRY = Struct("<IIQQq")
 
 
 def checked_batch(ledger_id: LedgerId, entries: Sequence[tuple[EntryId, Buffer]]) -> Batch:
-    """The entries as a batch that owns its bytes; EntryCorruptError if one is not what it is said to be. What is
-    journaled is whole: damage on the way here is found here, while the writer still has the entry."""
+    """The entries as a batch that owns its bytes; EntryCorruptError if the header, length or checksum of one is
+    wrong. The check runs before the journal write, so that the writer still has the entry if the network damaged
+    it."""
     owned: list[tuple[EntryId, Buffer]] = []
     total, highest, last = 0, NO_ENTRY, NO_ENTRY
     unpack = _ENTRY.unpack_from
@@ -69,9 +66,9 @@ def checked_batch(ledger_id: LedgerId, entries: Sequence[tuple[EntryId, Buffer]]
             raise EntryCorruptError(f"entry {entry_id} of ledger {ledger_id} has {size} bytes")
         crc, length, owner, number, confirmed = unpack(data)
         if owner != ledger_id or number != entry_id or length != size - HEADER_BYTES:
-            raise EntryCorruptError(f"entry {number} of ledger {owner} came as entry {entry_id} of {ledger_id}")
+            raise EntryCorruptError(f"entry {number} of ledger {owner} arrived as entry {entry_id} of {ledger_id}")
         if crc32c(memoryview(data)[4:]) != crc:
-            raise EntryCorruptError(f"entry {entry_id} of ledger {ledger_id} came damaged")
+            raise EntryCorruptError(f"entry {entry_id} of ledger {ledger_id} arrived damaged")
         if confirmed > highest:  # noqa: PLR1730 - a call per entry would cost more than all the rest
             highest = confirmed
         if entry_id > last:  # noqa: PLR1730
@@ -82,7 +79,7 @@ def checked_batch(ledger_id: LedgerId, entries: Sequence[tuple[EntryId, Buffer]]
 
 
 def _owned(data: Buffer) -> Buffer:
-    """Bytes that are worth keeping in the write cache: a small slice must not keep a large buffer alive."""
+    """Bytes to keep in the write cache: a small slice must not keep a large buffer alive."""
     if isinstance(data, memoryview) and 2 * data.nbytes >= memoryview(data.obj).nbytes:
         return data
     return bytes(data)
@@ -90,7 +87,7 @@ def _owned(data: Buffer) -> Buffer:
 
 @dataclass(frozen=True, slots=True)
 class BookieStats:
-    """Numbers for people and graphs."""
+    """Statistics of one bookie."""
 
     state: BookieState
     ledgers: int
@@ -110,7 +107,7 @@ class BookieStats:
     removed_logs: int
     rewritten_bytes: int
     damaged_logs: int
-    #: Entries known to be damaged now; entries that were and are whole again; indexes that were made anew.
+    #: Damaged entries now; entries that a whole copy replaced; indexes that the bookie rebuilt.
     damaged_entries: int
     healed_entries: int
     mended_indexes: int
@@ -122,14 +119,14 @@ log = logging.getLogger(__name__)
 
 
 async def settle_names(disk: Disk, layout: Layout) -> None:
-    """A process that was killed may have left names that only the page cache has: nothing may be built on them
-    before they would survive power loss, too."""
+    """Sync the folders: a process killed earlier may have left names that only the page cache has, and later
+    writes must not depend on names that a power loss would remove."""
     for folder in (layout.logs, layout.journal, layout.root):
         await disk.sync_dir(folder)
 
 
 async def remove_leftovers(disk: Disk, layout: Layout, checkpoint: Checkpoint) -> None:
-    """Files that a crash left behind: logs that no checkpoint came to name, or names no more."""
+    """Remove files left by a crash: logs that the checkpoint does not name, and temporary files."""
     named = dict.fromkeys(checkpoint.logs)
     names = await disk.list(layout.logs)
     paths = [layout.log_file(number) for number in log_ids(names) if number not in named]
@@ -137,12 +134,12 @@ async def remove_leftovers(disk: Disk, layout: Layout, checkpoint: Checkpoint) -
     paths += [f"{layout.logs}/{name}" for name in names if name.endswith(TEMPORARY_SUFFIX)]
     paths += [f"{layout.root}/{name}" for name in await disk.list(layout.root) if name.endswith(TEMPORARY_SUFFIX)]
     for path in paths:
-        log.info("removing %s, which a crash left behind", path)
+        log.info("removing %s, left by a crash", path)
         await disk.remove(path)
 
 
 async def load_logs(disk: Disk, layout: Layout, checkpoint: Checkpoint, *, store: Store, files: LogFiles) -> None:
-    """Every log that the checkpoint names, oldest first; an EntryLogMissingError if one is not there."""
+    """Load every log of the checkpoint, oldest first; EntryLogMissingError if a file is missing."""
     for number in checkpoint.logs:
         try:
             written = await load_log(disk, layout, number)
@@ -155,7 +152,7 @@ async def load_logs(disk: Disk, layout: Layout, checkpoint: Checkpoint, *, store
 
 
 class Bookie:
-    """One storage node, in process. Fills `weir.ledger.interfaces.Bookie`; made by `Bookie.open`."""
+    """One storage node, in process. Implements `weir.ledger.interfaces.Bookie`; create it with `Bookie.open`."""
 
     def __init__(
         self, runtime: Runtime, settings: BookieSettings, lock: FileLock, cookie: Cookie, store: Store
@@ -187,9 +184,9 @@ class Bookie:
             runtime, layout, settings.flush, store=store, files=self._files, journal_files=self._journal_files
         )
         self._gc = GarbageCollector(runtime, layout, settings.gc, settings.flush, store=store, files=self._files)
-        #: The identity of the disk, to be compared with what the metadata says of this bookie id.
+        #: The identity of the disk, for comparison with the metadata of this bookie id.
         self.cookie = cookie
-        #: What was given up when the journal was replayed.
+        #: Records that journal replay skipped, because the operator accepted their loss.
         self.losses: tuple[Loss, ...] = ()
         self.doubts = Doubts(runtime.disk, layout)
         self._may_delete = asyncio.Event()
@@ -201,9 +198,9 @@ class Bookie:
     async def open(
         cls, runtime: Runtime, settings: BookieSettings, *, accept_loss: bool = False, copies: Copies = no_copies
     ) -> "Bookie":
-        """Open the folder, formatting it if it is new, and replay the journal. JournalCorruptError if acknowledged
-        records are missing from it, unless `accept_loss` says to go on without them; `copies` then tells which
-        ledgers others hold too, so that nothing of those is denied."""
+        """Open the folder, formatting it if it is new, and replay the journal. JournalCorruptError if the journal
+        lacks acknowledged records, unless `accept_loss` is set; `copies` then names the ledgers that other bookies
+        also have, so that this bookie does not deny their entries."""
         layout = Layout(settings.directory)
         for folder in (layout.root, layout.journal, layout.logs):
             await runtime.disk.make_dirs(folder)
@@ -234,11 +231,11 @@ class Bookie:
         self._end_file.start(end)
         await self._journal_files.open(scan.next_sequence)
         try:
-            # What was replayed goes to logs before anything is served: from then on nothing depends on pages of
-            # the old journal, which the kernel may hold as written although an earlier sync of them failed.
+            # Replayed entries go to logs before the bookie serves anything: from then on nothing depends on pages
+            # of the old journal, which the kernel may treat as written although an earlier sync of them failed.
             await self._flusher.flush(lambda: Position(scan.next_sequence, 0, 0))
         except DiskError as failed:
-            log.error("what was replayed could not be flushed: %s", failed)
+            log.error("flush of the replayed entries failed: %s", failed)
             self._space.flush_failed()
         try:
             await self._journal.start(scan.next_sequence, scan.previous)
@@ -271,7 +268,7 @@ class Bookie:
         self._store.ledgers.wake_all()
 
     async def close(self) -> None:
-        """Take nothing more, flush, and leave the folder so that the next start has nothing to replay."""
+        """Refuse new requests, flush, and leave the folder so that the next start has nothing to replay."""
         if self._state.state is BookieState.CLOSED:
             return
         failed = self._state.state is BookieState.FAILED
@@ -284,7 +281,7 @@ class Bookie:
             try:
                 await self._flusher.flush_all(lambda: self._journal.position)
             except DiskError as unflushed:
-                log.error("closed without a flush, the journal has what is missing: %s", unflushed)
+                log.error("closed without a flush, the next start replays the journal: %s", unflushed)
         await self._journal.close()
         await self._end_file.close(final=not failed)
         await self._journal_files.close()
@@ -306,7 +303,7 @@ class Bookie:
             # Its traceback has this frame and those of the callers: with the future it would be a cycle that keeps
             # the entries until the next garbage collection.
             future.set_exception(refusal.with_traceback(None))
-            future.exception()  # whoever asked may have gone; the loop need not complain
+            future.exception()  # the caller may have disconnected: no "never retrieved" warning
             return future
         if batch.entries:
             self._journal.put_batch(batch, future)
@@ -338,12 +335,12 @@ class Bookie:
         entry_id = EntryId(after + 1)
         try:
             data = await self._reader.get(ledger_id, entry_id)
-        except EntryCorruptError:  # it will be told to whoever reads it
+        except EntryCorruptError:  # a read of the entry reports it
             data = None
         return ReadResult([] if data is None else [(entry_id, data)], confirmed)
 
     async def _wait(self, ledger_id: LedgerId, timeout_s: float) -> bool:
-        """Wait for the last-add-confirmed to move; whether there is a reason to wait no longer."""
+        """Wait for the last-add-confirmed to advance. Returns True on a timeout, a fence or a deletion."""
         ledgers = self._store.ledgers
         if ledgers.waiters >= self._settings.max_polls:
             raise BookieBusyError(f"{ledgers.waiters} polls wait already")
@@ -395,21 +392,21 @@ class Bookie:
 
     @property
     def why_read_only(self) -> str:
-        """Why it takes no entries, while it does not; empty otherwise."""
+        """The reason for the read-only state; empty in any other state."""
         return self._state.why if self._state.state is BookieState.READ_ONLY else ""
 
     @property
     def free_bytes(self) -> int:
-        """Of its disk, when that was last looked at."""
+        """Free bytes of the disk at the last check."""
         return self._space.free_bytes
 
     async def state_changed(self, seen: BookieState) -> BookieState:
-        """Wait until the state is another than `seen`, and answer it."""
+        """Wait until the state differs from `seen`, and return it."""
         return await self._state.changed_from(seen)
 
     @property
     def damages(self) -> Damages:
-        """What is known to be damaged now."""
+        """Entries that are damaged now."""
         return self._store.damages
 
     def ledgers(self) -> list[LedgerId]:
@@ -417,24 +414,24 @@ class Bookie:
         return self._store.known_ledgers()
 
     def highest_ledger(self) -> LedgerId:
-        """The highest id of any ledger that this bookie holds, or was told to delete; 0 if there was none."""
+        """The highest id of any ledger that this bookie has or has deleted; 0 without any."""
         return max([LedgerId(0), self._store.ledgers.highest_gone(), *self._store.known_ledgers()[-1:]])
 
     async def flush(self) -> None:
-        """Write the cache out now."""
+        """Write the cache to an entry log now."""
         self._require_open()
         await self._flusher.flush(lambda: self._journal.position, self._journal.poke)
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """While the block runs no entry log is removed or rewritten."""
+        """Prevent removal and rewriting of entry logs while the block runs."""
         async with self._gc.paused():
             yield
 
     async def freeze(self, look: Callable[[], None]) -> Checkpoint:
-        """A root that stands for everything acknowledged before one moment, at which `look` is called: whoever
-        has it and the entry logs that it names, while they are `kept`, has a bookie as of then, and maybe a
-        little more. No ledger is deleted until it is made."""
+        """A checkpoint of everything acknowledged before the call of `look`. With the entry logs that it names,
+        which must stay `kept`, it makes a bookie of that moment, possibly with a few later entries. Deletions of
+        ledgers wait until the checkpoint is complete."""
         self._require_open()
         self._may_delete.clear()
         try:
@@ -442,7 +439,7 @@ class Bookie:
             look()
             store = self._store
             deleted, gone = tuple(store.tombstones.all()), store.ledgers.gone()
-            for _ in range(2):  # what was being flushed, and then what had come by that moment
+            for _ in range(2):  # the generation in flight, then the one active at `look`
                 await self.flush()
             after = Position(self._journal.position.sequence + 1, 0, 0)
             return store.root(after, deleted, gone)
@@ -450,10 +447,10 @@ class Bookie:
             self._may_delete.set()
 
     async def collect(self, live_ledgers: Callable[[], Awaitable[Collection[LedgerId]]]) -> int:
-        """Delete local ledgers that no longer exist, then collect garbage; how many ledgers that were.
+        """Delete local ledgers that no longer exist, then collect garbage; returns the number of deleted ledgers.
 
-        `live_ledgers` is asked after the local ones are listed: a ledger is in the metadata before its first
-        entry is here, so what is missing there by then was deleted.
+        `live_ledgers` runs after the listing of the local ledgers: the metadata has a ledger before its first
+        entry arrives here, so a ledger that is missing in the metadata by then was deleted.
         """
         local = self.ledgers()
         live = frozenset(await live_ledgers())
@@ -517,7 +514,7 @@ class Bookie:
             raise LedgerFencedError(
                 f"ledger {ledger_id} is {'deleted' if ledgers.is_gone(ledger_id) else 'fenced'}"
             )
-        # A recovery only brings back what was acknowledged elsewhere: worth the space as long as there is some.
+        # A recovery only restores entries acknowledged elsewhere: they may use the remaining space.
         if self.state is BookieState.READ_ONLY and not (recovery and self._store.cache.has_room):
             raise BookieReadOnlyError(
                 f"bookie {self._settings.bookie_id} takes no entries for now: {self._state.why or 'see its log'}"

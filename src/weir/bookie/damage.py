@@ -1,11 +1,11 @@
-"""Entries and index pages that this bookie found damaged: each place said once in the log, counted, and forgotten
-once it is whole again or its ledger is deleted.
+"""Damaged entries and index pages of this bookie, and ledgers that an accepted loss put in doubt.
 
-Ledgers of which an accepted loss may have taken entries or the fence, though other bookies have copies.
+The log names each damaged place once; the count drops when a whole copy arrives or the ledger is deleted.
 
-A bookie must not deny an entry that it once acknowledged: a recovery would believe it and cut the ledger short. So
-of such a ledger it denies nothing, but says that what is absent is damaged, takes no adds of the writer, and is
-filled up by repair; then the doubt ends (`weir.server.doubts`).
+A bookie must not deny an entry that it once acknowledged: a recovery would believe it and cut the ledger short. An
+accepted loss may have removed entries or the fence of a ledger although other bookies have copies. For such a
+ledger the bookie reports an absent entry as damaged, refuses adds of the writer, and accepts copies from repair;
+repair then ends the doubt (`weir.server.doubts`).
 """
 
 import logging
@@ -20,12 +20,12 @@ from weir.wire.bookie_files import decode_doubtful, encode_doubtful
 
 log = logging.getLogger(__name__)
 
-#: Places that are told apart. More on one disk are counted together: nobody reads them one by one.
+#: Damaged places that are named one by one. Above this number the bookie only reports that there are more.
 _MOST = 10_000
 
 
 class DamagedEntry(NamedTuple):
-    """An entry whose bytes are not what was written, and where they lie."""
+    """An entry whose bytes fail verification, with its file and offset."""
 
     ledger_id: LedgerId
     entry_id: EntryId
@@ -35,12 +35,12 @@ class DamagedEntry(NamedTuple):
 
 
 class Damages:
-    """What is known to be damaged now. Finding the same place again says nothing new."""
+    """Damaged entries known now. Reporting the same entry twice has no effect."""
 
     def __init__(self) -> None:
         self._entries: dict[LedgerId, dict[EntryId, DamagedEntry]] = {}
         self.count = 0
-        #: Indexes that were damaged and made anew from their log, and entries that were damaged and came again.
+        #: Damaged indexes rebuilt from their log, and damaged entries replaced by a whole copy.
         self.mended_indexes = 0
         self.healed_entries = 0
         self._said_too_many = False
@@ -53,7 +53,7 @@ class Damages:
         return [found[entry] for _, found in sorted(self._entries.items()) for entry in sorted(found)]
 
     def found(self, damaged: DamagedEntry) -> None:
-        """Note it, and say so unless that was said before."""
+        """Record the damage, and log it the first time."""
         known = self._entries.get(damaged.ledger_id)
         if known is not None and damaged.entry_id in known:
             return
@@ -61,7 +61,7 @@ class Damages:
             if not self._said_too_many:
                 self._said_too_many = True
                 log.error(
-                    "more than %d damaged entries: further ones are not named; run `weir bookie verify`", _MOST
+                    "more than %d damaged entries, the log names no further ones; run `weir bookie verify`", _MOST
                 )
             return
         self._entries.setdefault(damaged.ledger_id, {})[damaged.entry_id] = damaged
@@ -77,10 +77,10 @@ class Damages:
 
     def index_mended(self, path: str, what: str) -> None:
         self.mended_indexes += 1
-        log.warning("%s was damaged (%s), and is made anew from its log", path, what)
+        log.warning("index %s is damaged (%s); rebuilding it from its log", path, what)
 
     def healed(self, ledger_id: LedgerId, entries: Iterable[EntryId]) -> None:
-        """Whole copies of these were stored: they count from now on."""
+        """Whole copies of these entries were stored: remove them from the damage."""
         known = self._entries.get(ledger_id)
         if known is None:
             return
@@ -88,7 +88,9 @@ class Damages:
             if known.pop(entry_id, None) is not None:
                 self.count -= 1
                 self.healed_entries += 1
-                log.warning("entry %d of ledger %d was damaged, and is whole again", entry_id, ledger_id)
+                log.warning(
+                    "entry %d of ledger %d is whole again: a copy replaced the damaged one", entry_id, ledger_id
+                )
         if not known:
             del self._entries[ledger_id]
 
@@ -97,17 +99,17 @@ class Damages:
         self.count -= len(self._entries.pop(ledger_id, ()))
 
 
-#: Tells which ledgers that count on this bookie are on others as well.
+#: Returns the ledgers of this bookie that other bookies also have.
 Copies = Callable[[], Awaitable[Collection[LedgerId]]]
 
 
 async def no_copies() -> Collection[LedgerId]:
-    """For a bookie that is the only one."""
+    """For a bookie without replicas elsewhere."""
     return ()
 
 
 class Doubts:
-    """Kept in a small file, so that a restart does not end them."""
+    """Ledgers in doubt, stored in a small file so that a restart does not end the doubt."""
 
     def __init__(self, disk: Disk, layout: Layout) -> None:
         self._disk = disk
@@ -123,11 +125,11 @@ class Doubts:
             raise JournalCorruptError(f"{self._path} is damaged: {bad.what}") from bad
 
     async def begin(self, ledgers: Collection[LedgerId]) -> None:
-        """Doubt these too, durably."""
+        """Put these ledgers in doubt, durably."""
         await self._save(self.ledgers | frozenset(ledgers))
 
     async def end(self, ledgers: Collection[LedgerId]) -> None:
-        """These are whole again, or gone."""
+        """End the doubt of these ledgers: they are whole again, or deleted."""
         if ledgers:
             await self._save(self.ledgers - frozenset(ledgers))
 
@@ -136,7 +138,7 @@ class Doubts:
         self.ledgers = ledgers
 
     def instead_of(self, denial: BookieError, ledger_id: LedgerId) -> BookieError:
-        """What to say where the bookie would deny something."""
+        """The error to raise in place of `denial`: EntryInDoubtError if the ledger is in doubt."""
         if ledger_id not in self.ledgers:
             return denial
         return EntryInDoubtError(f"{denial.what}, but this bookie lost a part of its journal and may have held it")

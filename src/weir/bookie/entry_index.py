@@ -1,8 +1,8 @@
-"""Which logs hold which entries of a ledger: compact runs in memory, the rows themselves stay on disk.
+"""Index of entry logs: which logs hold which entries of a ledger. Compact runs stay in memory, rows on disk.
 
-Per ledger one array of runs, seven numbers each, sorted by first entry. Entries of a ledger are added in order,
-so runs do not overlap unless entries were added again; then the run in the newest log counts, since a log's id
-grows with time and garbage collection copies only what is current.
+Each ledger has one array of runs, seven numbers each, sorted by first entry. A writer adds entries in order, so
+runs do not overlap unless a recovery or a repair adds entries again; then the run in the newest log counts, since
+log ids grow with time and garbage collection copies only current entries.
 """
 
 from array import array
@@ -61,7 +61,7 @@ class LedgerRuns:
         self._numbers = numbers[:at] + array("Q", run) + numbers[at:]
 
     def remove_logs(self, logs: dict[int, None]) -> None:
-        """Forget what these logs hold."""
+        """Remove the runs of these logs."""
         kept = LedgerRuns()
         for run in self:
             if run.log not in logs:
@@ -69,7 +69,7 @@ class LedgerRuns:
         self._numbers, self.overlapping = kept._numbers, kept.overlapping
 
     def covering(self, entry_id: int) -> list[LogRun]:
-        """The runs whose range the entry lies in, newest log first."""
+        """The runs whose range includes the entry, newest log first."""
         if self.overlapping:
             found = [run for run in self if run.first <= entry_id <= run.last]
             return sorted(found, key=lambda run: -run.log)
@@ -85,7 +85,7 @@ class LedgerRuns:
 
     @property
     def last(self) -> int:
-        """The highest entry of any run; -1 if there is none."""
+        """The highest entry of any run; -1 without runs."""
         if self.overlapping:
             return max(run.last for run in self)
         return self._numbers[-_STRIDE + 1] if self._numbers else -1
@@ -118,7 +118,7 @@ class Index:
         self._ledgers: dict[LedgerId, LedgerRuns] = {}
         self._sizes: dict[int, int] = {}
         self._live: dict[int, int] = {}
-        #: Logs whose runs are all here; only these are named in a checkpoint and may be collected.
+        #: Logs with all their runs in memory; only these may be in a checkpoint or be collected.
         self._sealed: dict[int, None] = {}
 
     def __contains__(self, ledger_id: LedgerId) -> bool:
@@ -131,7 +131,7 @@ class Index:
         return self._ledgers.get(ledger_id)
 
     def add_log(self, log: int, size: int) -> None:
-        """A log exists; its runs follow, then `seal`."""
+        """Register a log; its runs follow, then `seal`."""
         self._sizes[log] = size
         self._live[log] = 0
 
@@ -146,7 +146,7 @@ class Index:
         self._sealed[log] = None
 
     def unseal(self, logs: Iterable[int]) -> None:
-        """No checkpoint names these logs from now on: what is live of them was copied."""
+        """Leave these logs out of later checkpoints: their live entries have been copied."""
         for log in logs:
             del self._sealed[log]
 
@@ -162,12 +162,12 @@ class Index:
             del self._ledgers[ledger_id]
 
     def forget(self, ledger_id: LedgerId) -> None:
-        """The ledger was deleted: its bytes in every log are dead."""
+        """Drop a deleted ledger: its bytes in every log are dead."""
         for run in self._ledgers.pop(ledger_id, ()):
             self._live[run.log] -= run.size
 
     def remove_logs(self, logs: Iterable[int]) -> None:
-        """The logs are gone."""
+        """Drop the sizes of removed logs."""
         for log in logs:
             del self._sizes[log], self._live[log]
 
@@ -180,11 +180,11 @@ class Index:
         return [LogUse(log, self._sizes[log], self._live[log]) for log in self.logs()]
 
     def runs_in(self, log: int) -> list[tuple[LedgerId, LogRun]]:
-        """What a log holds that is still needed. Looks at every run there is: for repairs."""
+        """The live runs of a log, for repairs. Scans every run in memory."""
         return [(ledger_id, run) for ledger_id, runs in self._ledgers.items() for run in runs if run.log == log]
 
     def entries_of(self, ledger_id: LedgerId) -> int:
-        """How many rows the logs hold for the ledger."""
+        """The number of rows that the logs have for the ledger."""
         return sum(run.rows for run in self._ledgers.get(ledger_id) or ())
 
     def last_entry(self, ledger_id: LedgerId) -> EntryId:

@@ -1,10 +1,9 @@
-"""Loads the index of a log, or makes it anew: pages that are damaged from the runs, all of it from the entries.
+"""Loads or rebuilds the index of a log, and scans the entries of a log.
 
-An index that is made anew names every entry that the log holds or held. One that is damaged keeps its place, so
-that reading it is an `EntryCorruptError`, never a denial.
-
-Finds the entries in the bytes of a log, also behind damage: an entry describes itself, and its checksum says
-where one really begins.
+A rebuild reads damaged pages again from the runs, or the whole index from the entries. The new index names every
+entry that the log has or had: a damaged entry keeps its row, so that reading it raises `EntryCorruptError` and is
+never a denial. The scan also finds entries behind damage: an entry describes itself, and its checksum proves where
+it begins.
 """
 
 import logging
@@ -35,8 +34,8 @@ from weir.wire.entry import HEADER_BYTES as ENTRY_HEADER_BYTES
 from weir.wire.entry import entry_key, entry_size, last_confirmed_of, verify_entry
 
 _WINDOW_BYTES = 1024 * 1024
-#: What nearly every header looks like: the high bytes of its numbers are zero. By `re`, since the damaged stretch
-#: may be megabytes long.
+#: Pattern of nearly every header: the high bytes of its numbers are zero. A regular expression, since the damaged
+#: stretch may be megabytes long.
 _HEADER_LIKE = re.compile(
     rb"(?=(?s:.{7}[\x00-\x04].{6}\x00\x00.{6}\x00\x00(?:.{6}\x00\x00|\xff{8}).{6}\x00\x00))", re.DOTALL
 )
@@ -47,7 +46,7 @@ class Stretch(NamedTuple):
 
     offset: int
     size: int
-    #: As the header says; -1 where a damaged one cannot be believed because its length leads nowhere.
+    #: From the header; -1 if a damaged header is not plausible because its length does not reach the next entry.
     ledger_id: LedgerId
     entry_id: EntryId
     last_confirmed: EntryId
@@ -55,7 +54,7 @@ class Stretch(NamedTuple):
 
 
 class LogWindow:
-    """A stretch of a log in memory, moved forward as entries are taken."""
+    """A stretch of a log in memory, which moves forward with the scan."""
 
     def __init__(self, file: File, size: int) -> None:
         self._file = file
@@ -64,8 +63,8 @@ class LogWindow:
         self._at = 0
 
     async def stretches(self, at: int, end: int) -> AsyncIterator[Stretch]:
-        """Everything in [at, end), which begins and ends between entries: whole entries, and damage from where one
-        should begin to where the next whole one does."""
+        """Everything in [at, end), where both are boundaries between entries: whole entries, and each damage from
+        the expected start of an entry to the next whole one."""
         while at < end:
             stretch = await self._stretch(at, end)
             yield stretch
@@ -82,7 +81,7 @@ class LogWindow:
             return Stretch(at, size, *ids, NO_ENTRY, bad.what)
 
     async def _whole(self, at: int, end: int) -> bytes | bytearray:
-        """The entry at `at`, verified, read again if it is not; a WireError if there is none."""
+        """The verified entry at `at`, after several attempts; WireError without one."""
 
         async def read() -> bytes | bytearray:
             try:
@@ -96,7 +95,7 @@ class LogWindow:
         return await insist(f"{self._file.path} at {at}", read)
 
     async def _next_whole(self, at: int, end: int) -> int:
-        """Where the first whole entry behind `at` begins; `end` if there is none."""
+        """The start of the first whole entry after `at`; `end` without one."""
         at += 1
         while at + ENTRY_HEADER_BYTES <= end:
             self._data = b""
@@ -121,7 +120,7 @@ class LogWindow:
     async def _one(self, at: int, end: int) -> bytes | bytearray:
         size = entry_size(await self._bytes(at, ENTRY_HEADER_BYTES))
         if at + size > end:
-            raise WireError(f"an entry of {size} bytes runs over the end of what it lies in")
+            raise WireError(f"an entry of {size} bytes runs over the end of its stretch")
         data = await self._bytes(at, size)
         if len(data) < size:
             raise WireError(f"an entry of {size} bytes runs over the end of the file")
@@ -146,16 +145,16 @@ log = logging.getLogger(__name__)
 
 Rows = list[Row]
 
-#: A gap in a ledger that is longer was never all in one damaged stretch.
+#: A longer gap in a ledger cannot come from a single damaged stretch.
 _MOST_HIDDEN = 10_000
-#: Of a ledger that was deleted.
+#: Row of a deleted ledger.
 _NO_ROW = Row(EntryId(0), 0, 0)
 
 
 async def load_log(disk: Disk, layout: Layout, log_id: int) -> WrittenLog:
-    """The log as its index describes it; an index that is missing, or whose head is damaged, is made anew from the
-    log. FileMissingError if the log itself is gone. Of a log that was cut its index still says what was in it, so
-    that what is gone is told as damaged, and never denied."""
+    """The log as its index describes it; rebuilds an index that is missing or has a damaged head. FileMissingError
+    if the log itself is missing. The index of a log that was cut still names all its entries, so that the bookie
+    reports the missing ones as damaged and never denies them."""
     async with _opened(disk, layout.log_file(log_id)) as data:
         size = await data.size()
     try:
@@ -167,12 +166,12 @@ async def load_log(disk: Disk, layout: Layout, log_id: int) -> WrittenLog:
             raise WireError(f"an index for a log of {header.log_bytes} bytes, which has {size}")
         return WrittenLog(log_id, header.log_bytes, runs, header.pages_offset)
     except (WireError, FileMissingError) as bad:
-        log.error("%s: %s; making it anew from the log", layout.index_file(log_id), bad)
+        log.error("%s: %s; rebuilding it from the log", layout.index_file(log_id), bad)
     return await rebuild_index(disk, layout, log_id)
 
 
 async def read_index(disk: Disk, layout: Layout, log_id: int) -> tuple[IndexHeader, list[Run]]:
-    """Header and runs, verified, and of the right length for the log."""
+    """Header and runs, verified against the length of the log."""
     async with _opened(disk, layout.log_file(log_id)) as data:
         size = await data.size()
     header, runs = await read_own_index(disk, layout, log_id)
@@ -182,7 +181,7 @@ async def read_index(disk: Disk, layout: Layout, log_id: int) -> tuple[IndexHead
 
 
 async def read_own_index(disk: Disk, layout: Layout, log_id: int) -> tuple[IndexHeader, list[Run]]:
-    """Header and runs, verified, whatever became of the log."""
+    """Header and runs, verified in themselves, even if the log has another length."""
     async with _opened(disk, layout.index_file(log_id)) as file:
 
         async def read() -> tuple[IndexHeader, list[Run]]:
@@ -195,7 +194,7 @@ async def read_own_index(disk: Disk, layout: Layout, log_id: int) -> tuple[Index
 
 
 async def read_page(file: File, header: IndexHeader, page: int) -> Rows:
-    """The rows of one page; a WireError if it is damaged."""
+    """The rows of one page; WireError if the page is damaged."""
 
     async def read() -> Rows:
         data = await file.read_at(header.pages_offset + page * PAGE_BYTES, PAGE_BYTES)
@@ -208,9 +207,9 @@ async def read_page(file: File, header: IndexHeader, page: int) -> Rows:
 async def rebuild_index(
     disk: Disk, layout: Layout, log_id: int, progress: Callable[[int], None] = lambda _: None
 ) -> WrittenLog:
-    """Make the index anew and put it in the place of the old one, all at once. What is whole of the old one says
-    where things should lie. Without its runs the new ones may have more rows than the old, for what damage hides:
-    so not while anybody has the old runs in memory (`rebuild_around`)."""
+    """Rebuild the index and replace the old one atomically. Whole pages of the old one give the positions of
+    entries. If its runs are damaged, the new index may have more rows than the old one (for entries inside
+    damage): do not use this while a bookie has the old runs in memory (`rebuild_around`)."""
     try:
         return await rebuild_pages(disk, layout, log_id)
     except (WireError, FileMissingError):
@@ -219,7 +218,7 @@ async def rebuild_index(
 
 
 async def rebuild_pages(disk: Disk, layout: Layout, log_id: int) -> WrittenLog:
-    """`rebuild_index` for an index whose runs are whole, and stay as they are; a WireError if they are not."""
+    """`rebuild_index` for an index with whole runs, which stay the same; WireError if they are damaged."""
     header, runs = await read_index(disk, layout, log_id)
     return await _put(disk, layout, log_id, await rows_of_pages(disk, layout, log_id, header, runs), runs)
 
@@ -227,8 +226,8 @@ async def rebuild_pages(disk: Disk, layout: Layout, log_id: int) -> WrittenLog:
 async def rebuild_around(
     disk: Disk, layout: Layout, log_id: int, known: Sequence[tuple[LedgerId, LogRun]]
 ) -> WrittenLog:
-    """`rebuild_index` for a bookie that has the runs in memory: they keep their rows, whatever became of the file.
-    Where a deleted ledger had its rows there is nothing."""
+    """`rebuild_index` for a bookie that has the runs in memory: they keep their rows whatever the file contains.
+    Rows of deleted ledgers stay empty."""
     try:
         return await rebuild_pages(disk, layout, log_id)
     except (WireError, FileMissingError):
@@ -260,7 +259,7 @@ async def _put(disk: Disk, layout: Layout, log_id: int, rows: Rows, runs: list[R
 
 
 async def rows_of_pages(disk: Disk, layout: Layout, log_id: int, header: IndexHeader, runs: list[Run]) -> Rows:
-    """Every row: from its page, or, where that is damaged, from the entries between the rows that are known."""
+    """Every row: from its page, or, if the page is damaged, from the entries between the known rows."""
     known: list[Row | None] = []
     async with _opened(disk, layout.index_file(log_id)) as file:
         for page in range(header.pages):
@@ -279,7 +278,7 @@ async def rows_of_pages(disk: Disk, layout: Layout, log_id: int, header: IndexHe
 
 
 async def _fill_run(window: LogWindow, run: Run, known: list[Row | None]) -> None:
-    """The rows of a run that are not known, stretch by stretch."""
+    """Fill in the unknown rows of a run, stretch by stretch."""
     at, end = run.first_row, run.first_row + run.rows
     while at < end:
         if known[at] is not None:
@@ -298,8 +297,8 @@ async def _fill_run(window: LogWindow, run: Run, known: list[Row | None]) -> Non
 
 
 def fit_rows(stretches: list[Stretch], ledger_id: LedgerId, first: int, last: int, count: int) -> Rows:
-    """`count` rows of a ledger, with ids in [first, last], for what lies there. Damage may hide several entries;
-    what ids they have is told by those around them."""
+    """`count` rows of a ledger, with ids in [first, last], for these stretches. Damage may hide several entries;
+    the ids of their neighbors give their ids."""
     whole = [stretch for stretch in stretches if stretch.damage is None]
     hidden = count - len(whole)
     bad = len(stretches) - len(whole)
@@ -316,11 +315,11 @@ def fit_rows(stretches: list[Stretch], ledger_id: LedgerId, first: int, last: in
         held = hidden - bad + 1 if following - wanted >= hidden - bad + 1 else 1
         ids = [EntryId(wanted + i) for i in range(held)]
         if held == 1 and stretch.ledger_id == ledger_id and wanted <= stretch.entry_id < following:
-            ids = [stretch.entry_id]  # a striped ledger leaves ids out; its own word fits
+            ids = [stretch.entry_id]  # a striped ledger skips ids; trust the id in the damaged header
         rows += [Row(entry_id, stretch.offset, stretch.size) for entry_id in ids]
         wanted, hidden, bad = ids[-1] + 1, hidden - held, bad - 1
     if len(rows) != count:
-        raise WireError(f"{count} entries cannot be told apart among {len(stretches)} places")
+        raise WireError(f"{count} entries do not fit {len(stretches)} places")
     return rows
 
 
@@ -337,7 +336,9 @@ async def _rows_of_log(
         progress(stretch.offset + stretch.size)
         if stretch.entry_id < 0:
             path = layout.log_file(log_id)
-            log.error("%s at offset %d: nothing says whose %d bytes were", path, stretch.offset, stretch.size)
+            log.error(
+                "%s at offset %d: the ledger of %d damaged bytes is unknown", path, stretch.offset, stretch.size
+            )
             continue
         if runs and runs[-1].ledger_id == stretch.ledger_id:
             run = runs.pop()
@@ -364,8 +365,8 @@ async def _rows_of_log(
 
 
 async def scan_log(disk: Disk, path: str) -> AsyncIterator[Stretch]:
-    """Everything in a log, each stretch under the ids that it has or, if it is damaged, must have had; one stretch
-    for each entry that lies in damage between two entries of a ledger. Entry -1: nothing says whose it was."""
+    """Everything in a log, one stretch per entry, with its ids. Each entry hidden by damage between two entries of
+    a ledger gets a stretch with its derived ids; entry -1 if its ledger is unknown."""
     async with _opened(disk, path) as file:
         size = await file.size()
         before: Stretch | None = None
@@ -386,14 +387,12 @@ async def scan_log(disk: Disk, path: str) -> AsyncIterator[Stretch]:
 
 
 def hidden_entries(damaged: Stretch, before: Stretch | None, after: Stretch | None) -> list[Stretch]:
-    """Which entries the damage hides. Between entries of one ledger: the ids between them (of a striped ledger
-    some that never were here, which does no harm). At the seam of two: what the damaged header says if it can be
-    believed, else the next of the one before, else the last of the one after."""
+    """The entries that the damage hides. Between entries of one ledger: the ids between them (for a striped ledger
+    this includes some ids that were never here, without harm). Between two ledgers: the ids of the damaged header
+    if plausible, else the id after the previous entry, else the id before the next one."""
     if before is not None and after is not None and before.ledger_id == after.ledger_id:
         between = range(before.entry_id + 1, after.entry_id)
-        if (
-            len(between) <= _MOST_HIDDEN
-        ):  # of a striped ledger it names some that never were here, which does no harm
+        if len(between) <= _MOST_HIDDEN:  # a striped ledger skips some of these ids, which does no harm
             return [damaged._replace(ledger_id=before.ledger_id, entry_id=EntryId(entry)) for entry in between]
     if damaged.entry_id >= 0:
         return [damaged]

@@ -1,4 +1,4 @@
-"""Writes one entry log and its index: for a flush and for garbage collection alike."""
+"""Writer of one entry log and its index, for flushes and for garbage collection."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,15 +9,15 @@ from weir.model.ids import Buffer, EntryId, LedgerId
 from weir.runtime.interfaces import Disk, File
 from weir.wire.bookie_files import ROWS_PER_PAGE, Row, Run, encode_head, encode_page, pack_row, pack_run
 
-#: Entries below this size on average are joined before they are written.
+#: Below this average size the writer joins entries into one buffer per write.
 _JOIN_BELOW_BYTES = 16 * 1024
-#: Work for the loop's thread between two writes is bounded by entries, too, for small ones.
+#: Limit of the work between two writes by number of entries, for small ones.
 _CHUNK_ENTRIES = 4096
 _PAGES_PER_WRITE = 64
 
 
 class WrittenLog(NamedTuple):
-    """A log that is whole and synced, with its index; it counts once a checkpoint names it."""
+    """A complete, synced log with its index; it takes effect when a checkpoint names it."""
 
     log: int
     size: int
@@ -26,7 +26,7 @@ class WrittenLog(NamedTuple):
 
 
 class LogWriter:
-    """One log while it is written. `put` only buffers; `drain` writes, and is due when `is_due`."""
+    """Writes one log. `put` only buffers; call `drain` to write when `is_due`."""
 
     def __init__(self, disk: Disk, layout: Layout, log: int, settings: FlushSettings) -> None:
         self._disk = disk
@@ -47,7 +47,8 @@ class LogWriter:
         return self.size - self._written >= self._settings.chunk_bytes or len(self._pieces) >= _CHUNK_ENTRIES
 
     def put(self, ledger_id: LedgerId, entries: list[tuple[EntryId, Buffer]], confirmed: EntryId) -> None:
-        """Entries of a ledger, in order; a ledger's entries follow each other, in one call or in several."""
+        """Buffer entries of a ledger, in order. Entries of a ledger must be adjacent, in one call or in
+        several."""
         offset, first_row = self.size, len(self._rows)
         at = offset
         pieces, rows = self._pieces, self._rows
@@ -68,7 +69,7 @@ class LogWriter:
         self._packed_runs.append(pack_run(*whole))
 
     async def drain(self) -> None:
-        """Write what is buffered."""
+        """Write the buffered entries."""
         pieces, self._pieces = self._pieces, []
         start, self._written = self._written, self.size
         if self._file is None:
@@ -82,7 +83,7 @@ class LogWriter:
             self._synced = self._written
 
     async def finish(self) -> WrittenLog:
-        """Write the rest and the index, and make both survive a crash."""
+        """Write the rest and the index, and sync both."""
         await self.drain()
         await self._close_synced()
         head = encode_head(b"".join(self._packed_runs), len(self._rows), self.size)
@@ -91,7 +92,7 @@ class LogWriter:
         return WrittenLog(self._log, self.size, self._runs, len(head))
 
     async def abandon(self) -> None:
-        """Close after a failure. The files are no log until a checkpoint names them; opening removes them."""
+        """Close after a failure. No checkpoint names the files, so the next open removes them."""
         if self._file is not None:
             await self._file.close()
             self._file = None
@@ -106,7 +107,7 @@ class LogWriter:
 async def write_index(
     disk: Disk, layout: Layout, log: int, runs: Sequence[Run], *, rows: Sequence[Row], log_bytes: int
 ) -> int:
-    """Put a new index in the place of a log's old one, at once; answers where its pages start."""
+    """Replace the index of a log atomically; returns the offset of its pages."""
     head = encode_head(b"".join(pack_run(*run) for run in runs), len(rows), log_bytes)
     path = layout.index_file(log)
     await _write_index(disk, path + TEMPORARY_SUFFIX, head, [pack_row(*row) for row in rows])

@@ -1,11 +1,7 @@
-"""Entry logs and their indexes as open files: a bounded number of handles, pages cached, reads shared.
+"""Open files of entry logs and their indexes: a bounded number of handles, cached pages and blocks, shared reads.
 
-An index page that is damaged is made anew from the log, with its whole index: a flipped bit in it costs a scan of
-the log, and no entry.
-
-Finds an entry's place in the entry logs: the runs in memory, then rows of index pages on disk.
-
-A bounded cache of byte strings that forgets what was used longest ago.
+A damaged index page makes the bookie rebuild the whole index from the log: a flipped bit in it costs a scan of the
+log, and no entry. `find` locates an entry by the runs in memory, then by rows of index pages on disk.
 """
 
 import asyncio
@@ -26,7 +22,8 @@ K = TypeVar("K", bound=Hashable)
 
 
 class BytesLru(Generic[K]):
-    """At most `max_bytes` of values. A dict keeps its order of insertion: the front was used longest ago."""
+    """LRU cache of at most `max_bytes` of values. A dict keeps insertion order: the front is the least recently
+    used."""
 
     def __init__(self, max_bytes: int) -> None:
         self._limit = max_bytes
@@ -58,7 +55,7 @@ class BytesLru(Generic[K]):
 
 
 class _Handle:
-    """An open file, and how many operations use it right now."""
+    """An open file with the number of operations in progress on it."""
 
     __slots__ = ("file", "pins", "unwanted")
 
@@ -69,7 +66,7 @@ class _Handle:
 
 
 class LogFiles:
-    """Reads from logs by position. A log that garbage collection removed is a FileMissingError."""
+    """Reads logs by position. FileMissingError for a log that garbage collection removed."""
 
     def __init__(
         self, disk: Disk, layout: Layout, settings: CacheSettings, *, index: Index, damages: Damages
@@ -93,11 +90,11 @@ class LogFiles:
         return self._block_bytes
 
     def add(self, log: int, pages_offset: int) -> None:
-        """A log can be read from now on; its index's pages start here."""
+        """Make a log readable; the pages of its index start at `pages_offset`."""
         self._pages_at[log] = pages_offset
 
     async def remove(self, log: int) -> None:
-        """The log is about to be removed: close it once nobody reads it any more."""
+        """Close a log before its removal, as soon as the last read of it ends."""
         self._pages_at.pop(log, None)
         for path in (self._layout.log_file(log), self._layout.index_file(log)):
             handle = self._handles.pop(path, None)
@@ -113,16 +110,16 @@ class LogFiles:
         await self._close_some()
 
     async def read(self, log: int, offset: int, length: int) -> bytes | bytearray:
-        """Straight from the log."""
+        """Read from the log without the cache."""
         return await self._read(self._layout.log_file(log), offset, length)
 
     def drop_blocks(self, log: int, offset: int, size: int) -> None:
-        """Damage was found in these bytes: the next reader gets them from the disk."""
+        """Drop the cached blocks of damaged bytes, so that the next read goes to the disk."""
         for block in range(offset // self._block_bytes, (offset + size) // self._block_bytes + 1):
             self.blocks.drop((log, block))
 
     async def block(self, log: int, block: int) -> bytes | bytearray:
-        """The aligned stretch of the log with this number: read once for everybody who waits for it."""
+        """The aligned block of the log with this number; concurrent callers share one read."""
         key = (log, block)
         cached = self.blocks.get(key)
         if cached is not None:
@@ -144,7 +141,7 @@ class LogFiles:
         return self._layout.log_file(log)
 
     async def page(self, log: int, page: int) -> bytes | bytearray:
-        """A page of the log's index, verified; a WireError if it is damaged and cannot be made anew."""
+        """A verified page of the log's index; WireError if it is damaged and the rebuild fails."""
         cached = self.pages.get((log, page))
         if cached is not None:
             return cached
@@ -155,7 +152,7 @@ class LogFiles:
             return await self._page(log, page)
 
     async def mend(self, log: int, damage: str) -> None:
-        """Make the log's index anew, once for all who ask meanwhile; a WireError if it cannot be."""
+        """Rebuild the log's index once for all concurrent callers; WireError if that fails."""
         mending = self._mending.get(log)
         if mending is None:
             mending = self._mending[log] = asyncio.ensure_future(self._mend(log, damage))
@@ -163,14 +160,14 @@ class LogFiles:
         await asyncio.shield(mending)
 
     async def _mend(self, log: int, damage: str) -> None:
-        """The pages that are cached, and the runs in memory, are as right as before."""
+        """Cached pages and the runs in memory stay valid."""
         try:
             self._damages.index_mended(self._layout.index_file(log), damage)
             made = await rebuild_around(self._disk, self._layout, log, self._index.runs_in(log))
             if log in self._pages_at:
                 self._pages_at[log] = made.pages_offset
             handle = self._handles.pop(self._layout.index_file(log), None)
-            if handle is not None:  # of the file that was replaced
+            if handle is not None:  # the handle of the replaced file
                 handle.unwanted = True
                 self._let_go(handle)
         finally:
@@ -203,7 +200,7 @@ class LogFiles:
         if handle is None:
             await self._close_some()
             handle = _Handle(await self._disk.open(path))
-            if path in self._handles:  # someone else opened it meanwhile; this one goes when it was used
+            if path in self._handles:  # a concurrent read opened it first; close this one after use
                 handle.unwanted = True
         if not handle.unwanted:
             self._handles[path] = handle  # at the back: used just now
@@ -211,12 +208,12 @@ class LogFiles:
         return handle
 
     def _let_go(self, handle: _Handle) -> None:
-        """Only notes what is to be closed: a reader that gives up must not have to wait for it."""
+        """Schedule the file for closing without waiting, since a cancelled reader must not block here."""
         if handle.unwanted and not handle.pins:
             self._to_close.append(handle.file)
 
     async def _close_some(self) -> None:
-        """Files that nobody uses any more, and those used longest ago if there are too many."""
+        """Close unused files, and the least recently used ones above the limit."""
         while len(self._handles) >= self._max_open:
             path = next((p for p, handle in self._handles.items() if not handle.pins), None)
             if path is None:
@@ -227,15 +224,14 @@ class LogFiles:
 
 
 class EntryLocation(NamedTuple):
-    """Where an entry lies, and the run that it belongs to."""
+    """The row of an entry and its run."""
 
     run: LogRun
     row: Row
 
 
 async def find(files: LogFiles, runs: LedgerRuns, entry_id: int) -> EntryLocation | None:
-    """The newest copy of the entry; None if no log holds it, which is certain. A WireError if the index page
-    that would tell is damaged."""
+    """The newest copy of the entry; None if certainly no log has it. WireError if the index page is damaged."""
     for run in runs.covering(entry_id):
         row = await at_or_after(files, run, entry_id)
         if row.entry_id == entry_id:
@@ -244,7 +240,7 @@ async def find(files: LogFiles, runs: LedgerRuns, entry_id: int) -> EntryLocatio
 
 
 async def next_id(files: LogFiles, runs: LedgerRuns, entry_id: int) -> EntryId | None:
-    """The lowest entry id at or above `entry_id` that any log holds."""
+    """The lowest entry id at or above `entry_id` in any log."""
     covering, first = runs.covering(entry_id), runs.next_first(entry_id)
     candidates: list[int] = [(await at_or_after(files, run, entry_id)).entry_id for run in covering]
     if first is not None:
@@ -253,20 +249,20 @@ async def next_id(files: LogFiles, runs: LedgerRuns, entry_id: int) -> EntryId |
 
 
 async def at_or_after(files: LogFiles, run: LogRun, entry_id: int) -> Row:
-    """The first row of the run whose entry is not below `entry_id`, which lies in the run's range. A WireError if
-    the index on the disk does not fit the run: it is no proof that something is not here."""
+    """The first row of the run with an entry at or above `entry_id`, which must be in the run's range. WireError
+    if the index on disk contradicts the run: such an index does not prove that an entry is absent."""
     row = await _at_or_after(files, run, entry_id)
     if not entry_id <= row.entry_id <= run.last or (run.is_dense and row.entry_id != entry_id):
-        raise WireError(f"entry {row.entry_id} stands in the index of log {run.log} where {entry_id} should")
+        raise WireError(f"entry {row.entry_id} is in the index of log {run.log} in place of entry {entry_id}")
     return row
 
 
 async def _at_or_after(files: LogFiles, run: LogRun, entry_id: int) -> Row:
     if run.is_dense:
         return await _row(files, run, entry_id - run.first)
-    low, high = 0, run.rows - 1  # the row asked for is in [low, high]
-    # Stripes are regular: where the id would be if ids were spread evenly is nearly always the right page. From
-    # there in growing steps, and never more than half of what is left.
+    low, high = 0, run.rows - 1  # the wanted row is in [low, high]
+    # Stripes are regular: interpolation by id nearly always hits the right page. From there the search moves in
+    # growing steps, and at most half of the remaining range.
     guess, step = (entry_id - run.first) * high // (run.last - run.first), ROWS_PER_PAGE
     while low < high:
         row = await _row(files, run, min(guess, high - 1))

@@ -1,4 +1,4 @@
-"""Moves the write cache to entry logs, then the checkpoint, then lets journal files go."""
+"""Flushes the write cache to entry logs, writes the checkpoint, then releases journal files."""
 
 import asyncio
 import logging
@@ -18,13 +18,13 @@ from weir.wire.bookie_files import Position
 
 log = logging.getLogger(__name__)
 
-#: Runs that enter the index, and entries that enter a log, between two turns of the loop.
+#: Index insertions of runs, and entries put into a log, between two yields to the event loop.
 RUNS_PER_TURN = 1000
 _ENTRIES_PER_TURN = 2048
 
 
 class Flusher:
-    """One flush at a time. Readers find an entry at every moment: it leaves the cache after it is in the index."""
+    """One flush at a time. Readers always find an entry: it leaves the cache after it enters the index."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class Flusher:
         self._files = files
         self._journal_files = journal_files
         self._running = asyncio.Lock()
-        #: Where the journal stood when the generation that is being flushed was closed.
+        #: The journal position at which the generation in flight was closed.
         self._due = store.flushed
-        #: The first flush always writes a checkpoint: of the one that was loaded, one copy may be old or damaged.
+        #: The first flush always writes a checkpoint: one copy of the loaded one may be old or damaged.
         self._checkpointed: Position | None = None
-        self._leisurely = False  # nobody waits for the end of the flush that runs
+        self._leisurely = False  # no caller waits for the current flush
         self.flushes = 0
 
     async def run(
@@ -57,7 +57,7 @@ class Flusher:
         on_failure: Callable[[DiskError], None],
         on_success: Callable[[], None],
     ) -> None:
-        """Flush whenever the cache is full, and from time to time; after a failure, again and again."""
+        """Flush when the cache is full and at each interval; retry after a failure."""
         while True:
             try:
                 async with asyncio.timeout(self._settings.interval_s):
@@ -70,7 +70,7 @@ class Flusher:
                     on_success()
                     break
                 except DiskError as failed:
-                    log.error("the flush failed, the entries stay in memory and in the journal: %s", failed)
+                    log.error("flush failed, the entries stay in memory and in the journal: %s", failed)
                     on_failure(failed)
                     await self._runtime.clock.sleep(self._settings.retry_s)
 
@@ -81,8 +81,8 @@ class Flusher:
         *,
         leisurely: bool = False,
     ) -> None:
-        """Write the generation that is due, or else the active one, and what that frees. A DiskError leaves
-        everything where it was, to be tried again. `leisurely`: with pauses, while the cache has room for them."""
+        """Write the generation that is due, or else the active one, and the checkpoint. A DiskError changes
+        nothing, so the caller can retry. `leisurely`: with pauses, while the cache has room for them."""
         cache = self._store.cache
         async with self._running:
             self._leisurely = leisurely
@@ -97,7 +97,7 @@ class Flusher:
             await self._checkpoint(self._due)
 
     async def flush_all(self, position: Callable[[], Position]) -> None:
-        """Until nothing is left to flush: for a bookie that takes nothing more."""
+        """Flush until the cache is empty, for a bookie that refuses new entries."""
         while not self._store.cache.is_empty or self._checkpointed != position():
             await self.flush(position)
 
@@ -121,13 +121,13 @@ class Flusher:
             await writer.abandon()
             await remove_log_files(self._runtime.disk, self._layout, log_id)
             raise
-        if written is not None:  # else every ledger in it was deleted meanwhile
+        if written is not None:  # None: all its ledgers were deleted during the write
             await publish(self._runtime.clock, self._store, self._files, written)
         self._store.end_log(log_id)
 
     async def _fill(self, writer: LogWriter, generation: Generation) -> None:
-        # In the order of each ledger's first entry: what matters is that a ledger's entries lie together, and
-        # sorting a hundred thousand ledgers would hold up the loop.
+        # In the order of each ledger's first entry: the entries of a ledger must be adjacent, and sorting a
+        # hundred thousand ledgers would block the event loop.
         for ledger_id, held in generation.ledgers.items():
             if not held:
                 continue
@@ -145,7 +145,7 @@ class Flusher:
                     await self._drain(writer)
 
     async def _drain(self, writer: LogWriter) -> None:
-        """Write a piece, then let the journal have the disk: who waits for a receipt waits for that."""
+        """Write a piece, then leave the disk to the journal, since acknowledgements wait for the journal."""
         clock, cache = self._runtime.clock, self._store.cache
         began = clock.monotonic()
         await writer.drain()
@@ -155,7 +155,7 @@ class Flusher:
 
 
 async def publish(clock: Clock, store: Store, files: LogFiles, written: WrittenLog) -> None:
-    """Make a finished log readable, without holding up the loop. The next checkpoint will name it."""
+    """Make a finished log readable, without blocking the event loop. The next checkpoint names it."""
     files.add(written.log, written.pages_offset)
     store.index.add_log(written.log, written.size)
     for number, run in enumerate(written.runs, 1):
@@ -166,7 +166,7 @@ async def publish(clock: Clock, store: Store, files: LogFiles, written: WrittenL
 
 
 async def remove_log_files(disk: Disk, layout: Layout, log_id: int) -> None:
-    """Remove a log that no checkpoint names; whatever stays because of a failure goes at the next start."""
+    """Remove a log that no checkpoint names; after a failure the next start removes it."""
     for path in (layout.log_file(log_id), layout.index_file(log_id)):
         try:
             await disk.remove(path)

@@ -1,10 +1,5 @@
-"""The folder's identity: formatted once for one bookie id, with a random instance that tells disks apart.
-
-Where a bookie's files lie in its folder, and what their names mean.
-
-Small files that are written as a whole and replace their former self at once.
-
-Keeps the checkpoint: two copies, each replaced atomically, one after the other.
+"""The folder of a bookie: names of its files, small files replaced atomically, the two copies of the checkpoint,
+and the cookie, which binds the folder to one bookie id and to one disk (by a random instance id).
 """
 
 import logging
@@ -26,7 +21,7 @@ _INDEX = ".idx"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The folder of one bookie."""
+    """File names in the folder of one bookie."""
 
     root: str
 
@@ -36,12 +31,12 @@ class Layout:
 
     @property
     def cookie(self) -> str:
-        """Written last when the folder is formatted: with it, the folder is a bookie's."""
+        """Formatting writes it last: a folder with a cookie belongs to a bookie."""
         return f"{self.root}/cookie"
 
     @property
     def checkpoints(self) -> tuple[str, str]:
-        """Two copies, so that one bad sector does not take the fences of every ledger with it."""
+        """Two copies, so that one bad sector does not lose the fences of every ledger."""
         return f"{self.root}/checkpoint-a", f"{self.root}/checkpoint-b"
 
     @property
@@ -50,12 +45,12 @@ class Layout:
 
     @property
     def journal_end(self) -> str:
-        """How far the journal was acknowledged (`weir.runtime.loss_records`)."""
+        """The acknowledged end of the journal (`weir.runtime.loss_records`)."""
         return f"{self.root}/journal-end"
 
     @property
     def doubtful(self) -> str:
-        """Ledgers of which an accepted loss may have taken a part."""
+        """Ledgers in doubt after an accepted loss."""
         return f"{self.root}/doubtful-ledgers"
 
     @property
@@ -66,7 +61,7 @@ class Layout:
         return f"{self.journal}/{sequence:016d}{_JOURNAL}"
 
     def free_file(self, sequence: int) -> str:
-        """A used journal file that waits for its next life."""
+        """A used journal file, ready for reuse."""
         return f"{self.journal}/{sequence:016d}{_FREE}"
 
     def log_file(self, log: int) -> str:
@@ -101,23 +96,23 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: A flipped bit may have been flipped on the way, not on the disk: look again before calling it damage.
+#: The transfer, not the disk, may have flipped a bit: read again before reporting damage.
 READ_ATTEMPTS = 3
 TEMPORARY_SUFFIX = ".tmp"
 
 
 async def insist(what: str, read: Callable[[], Awaitable[T]]) -> T:
-    """What `read` answers; if that does not decode (WireError), ask again a few times before believing it."""
+    """The result of `read`; on a WireError, retry a few times before raising it."""
     for attempt in range(1, READ_ATTEMPTS):
         try:
             return await read()
         except WireError as bad:
-            log.info("%s, read %d: %s; reading again", what, attempt, bad)  # who believes it says so, once
+            log.info("%s, read %d: %s; reading again", what, attempt, bad)  # the caller reports the final failure
     return await read()
 
 
 async def write_small(disk: Disk, path: str, data: bytes) -> None:
-    """Replace the file; at any crash it holds the old bytes or the new ones."""
+    """Replace the file; after a crash it has either the old bytes or the new ones."""
     file = await disk.open(path + TEMPORARY_SUFFIX, create=True)
     try:
         await file.truncate(0)
@@ -130,7 +125,7 @@ async def write_small(disk: Disk, path: str, data: bytes) -> None:
 
 
 async def read_small(disk: Disk, path: str, decode: Callable[[bytes], T]) -> T:
-    """The file's value; FileMissingError if there is none, WireError if it is damaged."""
+    """The decoded file; FileMissingError without one, WireError if it is damaged."""
     file = await disk.open(path)
     try:
 
@@ -143,17 +138,17 @@ async def read_small(disk: Disk, path: str, decode: Callable[[bytes], T]) -> T:
 
 
 async def save_checkpoint(disk: Disk, layout: Layout, checkpoint: Checkpoint) -> None:
-    """Durable in both copies when this returns; what only an older checkpoint needs may be removed after."""
+    """Save both copies durably. Afterwards the caller may remove files that only an older checkpoint names."""
     data = encode_checkpoint(checkpoint)
     for path in layout.checkpoints:
         await write_small(disk, path, data)
 
 
 async def load_checkpoint(disk: Disk, layout: Layout) -> Checkpoint:
-    """The newest whole copy; a JournalCorruptError if there is none.
+    """The newest whole copy; JournalCorruptError without one.
 
-    A crash between the two writes leaves an older second copy, whose files are then all still there. A copy
-    that rots leaves its twin.
+    A crash between the two writes leaves an older second copy; all files that it names still exist then. If one
+    copy is damaged, the other one serves.
     """
     copies: list[Checkpoint] = []
     for path in layout.checkpoints:
@@ -165,20 +160,20 @@ async def load_checkpoint(disk: Disk, layout: Layout) -> Checkpoint:
             log.error("%s is damaged: %s", path, bad)
     if not copies:
         raise JournalCorruptError(
-            f"no whole checkpoint in {layout.root}: its fences and its entry logs are not known"
+            f"no whole checkpoint in {layout.root}: its fences and its entry logs are unknown"
         )
     return max(copies, key=lambda copy: copy.number)
 
 
 _MEND = (
-    "of a folder of weir up, weir verify says how to mend it; else bring the cookie back from a copy, or wipe the"
-    " folder and start the bookie under a new id"
+    "in a folder of weir up, run weir verify for repair steps; otherwise restore the cookie from a backup, or wipe"
+    " the folder and start the bookie under a new id"
 )
 _EMPTY = Checkpoint(number=1, position=Position(sequence=1, offset=0, nonce=0), next_log=1)
 
 
 async def read_cookie(runtime: Runtime, layout: Layout) -> Cookie:
-    """Whose folder this is; FileMissingError if it was never formatted."""
+    """The cookie of the folder; FileMissingError if the folder was never formatted."""
     try:
         return await read_small(runtime.disk, layout.cookie, decode_cookie)
     except WireError as bad:
@@ -186,7 +181,7 @@ async def read_cookie(runtime: Runtime, layout: Layout) -> Cookie:
 
 
 async def claim_folder(runtime: Runtime, layout: Layout, bookie_id: BookieId) -> Cookie:
-    """The folder's cookie, after formatting it if it is new; it must be of this bookie."""
+    """The folder's cookie, after formatting a new folder; BookieCookieError if it names another bookie."""
     try:
         cookie = await read_cookie(runtime, layout)
     except FileMissingError:
@@ -199,11 +194,11 @@ async def claim_folder(runtime: Runtime, layout: Layout, bookie_id: BookieId) ->
 
 
 async def _format(runtime: Runtime, layout: Layout, bookie_id: BookieId) -> Cookie:
-    """The cookie comes last: a folder without one holds nothing that anybody was promised."""
+    """Write the cookie last: a folder without a cookie has no acknowledged data."""
     for folder in (layout.journal, layout.logs):
         if await runtime.disk.list(folder):
             raise BookieCookieError(
-                f"{folder} holds files, but {layout.cookie} is gone",
+                f"{folder} holds files, but {layout.cookie} is missing",
                 hint=_MEND,
             )
     await save_checkpoint(runtime.disk, layout, _EMPTY)

@@ -1,4 +1,5 @@
-"""Gets the space of deleted entries back: removes dead logs, rewrites sparse ones, merges small ones."""
+"""Garbage collection: reclaims the space of deleted entries. Removes dead logs, rewrites sparse ones, merges small
+ones."""
 
 import asyncio
 import logging
@@ -25,8 +26,8 @@ Part = list[tuple[EntryId, Buffer]]
 
 
 def choose(usage: Iterable[LogUse], settings: GcSettings) -> list[int]:
-    """The logs to rewrite into one: sparse ones, and small ones once there are enough, oldest first, as many as
-    fit together."""
+    """Select the logs to rewrite into one: sparse ones, and small ones if they are numerous enough, oldest first,
+    up to the target size."""
     candidates = list(usage)
     small = [use for use in candidates if use.size < settings.small_bytes]
     merging = {use.log: None for use in small} if len(small) >= settings.merge_logs else {}
@@ -41,8 +42,8 @@ def choose(usage: Iterable[LogUse], settings: GcSettings) -> list[int]:
 
 
 class GarbageCollector:
-    """One pass at a time. At any crash every live entry is in a log that the checkpoint names: the new log is
-    synced, then named instead of the old ones, then the old ones go."""
+    """One pass at a time. At any crash every live entry is in a log of the checkpoint: the collector syncs the new
+    log, writes a checkpoint that names it in place of the old ones, then removes the old ones."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class GarbageCollector:
         self._flush = flush
         self._store = store
         self._files = files
-        #: Logs with a damaged entry are left alone: to drop the entry would be to deny that it was here.
+        #: Logs with a damaged entry stay as they are: dropping the entry would deny that it was here.
         self._damaged: dict[int, None] = {}
         self._running = asyncio.Lock()
         self.removed_logs = 0
@@ -71,22 +72,22 @@ class GarbageCollector:
         return list(self._damaged)
 
     async def run(self) -> None:
-        """A pass from time to time."""
+        """Run a pass at each interval."""
         while True:
             await self._runtime.clock.sleep(self._settings.interval_s)
             try:
                 await self.collect()
             except DiskError as failed:
-                log.error("garbage collection failed, and will be tried again: %s", failed)
+                log.error("garbage collection failed, retrying at the next interval: %s", failed)
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """No log goes while the block runs; what may go does so at the next pass."""
+        """Prevent removal of logs while the block runs; the next pass removes them."""
         async with self._running:
             yield
 
     async def collect(self) -> None:
-        """Remove what is dead, and rewrite what is worth it."""
+        """Remove dead logs, and rewrite sparse and small ones."""
         async with self._running:
             await self._remove([use.log for use in self._store.index.usage() if use.live == 0])
             whole = [use for use in self._store.index.usage() if use.live and use.log not in self._damaged]
@@ -107,7 +108,7 @@ class GarbageCollector:
                             await writer.drain()
             written = await writer.finish() if writer.size else None
         except _DamagedLogError as damaged:
-            log.error("log %d is damaged and stays as it is: %s", damaged.log, damaged)
+            log.error("log %d is damaged, it will not be rewritten: %s", damaged.log, damaged)
             self._damaged[damaged.log] = None
             await self._give_up(writer, log_id)
             return
@@ -124,7 +125,7 @@ class GarbageCollector:
         await remove_log_files(self._runtime.disk, self._layout, log_id)
 
     async def _ledgers_in(self, victims: list[int]) -> dict[LedgerId, EntryId]:
-        """Every ledger that the logs hold, and the highest last-add-confirmed that its entries there carry."""
+        """Every ledger in the logs, with the highest last-add-confirmed of its entries there."""
         confirmed: dict[LedgerId, EntryId] = {}
         for victim in victims:
             try:
@@ -132,7 +133,7 @@ class GarbageCollector:
             except (
                 FileMissingError,
                 WireError,
-            ) as bad:  # not made anew: the runs in memory are those of the old one
+            ) as bad:  # no rebuild: the runs in memory belong to this index
                 raise _DamagedLogError(victim, f"its index: {bad.what}") from bad
             for number, run in enumerate(runs, 1):
                 confirmed[run.ledger_id] = max(
@@ -153,7 +154,7 @@ class GarbageCollector:
             raise _DamagedLogError(victim, bad.what) from bad
 
     async def _current_entries(self, ledger_id: LedgerId, victims: dict[int, None]) -> AsyncIterator[Part]:
-        """The ledger's entries whose newest copy lies in the victims, in order, in parts."""
+        """The ledger's entries whose newest copy is in the victims, in order, in parts."""
         runs = self._store.index.get(ledger_id)
         if runs is None:
             return
@@ -170,8 +171,8 @@ class GarbageCollector:
         yield sorted(merged.items(), key=lambda item: item[0])
 
     async def _newest(self, ledger_id: LedgerId, log_id: int, part: Part) -> Part:
-        """Without what has a newer copy, in another log or in the write cache, whose log may get a lower id than
-        this copy's."""
+        """The part without entries that have a newer copy, in another log or in the write cache (whose log may get
+        a lower id than the log of this copy)."""
         cache = self._store.cache
         while True:
             version = cache.version
@@ -196,7 +197,7 @@ class GarbageCollector:
         return place is not None and place.run.log == log_id
 
     async def _entries(self, ledger_id: LedgerId, run: LogRun) -> AsyncIterator[Part]:
-        """A run's entries, verified, in parts, no faster than the settings allow."""
+        """The verified entries of a run, in parts, at most at the configured rate."""
         at, end = run.offset, run.offset + run.size
         while at < end:
             part, taken = await self._part(ledger_id, run, at, end)
@@ -211,7 +212,7 @@ class GarbageCollector:
             data = await self._files.read(run.log, at, length)
             try:
                 part, taken = _split(ledger_id, data)
-            except WireError as bad:  # perhaps only this time
+            except WireError as bad:  # a retry may succeed
                 problem = bad.what
                 continue
             if part:
@@ -222,7 +223,7 @@ class GarbageCollector:
     async def _replace(
         self, victims: list[int], ledgers: dict[LedgerId, EntryId], written: WrittenLog | None
     ) -> None:
-        """The copies take the place of the originals, ledger by ledger, each at once."""
+        """Replace the originals by their copies in the index, ledger by ledger, each one atomically."""
         store, old = self._store, dict.fromkeys(victims)
         copies: dict[LedgerId, Run] = {}
         if written is not None:
@@ -240,7 +241,7 @@ class GarbageCollector:
         await self._remove(victims)
 
     async def _remove(self, logs: list[int]) -> None:
-        """Nothing live is in these: name them no more, durably, then remove them."""
+        """Write a checkpoint without these dead logs, then remove their files."""
         if not logs:
             return
         self._store.index.unseal(logs)
@@ -248,7 +249,7 @@ class GarbageCollector:
             await self._store.save(self._runtime.disk, self._layout)
         except DiskError:
             for log_id in logs:
-                self._store.index.seal(log_id)  # dead, as the next pass will find
+                self._store.index.seal(log_id)  # the next pass removes it
             raise
         for log_id in logs:
             await self._files.remove(log_id)
@@ -258,7 +259,7 @@ class GarbageCollector:
 
 
 class _DamagedLogError(WireError):
-    """An entry of a log that should be rewritten cannot be read whole."""
+    """A log to be rewritten has an entry or an index that fails verification."""
 
     def __init__(self, log_id: int, what: str) -> None:
         super().__init__(what)
@@ -266,7 +267,7 @@ class _DamagedLogError(WireError):
 
 
 def _split(ledger_id: LedgerId, data: bytes | bytearray) -> tuple[Part, int]:
-    """The whole entries at the start of `data`, verified, and how many bytes they take."""
+    """The verified whole entries at the start of `data`, and their size in bytes."""
     part: Part = []
     view = memoryview(data)
     at = 0

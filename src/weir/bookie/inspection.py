@@ -1,4 +1,4 @@
-"""Looks into the folder of a stopped bookie: what it holds, whether every checksum is right, new indexes."""
+"""Inspection of a stopped bookie's folder: contents, verification of every checksum, rebuild of indexes."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -31,7 +31,7 @@ from weir.runtime.loss_records import load_end_record
 from weir.wire.bookie_files import PAGE_BYTES, Checkpoint, IndexHeader, Row, decode_checkpoint
 from weir.wire.entry import entry_key, verify_entry
 
-#: Called with the bytes done so far and the bytes in all.
+#: Called with the processed bytes and the total bytes.
 Progress = Callable[[int, int], None]
 
 _PROGRESS_EVERY_BYTES = 1024 * 1024
@@ -39,7 +39,7 @@ _PROGRESS_EVERY_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LedgerSummary:
-    """What a folder holds of one ledger."""
+    """Summary of one ledger in a folder."""
 
     ledger_id: LedgerId
     #: In entry logs, and in the journal only.
@@ -53,7 +53,7 @@ class LedgerSummary:
 
 @dataclass(frozen=True, slots=True)
 class FileSummary:
-    """One file, its size, and what is to be said of it."""
+    """One file, its size, and a remark."""
 
     path: str
     size: int
@@ -62,32 +62,32 @@ class FileSummary:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A folder at a glance."""
+    """Summary of a folder."""
 
     bookie_id: str
     instance: str
     checkpoint: Checkpoint
     ledgers: list[LedgerSummary]
     files: list[FileSummary]
-    #: What could not be read; `verify` finds more.
+    #: Unreadable files; `verify` finds more.
     problems: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that are not what was written."""
+    """Bytes that fail verification."""
 
     path: str
     offset: int
     what: str
-    #: Whose bytes they were, where one entry's.
+    #: The entry of these bytes, if they belong to a single one.
     ledger_id: LedgerId | None = None
     entry_id: EntryId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was looked at, and what is wrong."""
+    """Result of a verification: the amount of data checked, and the damage."""
 
     journal_records: int
     logs: int
@@ -97,7 +97,7 @@ class Verification:
 
 
 async def inspect(runtime: Runtime, directory: str) -> Inspection:
-    """What the folder holds. FileLockedError while its bookie runs."""
+    """Summarize the folder. FileLockedError while its bookie runs."""
     async with _folder(runtime, directory) as layout:
         cookie = await read_cookie(runtime, layout)
         checkpoint = await load_checkpoint(runtime.disk, layout)
@@ -131,8 +131,8 @@ async def verify(runtime: Runtime, directory: str, progress: Progress = lambda _
 async def rebuild_index(
     runtime: Runtime, directory: str, progress: Progress = lambda _done, _all: None
 ) -> dict[int, int]:
-    """Make every log's index anew from its entries: rows by log. Entries that are damaged keep their places.
-    FileMissingError for a log that is gone."""
+    """Rebuild every log's index from its entries; returns the number of rows by log. Damaged entries keep their
+    rows. FileMissingError for a missing log."""
     async with _folder(runtime, directory) as layout:
         logs = (await load_checkpoint(runtime.disk, layout)).logs
         sizes = {number: await _size(runtime.disk, layout.log_file(number)) for number in logs}
@@ -151,7 +151,7 @@ async def rebuild_index(
 
 @asynccontextmanager
 async def _folder(runtime: Runtime, directory: str) -> AsyncIterator[Layout]:
-    """The folder of a bookie that does not run, for as long as it is looked at."""
+    """Lock the folder of a stopped bookie for the duration of the block."""
     layout = Layout(directory.rstrip("/") or "/")
     if not await runtime.disk.exists(layout.cookie):
         raise FileMissingError(f"{directory} is not the folder of a bookie: it has no cookie")
@@ -265,7 +265,7 @@ class _Verifier:
             self._damages.append(Damage(path, offset, bad.what))
 
     async def _log(self, number: int) -> None:
-        """Every entry: where the index says, or, where it says nothing, wherever the log has one."""
+        """Verify every entry: at the positions of the index, or, without an index, by a scan of the log."""
         rows = await self._index_rows(number)
         path = self._layout.log_file(number)
         try:
@@ -308,7 +308,7 @@ class _Verifier:
         self._damages.append(Damage(path, offset, said, ledger_id, entry_id))
 
     async def _index_rows(self, number: int) -> "list[tuple[LedgerId, Row]] | None":
-        """Every row of a log's index, with its ledger, each page verified; None if nothing says where they are."""
+        """Every row of a log's index, with its ledger, each page verified; None if the positions are unknown."""
         path = self._layout.index_file(number)
         try:
             header, runs = await entry_log_scan.read_index(self._disk, self._layout, number)

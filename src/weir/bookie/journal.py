@@ -1,6 +1,5 @@
-"""The journal's writer: everything that queued while the last write ran becomes durable with the next.
-
-Journal files: made ahead of their use with their space reserved, and used again after a checkpoint.
+"""The journal: its files, allocated ahead of use and reused after a checkpoint, and its writer, which makes
+everything that queued during one write durable with the next (group commit).
 """
 
 import asyncio
@@ -33,8 +32,8 @@ from weir.wire.checksum import crc32c
 
 
 class JournalFiles:
-    """The files that the journal writes one after the other. One is ready before it is needed, so that running
-    out of space shows there, where nobody waits for an acknowledgement."""
+    """The files that the journal writes one after the other. It prepares the next file in advance, so that a full
+    disk fails the preparation and not an add that waits for its acknowledgement."""
 
     def __init__(self, disk: Disk, layout: Layout, settings: JournalSettings) -> None:
         self._disk = disk
@@ -47,7 +46,7 @@ class JournalFiles:
         self._spare_sequence = 0
 
     async def open(self, next_sequence: int) -> None:
-        """Look at what is there. Files from `next_sequence` on were never written to."""
+        """List the files. Files from `next_sequence` on are unused."""
         names = await self._disk.list(self._layout.journal)
         self._free = free_sequences(names)
         self._names = [sequence for sequence in journal_sequences(names) if sequence < next_sequence]
@@ -59,25 +58,25 @@ class JournalFiles:
         return spare is not None and spare.done() and not spare.cancelled() and spare.exception() is None
 
     def prepare(self, sequence: int) -> None:
-        """Begin to make a file ready; after a failure, try again."""
+        """Start to prepare a file; after a failure, retry."""
         spare = self._spare
         if spare is not None and spare.done() and not self.has_spare:
             spare = self._spare = None
         if spare is None:
             self._spare_sequence = sequence
             self._spare = self._tasks.spawn(self._make(sequence), f"prepare-{sequence}")
-            # Its failure is told to whoever takes the file; until then it is only a reason to stop early.
+            # `take` raises a failure of the preparation; until then the failure is only a reason to stop early.
             self._spare.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def retry_spare(self) -> bool:
-        """Try again if the last preparation failed; whether the next file is ready."""
+        """Retry a failed preparation; returns whether the next file is ready."""
         if self._spare is not None:
             self.prepare(self._spare_sequence)
             await asyncio.wait([self._spare])
         return self.has_spare
 
     async def take(self, sequence: int) -> File:
-        """The file with this sequence number, its space reserved; DiskFullError if there is no room for it."""
+        """The file with this sequence number, with reserved space; DiskFullError without space for it."""
         if self._spare is None or self._spare_sequence != sequence or (self._spare.done() and not self.has_spare):
             self._spare = None
             self.prepare(sequence)
@@ -90,7 +89,7 @@ class JournalFiles:
         return file
 
     async def recycle(self, before: int) -> None:
-        """Files before this one are not needed any more: keep some for their next life, remove the others."""
+        """Release files before this one: keep some for reuse, remove the others."""
         old = [sequence for sequence in self._names if sequence < before]
         self._names = [sequence for sequence in self._names if sequence >= before]
         kept = old[: max(0, self._settings.max_free_files - len(self._free))]
@@ -101,13 +100,13 @@ class JournalFiles:
             else:
                 await self._disk.remove(path)
         if kept:
-            # Before the next rename of the same file: of two that are not synced, a crash may keep the second
-            # alone, and the file would have two names.
+            # Before the next rename of the same file: of two renames without a sync, a crash may keep only the
+            # second, and the file would have two names.
             await self._disk.sync_dir(self._layout.journal)
             self._free += kept
 
     async def give_back_space(self) -> None:
-        """Remove the files kept for reuse: the disk is nearly full."""
+        """Remove the files kept for reuse, because the disk is nearly full."""
         free, self._free = self._free, []
         for sequence in free:
             await self._disk.remove(self._layout.free_file(sequence))
@@ -128,7 +127,7 @@ class JournalFiles:
                 await file.preallocate(self._settings.file_bytes)
                 await file.sync()
             except DiskFullError:
-                await file.truncate(before)  # what was reserved of it takes the space that is missing
+                await file.truncate(before)  # free the partial reservation
                 raise
             await self._disk.sync_dir(self._layout.journal)
         except BaseException:
@@ -139,7 +138,7 @@ class JournalFiles:
 
 log = logging.getLogger(__name__)
 
-#: Entries below this size on average are joined before they are written: one copy is cheaper than many vectors.
+#: Below this average size the writer joins entries first: one copy is cheaper than many vectors.
 _JOIN_BELOW_BYTES = 16 * 1024
 _JOIN_PIECES = 256
 #: Vectors in one write; the operating system takes 1024.
@@ -147,9 +146,9 @@ _MAX_VECTORS = 900
 
 
 class FormingRecord:
-    """A record that still takes items while the one before it is being written.
+    """A record that accepts items while the journal writes the one before it.
 
-    Joining and checksums happen as it fills, while the disk is busy, and not between two writes.
+    It joins pieces and computes checksums while it fills and the disk is busy, and not between two writes.
     """
 
     __slots__ = ("_small", "batches", "crc", "kind", "ledgers", "length", "pieces")
@@ -157,7 +156,7 @@ class FormingRecord:
     def __init__(self, kind: RecordKind) -> None:
         self.kind = kind
         self.batches: list[tuple[Batch, asyncio.Future[None]]] = []
-        #: To be fenced or deleted.
+        #: Ledgers to fence or delete.
         self.ledgers: list[tuple[LedgerId, asyncio.Future[None]]] = []
         self.pieces: list[Buffer] = []
         self._small: list[Buffer] = []
@@ -184,7 +183,7 @@ class FormingRecord:
         self.length += 8
 
     def join(self) -> None:
-        """After this, `pieces` are the whole body and `crc` is its checksum."""
+        """Complete `pieces` (the whole body) and `crc` (its checksum)."""
         if self._small:
             piece = self._small[0] if len(self._small) == 1 else b"".join(self._small)
             self._small = []
@@ -192,33 +191,33 @@ class FormingRecord:
             self.crc = crc32c(piece, self.crc)
 
     def fail(self, error: Callable[[], BookieError]) -> None:
-        """Tell everyone who waits."""
+        """Fail the futures of all items."""
         for future in [*(future for _, future in self.batches), *(future for _, future in self.ledgers)]:
             if not future.done():
                 future.set_exception(error())
-                future.exception()  # whoever asked may have gone; the loop need not complain
+                future.exception()  # the caller may have disconnected: no "never retrieved" warning
 
 
 @dataclass(slots=True)
 class OpenFile:
-    """The file that is being written."""
+    """The file that the journal writes now."""
 
     file: File
     sequence: int
     nonce: int
     previous: Start
-    #: Its size, durably, before anything was written to it; and now.
+    #: Its synced size before its first record; and its size now.
     reserved: int
     allocated: int
-    #: Of what is committed.
+    #: End of the committed records, and of the synced ones.
     end: int = 0
     synced: int = 0
-    #: Whether a write failed for want of space: behind `end` lies some of it, or nothing.
+    #: Whether a write failed on a full disk: a part of it may be after `end`.
     torn: bool = False
 
     def encoded(self, records: list[FormingRecord]) -> tuple[list[Buffer], int]:
-        """The records as they go behind the end, and the end after them. The first write of a file begins with
-        the record that names the end of the file before it."""
+        """The encoded records to write at the end, and the end after them. The first write of a file starts with
+        the record that names the end of the previous file."""
         buffers: list[Buffer] = []
         at = self.end
         if at == 0:
@@ -238,9 +237,9 @@ class OpenFile:
 class Journal:
     """One writer task, one file at a time.
 
-    `commit` is called with each record, in order, once it is as durable as the settings say; it changes the
-    bookie's state, tells who waits, and must not fail. `on_synced` is told each place before which everything is
-    durable. Entries are taken from the queue only while `has_room`.
+    The journal calls `commit` with each record, in order, once it is as durable as the settings require; `commit`
+    changes the bookie's state, completes the futures, and must not fail. The journal calls `on_synced` with each
+    position up to which everything is durable. The writer dequeues entries only while `has_room`.
     """
 
     def __init__(
@@ -284,12 +283,12 @@ class Journal:
 
     @property
     def position(self) -> Position:
-        """Everything committed lies before it."""
+        """The end of the committed records."""
         current = self._file()
         return Position(current.sequence, current.end, current.nonce)
 
     def takes(self, size: int) -> bool:
-        """Whether the queue has room for so many bytes (for a single large batch, whether it is empty)."""
+        """Whether the queue has room for this many bytes (for a single large batch, whether it is empty)."""
         return self._queued_bytes == 0 or self._queued_bytes + size <= self._settings.max_queued_bytes
 
     def put_batch(self, batch: Batch, future: "asyncio.Future[None]") -> None:
@@ -326,11 +325,12 @@ class Journal:
         return record
 
     def poke(self) -> None:
-        """There may be room again."""
+        """Wake the writer: the cache may have room again."""
         self._turn.set()
 
     def refuse_queued_adds(self, error: Callable[[], BookieError]) -> None:
-        """Nothing can be written for now: fail the adds that wait (not those being written)."""
+        """Fail the queued adds (not those of the write in progress), because the journal cannot write them for
+        now."""
         adds = [record for record in self._queue if record.kind is RecordKind.ENTRIES]
         self._queue = deque(record for record in self._queue if record.kind is not RecordKind.ENTRIES)
         self._done_with(adds, error)
@@ -340,13 +340,13 @@ class Journal:
         return bool(self._queue) and (self._queue[0].kind is not RecordKind.ENTRIES or self._has_room())
 
     def _take(self) -> list[FormingRecord]:
-        """The records of the next write."""
+        """Dequeue the records of the next write."""
         taken: list[FormingRecord] = []
         length = vectors = 0
         while self._queue:
             record = self._queue[0]
             length += record.length
-            vectors += len(record.pieces) + 3  # header, what is not joined yet, padding
+            vectors += len(record.pieces) + 3  # header, pieces not joined yet, padding
             if taken and (length > self._settings.max_write_bytes or vectors > _MAX_VECTORS):
                 break
             taken.append(self._queue.popleft())
@@ -361,14 +361,14 @@ class Journal:
     def _done_with(self, records: list[FormingRecord], error: Callable[[], BookieError] | None) -> None:
         for record in records:
             self._queued_bytes -= record.length
-            check(self._queued_bytes >= 0, "what is queued for the journal is answered once")
+            check(self._queued_bytes >= 0, "each queued record is completed once")
             if error is not None:
                 record.fail(error)
         if not self._queue and not self._in_flight:
             self._idle.set()
 
     def _fail(self, failure: BaseException) -> None:
-        """Stop for good. What was being written may or may not be on the disk; replay will tell."""
+        """Stop for good. The write in progress may or may not be on the disk; replay decides."""
         if self._failed is None:
             self._failed = failure
             self._fail_queued(failure)
@@ -381,7 +381,7 @@ class Journal:
     # --- the writer -------------------------------------------------------------------------------------------
 
     async def start(self, sequence: int, previous: Start) -> None:
-        """Open the first file after replay, and say in it, durably, where the one before it ends."""
+        """Open the first file after replay, and record in it, durably, the end of the previous file."""
         await self._switch(sequence, previous)
         await self._write([], sync=True)
         self._tasks.spawn(self._run(), "writer")
@@ -389,11 +389,11 @@ class Journal:
             self._tasks.spawn(self._sync_regularly(self._settings.sync_interval_s), "sync")
 
     async def idle(self) -> None:
-        """Wait until nothing is queued or being written."""
+        """Wait until the queue is empty and no write is in progress."""
         await self._idle.wait()
 
     async def close(self) -> None:
-        """Write what is queued, sync it, and stop."""
+        """Write and sync the queue, and stop."""
         if self._failed is None:
             await self.idle()
         await self._tasks.close()
@@ -424,15 +424,15 @@ class Journal:
                 self._committed(records)
 
     def _refuse(self, records: list[FormingRecord], full: DiskFullError) -> None:
-        """There is no space for the next file: nothing of this was written, and its callers may know that."""
+        """Refuse records because the disk has no space for the next file: nothing of them was written."""
         log.error("the journal has no room: %s", full)
         self._on_full()
         self._done_with(records, lambda: BookieReadOnlyError(f"the journal has no room: {full.what}"))
 
     async def _write(self, records: list[FormingRecord], *, sync: bool) -> None:
-        """Behind the current end. After a DiskFullError nothing of it counts: either nothing was written, or the
-        next file's first record says that this one ends before it. Any other failure is final: nobody knows what
-        the disk holds after a failed write or sync."""
+        """Write at the current end. After a DiskFullError nothing of the write counts: either nothing was written,
+        or the first record of the next file says that this file ends before it. Any other failure is final: after
+        a failed write or sync the content of the disk is unknown."""
         current = self._file()
         if current.torn:
             current = await self._leave_torn(current)
@@ -445,7 +445,7 @@ class Journal:
         check(current.end < end <= current.allocated, "the journal grows, within what is allocated")
         try:
             await current.file.write_at(current.end, buffers, sync=sync)
-        except DiskFullError:  # although the space is reserved: this file system copies on write
+        except DiskFullError:  # a copy-on-write file system needs space even in a reserved file
             current.torn = True
             raise
         except DiskError as failed:
@@ -458,7 +458,7 @@ class Journal:
             self._synced(current, end)
 
     async def _leave_torn(self, current: OpenFile) -> OpenFile:
-        """Continue where what a failed write may have left cannot be taken for records."""
+        """Continue at a position where replay cannot mistake remains of the failed write for records."""
         if current.end > 0:
             await self._switch(current.sequence + 1, Start(current.sequence, current.end))
             return self._file()
@@ -478,7 +478,7 @@ class Journal:
         return current
 
     async def _switch(self, sequence: int, previous: Start) -> None:
-        """Go on in the next file, once everything in this one is synced: the next one's first record says so."""
+        """Sync this file and continue in the next one, whose first record names the end of this one."""
         file = await self._files.take(sequence)
         former = self._current
         if former is not None and former.synced < former.end:

@@ -1,30 +1,30 @@
-"""What each way in which a journal file can end means, as a table.
+"""Decision table for the endings of journal files.
 
-Replay looks at one file at a time and needs three facts: where the file stands to the checkpoint, how its run
-of valid records ends, and whether anything proves that synced bytes followed. Proof is one of: a later record
-of the same file that says `durable through` beyond the end; the first record of the next file, which names the
-end of this one; the checkpoint, which names a position; the end record beside the journal, which follows
-every sync (`weir.runtime.loss_records`); the size that a file was given before its first record, if the next
-record would
-begin or end beyond what is left of it; for a file that is missing, any later file at all.
+Replay examines one file at a time by three facts: the file's position relative to the checkpoint, the ending of
+its run of valid records, and whether there is proof that synced bytes followed. Proof is one of:
 
-Nothing that was acknowledged is lost by a cut: an acknowledged record was synced, so if it cannot be read now,
-either some proof is found and the bookie refuses to start, or it was written in the last moment, before the end
-record came to name it (docs/adr/0022-short-files.md says how long that is).
+- a later record of the same file with `durable through` beyond the end; - the first record of the next file, which
+names the end of this one; - the checkpoint, which names a position; - the end record beside the journal, which
+follows every sync (`weir.runtime.loss_records`); - the size of the file before its first record, if the next
+record would begin or end beyond the remaining size; - for a missing file, any later file.
+
+A cut loses nothing acknowledged: the journal had synced every acknowledged record, so if replay cannot read one,
+either it finds a proof and the bookie refuses to start, or the record was written in the last moment, before the
+end record named it (docs/adr/0022-short-files.md gives the length of that moment).
 """
 
 from enum import Enum
 
 
 class CheckpointSide(Enum):
-    """Where the file stands to the checkpoint."""
+    """The position of the file relative to the checkpoint."""
 
     BEFORE_CHECKPOINT = "before"
     FROM_CHECKPOINT = "from"
 
 
 class Ending(Enum):
-    """What was found behind the last valid record, after reading it again a few times."""
+    """The bytes after the last valid record, after a few reads."""
 
     REACHED = "the end that the next file names"
     ZEROS = "zeros, or the end of the file"
@@ -34,7 +34,7 @@ class Ending(Enum):
 
 
 class Proof(Enum):
-    """Whether synced bytes must follow the end that was found."""
+    """Whether synced bytes must follow the end."""
 
     NONE = "none"
     BEYOND = "beyond"
@@ -54,7 +54,7 @@ class Case(Enum):
 
     @property
     def is_fatal(self) -> bool:
-        """Whether acknowledged bytes are lost, so that the bookie may not start."""
+        """Whether acknowledged bytes are lost, so that the bookie must not start."""
         return self in (Case.CUT_SHORT, Case.BAD_MIDDLE, Case.MISSING_FILE)
 
 
@@ -65,8 +65,8 @@ _OLD = {
     if (ending, proof) != (Ending.REACHED, Proof.BEYOND)
 }
 
-#: Every combination that can be observed. What ends where the next file says so has, by the meaning of the
-#: words, nothing beyond; that combination has no row.
+#: Every possible combination. A file that ends where the next file says so has, by definition, nothing beyond;
+#: that combination has no row.
 TABLE: dict[tuple[CheckpointSide, Ending, Proof], Case] = {
     **_OLD,
     (CheckpointSide.FROM_CHECKPOINT, Ending.REACHED, Proof.NONE): Case.COMPLETE,
@@ -82,5 +82,5 @@ TABLE: dict[tuple[CheckpointSide, Ending, Proof], Case] = {
 
 
 def decide(place: CheckpointSide, ending: Ending, *, end: int, proven: int) -> Case:
-    """The verdict on a file whose valid records end at `end`, while bytes up to `proven` had been synced."""
+    """The verdict on a file with valid records up to `end` and synced bytes up to `proven`."""
     return TABLE[place, ending, Proof.BEYOND if proven > end else Proof.NONE]

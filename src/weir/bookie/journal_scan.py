@@ -1,4 +1,4 @@
-"""Reads a journal: one file record by record, and all files from the checkpoint on."""
+"""Journal replay: reads one file record by record, and all files from the checkpoint on."""
 
 import logging
 from collections.abc import Callable
@@ -25,10 +25,10 @@ from weir.wire.end_record import EndRecord
 
 log = logging.getLogger(__name__)
 
-#: Called with every record, in the order in which they were written.
+#: Called with every record, in write order.
 Apply = Callable[[RecordHeader, memoryview], None]
 
-#: The first record of a file before which nothing was replayed: it says nothing of other files.
+#: In the first record of a file: replay before it found nothing, so it names no other file.
 NOTHING_BEFORE = Start(0, 0)
 
 _WINDOW_BYTES = 1024 * 1024
@@ -36,32 +36,32 @@ _WINDOW_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FileScan:
-    """Where a file's run of valid records ends, how, and what its later headers testify to."""
+    """The end of a file's run of valid records, the kind of ending, and the evidence of later headers."""
 
     ending: Ending
     end: int
-    #: Bytes before this offset had been synced, as far as headers behind the end can tell.
+    #: Bytes before this offset were synced, according to headers after the end.
     proven: int = 0
-    #: Of the file, as its records say.
+    #: The nonce in the records of the file.
     nonce: int | None = None
     size: int = 0
-    #: Whether the next record would begin or end beyond the size that the file has left.
+    #: Whether the next record would begin or end beyond the remaining size of the file.
     cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class JournalScan:
-    """What replay leaves: the file to write next, and the end of the one before it."""
+    """Result of replay: the file to write next, and the end of the previous one."""
 
     next_sequence: int
     previous: Start
     cases: dict[int, Case]
-    #: What is missing, if that was accepted.
+    #: Missing records, if the operator accepted their loss.
     losses: list[Loss] = field(default_factory=list)
 
 
 class RecordReader:
-    """Records of one file, read in windows."""
+    """Reads records of one file in windows."""
 
     def __init__(self, file: File, sequence: int, nonce: int | None) -> None:
         self._file = file
@@ -72,11 +72,11 @@ class RecordReader:
 
     @property
     def nonce(self) -> int | None:
-        """Of the file, once it is known."""
+        """The nonce of the file, once known."""
         return self._nonce
 
     async def record(self, offset: int) -> tuple[RecordHeader, memoryview]:
-        """The record of this file at `offset`; a WireError if there is none, whatever the reason."""
+        """The record of this file at `offset`; WireError without a valid one."""
         try:
             return await self._record(offset)
         except WireError:
@@ -90,7 +90,7 @@ class RecordReader:
         return await insist(f"{self._file.path} at {offset}", once_more)
 
     async def ending(self, offset: int) -> Ending:
-        """What lies at `offset`, where no valid record does."""
+        """Classify the bytes at `offset`, where no valid record begins."""
         block = await self._file.read_at(offset, BLOCK_BYTES)
         if not block.strip(b"\0"):
             return Ending.ZEROS
@@ -101,7 +101,7 @@ class RecordReader:
         return Ending.BAD if self._is_ours(header, offset) else Ending.STALE
 
     async def cut(self, offset: int, size: int) -> bool:
-        """Whether a file that has `size` bytes left ends in the record at `offset`, or before it."""
+        """Whether a file of `size` bytes ends in or before the record at `offset`."""
         if offset + BLOCK_BYTES > size:
             return True
         try:
@@ -111,7 +111,7 @@ class RecordReader:
         return self._is_ours(header, offset) and header.end > size
 
     async def testimony(self, offset: int) -> int:
-        """The highest `durable through` of any header of this file from `offset` on, valid body or not."""
+        """The highest `durable through` in headers of this file from `offset` on, even with invalid bodies."""
         proven, at, size = 0, offset, await self._file.size()
         while at < size:
             window = await self._file.read_at(at, _WINDOW_BYTES)
@@ -148,7 +148,7 @@ class RecordReader:
         return header, body
 
     async def _looks_written(self, offset: int) -> bool:
-        """Whether it is worth reading again: not if there is plainly nothing, as behind every last record."""
+        """Whether a second read is worthwhile: not after the last record, where the bytes are zeros or old."""
         return await self.ending(offset) is Ending.BAD
 
     async def _bytes(self, offset: int, length: int) -> memoryview:
@@ -160,7 +160,7 @@ class RecordReader:
 
 
 async def scan_file(file: File, sequence: int, begin: Position | None, stop: int | None, apply: Apply) -> FileScan:
-    """Apply the valid records of a file, from `begin` (else its start) to `stop` (else where they end)."""
+    """Apply the valid records of a file from `begin` (default: its start) to `stop` (default: the last one)."""
     reader = RecordReader(file, sequence, begin.nonce if begin else None)
     at = begin.offset if begin else 0
     while stop is None or at < stop:
@@ -176,8 +176,7 @@ async def scan_file(file: File, sequence: int, begin: Position | None, stop: int
 
 
 async def scan_rest(file: File, sequence: int, scan: FileScan, stop: int | None, apply: Apply) -> int:
-    """Apply what can still be read behind the end that a scan found, where records are missing; returns where the
-    last one ends."""
+    """Apply the readable records after the end of a scan with missing records; returns the end of the last one."""
     reader = RecordReader(file, sequence, scan.nonce)
     at, end = scan.end + BLOCK_BYTES, scan.end
     size = await file.size()
@@ -193,7 +192,7 @@ async def scan_rest(file: File, sequence: int, scan: FileScan, stop: int | None,
 
 
 async def first_record(disk: Disk, path: str, sequence: int) -> Start | None:
-    """What a file says of the one before it; None if it says nothing."""
+    """The first record of a file, about the previous file; None without one."""
     try:
         file = await disk.open(path)
     except FileMissingError:
@@ -208,7 +207,7 @@ async def first_record(disk: Disk, path: str, sequence: int) -> Start | None:
 
 
 class JournalReplay:
-    """All files from the checkpoint on, oldest first. The table of `weir.bookie.journal_endings` judges each."""
+    """Replays all files from the checkpoint on, oldest first, by the table of `weir.bookie.journal_endings`."""
 
     def __init__(
         self,
@@ -221,8 +220,8 @@ class JournalReplay:
         accept_loss: bool = False,
         sync: bool = True,
     ) -> None:
-        """`end`: how far the journal is known to have been acknowledged. With `accept_loss`, records that are gone
-        are noted and passed over."""
+        """`end`: the acknowledged end of the journal. With `accept_loss`, replay records missing records as losses
+        and continues after them."""
         self._disk = disk
         self._layout = layout
         self._checkpoint = checkpoint
@@ -232,13 +231,13 @@ class JournalReplay:
         self._sync = sync
         self._losses: list[Loss] = []
         self.cases: dict[int, Case] = {}
-        #: The file and offset at which synced bytes are missing, once that was found.
+        #: File and offset of the first missing synced bytes.
         self.stopped_at: tuple[str, int] | None = None
-        #: Every such place, with what is wrong there.
+        #: Every such position, with a description.
         self.stops: list[tuple[str, int, str]] = []
 
     async def run(self) -> JournalScan:
-        """Apply every record that counts; a JournalCorruptError if synced ones are gone."""
+        """Apply every valid record; JournalCorruptError if synced ones are missing."""
         present = journal_sequences(await self._disk.list(self._layout.journal))
         first = self._checkpoint.sequence
         for sequence in present:
@@ -252,7 +251,7 @@ class JournalReplay:
                 previous = Start(sequence, end)
         following = max(previous.previous_sequence + 1, first)
         if self._losses:
-            following = newest + 1  # no file of that time is taken for one of the next
+            following = newest + 1  # skip all numbers used so far
         return JournalScan(following, previous, self.cases, self._losses)
 
     async def _file(self, sequence: int, *, is_last: bool) -> int:
@@ -262,7 +261,7 @@ class JournalReplay:
         if sequence == self._checkpoint.sequence:
             proven = max(proven, self._checkpoint.offset)
         if scan.ending is Ending.MISSING and not is_last:
-            proven = max(proven, 1)  # a file is made only after the one before it
+            proven = max(proven, 1)  # a file is created only after the previous one
         proven = max(proven, self._acknowledged(sequence, scan))
         reserved = await self._reserved(sequence, scan)
         if reserved:
@@ -276,7 +275,7 @@ class JournalReplay:
             return scan.end
         what = f"{case.value}; bytes up to {proven} had been synced"
         if reserved:
-            what += f"; it was made with {reserved} bytes and has {scan.size}"
+            what += f"; it was created with {reserved} bytes and has {scan.size}"
         self.stopped_at = path, scan.end
         self.stops.append((path, scan.end, what))
         if not self._accept_loss:
@@ -285,14 +284,14 @@ class JournalReplay:
         return await self._rest(sequence, scan, stop)
 
     def _acknowledged(self, sequence: int, scan: FileScan) -> int:
-        """How far the end record says that this file was synced."""
+        """The synced end of this file according to the end record."""
         end = self._end
         if end is None or end.file != sequence or scan.nonce not in (None, end.nonce):
             return 0
         return end.end
 
     async def _reserved(self, sequence: int, scan: FileScan) -> int:
-        """The size that the file was made with, if it has less left and the cut may have taken records."""
+        """The original size of the file, if it is shorter now and the cut may have removed records; else 0."""
         end = self._end
         if not scan.cut or (end is not None and end.is_final and self._acknowledged(sequence, scan) == end.end):
             return 0
@@ -323,7 +322,7 @@ class JournalReplay:
             at_checkpoint = sequence == self._checkpoint.sequence and self._checkpoint.offset > 0
             scan = await scan_file(file, sequence, self._checkpoint if at_checkpoint else None, stop, self._apply)
             if self._sync:
-                # What is served from now on must not be in the page cache only.
+                # The bookie must not serve records that are only in the page cache.
                 await file.sync()
             return scan
         finally:

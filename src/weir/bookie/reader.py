@@ -1,4 +1,4 @@
-"""Reads entries: from the write cache, then from the entry logs, ahead of what is asked for."""
+"""Reads of entries: from the write cache, then from the entry logs, with read-ahead."""
 
 from collections.abc import Sequence
 
@@ -10,21 +10,21 @@ from weir.model.errors import DiskError, EntryCorruptError, FileMissingError, No
 from weir.model.ids import Buffer, EntryId, LedgerId
 from weir.wire.entry import HEADER_BYTES, MAX_PAYLOAD_BYTES, entry_key, entry_size, lost_entry, verify_entry
 
-#: How often a read starts over because garbage collection moved what it was about to read.
+#: Attempts of a read when garbage collection moves its entries.
 _ATTEMPTS = 5
-#: Ledgers whose last single read is remembered, to notice those that are read one entry after the other.
+#: Ledgers with a remembered last single read, to detect sequential reads.
 _REMEMBERED = 4096
-#: A walk through a log steps over so many entries that are not wanted before the index is asked instead.
+#: A walk through a log skips this many unwanted entries before it consults the index.
 _STEPS = 16
 _LARGEST = HEADER_BYTES + MAX_PAYLOAD_BYTES
 
 Entries = list[tuple[EntryId, Buffer]]
-#: An entry with its bytes, or without them if there is no room for so many.
+#: An entry with its bytes, or without them if they exceed the room.
 Found = tuple[EntryId, Buffer | None]
 
 
 class Reader:
-    """Answers from the store. Everything that comes from a disk is verified."""
+    """Reads from the store. Verifies everything from the disk."""
 
     def __init__(self, store: Store, files: LogFiles) -> None:
         self._store = store
@@ -32,7 +32,7 @@ class Reader:
         self._expected: dict[LedgerId, EntryId] = {}
 
     async def read(self, ledger_id: LedgerId, first: EntryId, last: EntryId, max_bytes: int) -> Entries:
-        """The entries held in [first, last], at least one, no more than `max_bytes` beyond the first."""
+        """The entries in [first, last], at least one, at most `max_bytes` beyond the first."""
         data = await self._one(ledger_id, first, ahead=last > first or self._expected.get(ledger_id) == first)
         if data is None:
             raise NoSuchEntryError(f"entry {first} of ledger {ledger_id} is not here")
@@ -60,7 +60,7 @@ class Reader:
         return await walk.exactly(entry_id)
 
     async def _more(self, ledger_id: LedgerId, found: Entries, last: EntryId, room: int) -> None:
-        """Append what follows, up to `last`, as long as it fits, and up to the first damage."""
+        """Append the following entries up to `last`, while they fit, and stop at the first damage."""
         last = min(last, self._store.last_entry(ledger_id))
         walk = Walk(self._store, self._files, ledger_id, ahead=True)
         wanted = EntryId(found[-1][0] + 1)
@@ -83,14 +83,14 @@ class Reader:
     async def _next(
         self, walk: "Walk", ledger_id: LedgerId, wanted: EntryId, last: EntryId, room: int
     ) -> Found | None:
-        """The first entry in [wanted, last], wherever it is: a gap in one place may be filled in the other. It
-        comes without its bytes if they are more than `room`."""
+        """The first entry in [wanted, last] from the cache and the logs: either may fill a gap of the other.
+        Without its bytes if they exceed `room`."""
         cache = self._store.cache
         while True:
             version = cache.version
             stored = await walk.at_or_after(wanted, last, room)
             if version != cache.version:
-                continue  # entries moved from the cache to a log meanwhile: what was looked at first may be stale
+                continue  # entries moved from the cache to a log: the lookup may be stale
             cached = cache.at_or_after(ledger_id, wanted, last if stored is None else stored[0])
             if cached is None:
                 return stored
@@ -99,8 +99,8 @@ class Reader:
 
 
 class Walk:
-    """A way through a ledger's entries in the logs: they lie one behind the other, so that after the first the
-    index need not be asked."""
+    """A walk through a ledger's entries in the logs. They are adjacent, so only the first one needs an index
+    lookup."""
 
     def __init__(self, store: Store, files: LogFiles, ledger_id: LedgerId, *, ahead: bool) -> None:
         self._store = store
@@ -111,16 +111,16 @@ class Walk:
         self._at = 0  # of the next entry in the log
         self._end = 0  # of the ledger's entries in the log
         self._large = False  # whether the last entry was more than a block
-        #: Found last: it may not have been taken, because another place held a nearer one.
+        #: The last entry found, which the caller may not have used, because the cache had a nearer one.
         self._found: Found | None = None
 
     async def exactly(self, entry_id: EntryId) -> Buffer | None:
-        """The entry, or None if no log holds it, which is certain."""
+        """The entry, or None if certainly no log has it."""
         found = await self._insist(entry_id, entry_id)
         return None if found is None else found[1]
 
     async def at_or_after(self, wanted: EntryId, last: EntryId, room: int) -> Found | None:
-        """The lowest entry in [wanted, last] that any log holds, with its id. `room` never grows on the way."""
+        """The lowest entry in [wanted, last] in any log, with its id. `room` must not grow from call to call."""
         found = await self._onward(wanted, room)
         if found is None:
             found = await self._insist(wanted, last, room)
@@ -137,7 +137,7 @@ class Walk:
             except DiskError as failed:
                 if attempt >= READ_ATTEMPTS:
                     raise self._corrupt(wanted, failed.what) from failed
-            except WireError as bad:  # perhaps it was made anew meanwhile
+            except WireError as bad:  # a concurrent rebuild may have replaced the index
                 if attempt >= READ_ATTEMPTS:
                     raise self._corrupt(wanted, f"its index is damaged: {bad.what}") from bad
         return None  # pragma: no cover - the last attempt returns or raises
@@ -147,7 +147,7 @@ class Walk:
         if wanted < last:
             runs = self._store.index.get(self._ledger_id)
             entry_id = None if runs is None else await next_id(self._files, runs, wanted)
-        # Asked for again: after waiting, garbage collection may have put other runs in place of these.
+        # Get the runs again: during the wait, garbage collection may have replaced them.
         runs = self._store.index.get(self._ledger_id)
         if runs is None or entry_id is None or entry_id > last:
             return None
@@ -163,9 +163,9 @@ class Walk:
         return entry_id, data
 
     async def _onward(self, wanted: EntryId, room: int) -> Found | None:
-        """The next entry in the log that is not below `wanted`, if it lies close by and is sound; None to ask the
-        index. Where runs overlap, a newer copy may lie elsewhere: the index knows. Of large entries it also knows
-        how large they are, without a block being read for that."""
+        """The next entry in the log at or above `wanted`, if it is near and sound; None to consult the index.
+        Where runs overlap, a newer copy may be elsewhere: the index knows. For large entries the index also gives
+        the size without a read of a block."""
         runs = self._store.index.get(self._ledger_id)
         if runs is None or runs.overlapping or self._large:
             return None
@@ -177,13 +177,13 @@ class Walk:
                 return None
             self._at += len(here[1])
             if here[0] >= wanted:
-                # Runs do not overlap, so that no other run holds an id between `wanted` and this one.
+                # Runs do not overlap, so no other run has an id between `wanted` and this one.
                 return here
         return None
 
     async def _here(self, room: int) -> tuple[EntryId, Buffer] | None:
-        """The entry of the ledger that lies where the walk stands, verified; None if there is none, or if it says
-        that it is too large to be taken."""
+        """The verified entry of the ledger at the position of the walk; None without one, or if it exceeds
+        `room`."""
         try:
             size = entry_size(await self._bytes(self._log, self._at, min(HEADER_BYTES, self._end - self._at)))
             if size > room:
@@ -196,7 +196,7 @@ class Walk:
         return (entry_id, data) if ledger_id == self._ledger_id and lost_entry(data) is None else None
 
     async def _verified(self, log: int, offset: int, size: int, entry_id: EntryId) -> Buffer:
-        """The entry's bytes, read once more if they are not what they should be: that may have been the way."""
+        """The entry's verified bytes, with retries, since the transfer may have damaged them."""
         problem = ""
         for attempt in range(READ_ATTEMPTS):
             data = await (self._files.read(log, offset, size) if attempt else self._bytes(log, offset, size))
@@ -211,14 +211,14 @@ class Walk:
         raise self._corrupt(entry_id, problem, self._files.log_path(log), offset)
 
     def _not_lost(self, data: Buffer, entry_id: EntryId) -> Buffer:
-        """The bytes; but of one that only keeps its place nobody has any (`weir salvage`)."""
+        """The bytes; EntryCorruptError for a placeholder of a lost entry (`weir salvage`)."""
         why = lost_entry(data)
         if why is not None:
             raise EntryCorruptError(f"entry {entry_id} of ledger {self._ledger_id}: {why}")
         return data
 
     async def _bytes(self, log: int, offset: int, size: int) -> Buffer:
-        """From the read cache's blocks, if more of them will be wanted; else just these bytes."""
+        """Read through the block cache if the caller reads ahead; else exactly these bytes."""
         block_bytes = self._files.block_bytes
         if not self._ahead or size > block_bytes:
             return await self._files.read(log, offset, size)
@@ -233,7 +233,7 @@ class Walk:
         return b"".join(rest)
 
     def _corrupt(self, entry_id: EntryId, why: str, path: str = "", offset: int = 0) -> EntryCorruptError:
-        """The place is noted, and said in the log, the first time that somebody wants it."""
+        """Record the damage, log it the first time, and return the error."""
         if not path:
             runs = self._store.index.get(self._ledger_id)
             covering = [] if runs is None else runs.covering(entry_id)

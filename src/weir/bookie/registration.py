@@ -1,18 +1,14 @@
-"""A bookie's place in the metadata: its cookie, checked once, and its registration, kept up under a lease.
+"""A bookie in the metadata: its cookie, its registration, the check of ledger ids, and the deletion of orphans.
 
-The cookie ties a bookie id to one disk for good. Without it, a bookie that comes back with an empty disk would
-deny entries that it had acknowledged, and a recovery would believe it and cut the ledger short.
+The cookie binds a bookie id to one disk. Without it, a bookie that restarts with an empty disk would deny entries
+that it had acknowledged, and a recovery would believe it and cut the ledger short. A lease keeps the registration.
 
-Whether the metadata is as new as a bookie's disk: ids of ledgers come from a counter that never goes back.
+Ids of ledgers are taken from a counter that never decreases, and the counter is durable before any id of its block
+is in use. So a disk with a higher id than the counter proves that the metadata lost its end (or belongs to another
+cluster); continuing would issue ids a second time, and the bookie would treat its ledgers as deleted.
 
-The counter is durable before an id of its block is used. So a disk that holds a higher id than the counter has
-given out proves that the metadata lost its end (or is another cluster's); to go on would give ids out a second
-time, and the bookie would take what it holds for deleted.
-
-Ledgers that a bookie still holds although the metadata no longer knows them.
-
-Deleting a ledger deletes its metadata first and then asks each bookie; one that was down then would keep it for
-ever. So each bookie compares what it holds with the metadata from time to time.
+Deleting a ledger deletes its metadata first and then sends a request to each bookie; a bookie that was down at
+that time would keep the ledger forever. So each bookie compares its ledgers with the metadata at intervals.
 """
 
 import asyncio
@@ -41,10 +37,10 @@ log = logging.getLogger(__name__)
 
 
 async def check_cookie(meta: MetaStore, cookie: Cookie, *, holds_ledgers: bool) -> None:
-    """Make sure that the metadata knows this very disk under its bookie id, or BookieCookieError.
+    """Check that the metadata has this disk under its bookie id; otherwise raise BookieCookieError.
 
-    A disk that is new to the metadata is entered there, unless it `holds_ledgers` already: then it belongs to
-    another cluster, and garbage collection would take its ledgers for deleted ones.
+    Registers a new disk, unless it `holds_ledgers` already: then it belongs to another cluster, and garbage
+    collection would treat its ledgers as deleted.
     """
     key = keys.cookie(cookie.bookie_id)
     while True:
@@ -52,7 +48,7 @@ async def check_cookie(meta: MetaStore, cookie: Cookie, *, holds_ledgers: bool) 
         if stored is not None:
             if decode_cookie(stored.value) != cookie:
                 what = f"bookie id {cookie.bookie_id} was given to another disk, or this disk's cookie is damaged"
-                hint = f"of a folder of weir up, weir verify says how to mend it; {BookieCookieError.hint}"
+                hint = f"in a folder of weir up, run weir verify for repair steps; {BookieCookieError.hint}"
                 raise BookieCookieError(what, hint=hint)
             return
         if holds_ledgers:
@@ -64,12 +60,12 @@ async def check_cookie(meta: MetaStore, cookie: Cookie, *, holds_ledgers: bool) 
             await meta.put(key, encode_cookie(cookie), expect=ABSENT)
             return
         except MetaConflictError:
-            continue  # someone was faster; see with what
+            continue  # a concurrent registration came first: compare again
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationSettings:
-    """How long the others believe in a bookie that they no longer hear, and how soon it tries again."""
+    """How long other nodes trust a silent bookie, and how soon it retries."""
 
     ttl_s: float = 10.0
     retry_s: float = 0.5
@@ -77,7 +73,7 @@ class RegistrationSettings:
 
 
 class Registration:
-    """Tells the others where the bookie is and whether it takes entries. A lost lease is replaced by a new one."""
+    """Announces the bookie's address and whether it accepts entries. Replaces a lost lease by a new one."""
 
     def __init__(
         self, clock: Clock, meta: MetaStore, info: BookieInfo, settings: RegistrationSettings | None = None
@@ -93,21 +89,21 @@ class Registration:
         self._registered = asyncio.Event()
 
     async def start(self, *, writable: bool, why: str = "") -> None:
-        """Register, and keep it up from now on. Waits until the metadata store has it."""
+        """Register and keep the registration. Returns once the metadata store has it."""
         self._writable = writable
         self._info = replace(self._info, why="" if writable else why)
         self._tasks.spawn(self._keep(), "keep")
         await self._registered.wait()
 
     def set_writable(self, writable: bool, why: str = "") -> None:
-        """Follow the bookie's state, and why it takes nothing; the others see it soon."""
+        """Publish the bookie's state, and the reason for read-only."""
         if writable != self._writable:
             self._writable = writable
             self._info = replace(self._info, why="" if writable else why)
             self._changed.set()
 
     async def close(self) -> None:
-        """Unregister. If the store does not answer, the lease runs out by itself."""
+        """Unregister. If the store does not answer, the lease expires."""
         await self._tasks.close()
         if self._lease is not None:
             try:
@@ -128,16 +124,16 @@ class Registration:
                 self._registered.set()
                 await self._changed.wait()
             except MetaError as failure:
-                log.warning("bookie %s could not register: %s", self._info.bookie_id, failure)
+                log.warning("bookie %s failed to register, retrying: %s", self._info.bookie_id, failure)
                 await self._clock.sleep(self._settings.retry_s)
 
     async def _note_loss(self, lease: Lease) -> None:
         await lease.lost()
-        log.warning("bookie %s lost its lease, and registers again", self._info.bookie_id)
+        log.warning("bookie %s lost its lease, registering again", self._info.bookie_id)
         self._changed.set()
 
     async def _publish(self, lease: Lease) -> None:
-        """The new key first, then the old one goes: nobody ever sees the bookie under neither."""
+        """Put the new key, then delete the old one, so that the bookie is always under one of them."""
         bookie_id = self._info.bookie_id
         key, other = keys.bookie_writable(bookie_id), keys.bookie_read_only(bookie_id)
         if not self._writable:
@@ -146,17 +142,18 @@ class Registration:
         await self._meta.delete(other)
 
 
-#: No counter gives out more ids at a time.
+#: The largest block of ids that a counter issues.
 _LARGEST_BLOCK = 1000
 
 
 async def counts_ledgers(meta: MetaStore) -> bool:
-    """Whether ids come from the counter here: not yet, or not where a client of bookies chooses its own."""
+    """Whether the counter issues ledger ids; false before the first id, or if a client of bookies chooses its
+    own."""
     return await meta.get(keys.LEDGER_COUNTER) is not None
 
 
 async def check_ledger_ids(meta: MetaStore, highest: LedgerId) -> None:
-    """LedgersUnknownError if the disk holds a ledger (`highest`) that the metadata has not made yet."""
+    """LedgersUnknownError if the disk has a ledger (`highest`) that the metadata has not created yet."""
     given_out = await _counter(meta, keys.LEDGER_COUNTER)
     if highest > given_out:
         raise LedgersUnknownError(
@@ -166,8 +163,8 @@ async def check_ledger_ids(meta: MetaStore, highest: LedgerId) -> None:
 
 
 async def pass_lost_ids(meta: MetaStore, highest: LedgerId, *, lost_changes: int | None) -> list[Loss]:
-    """Move the counters past everything that lost metadata may have given out; what that shows to be lost.
-    `lost_changes`: at least so many changes of the metadata are known to be gone; None if it is whole."""
+    """Advance the counters beyond all ids that lost metadata may have issued; returns the losses that this
+    reveals. `lost_changes`: the minimum number of lost metadata changes; None if the metadata is whole."""
     losses = []
     given_out = await _counter(meta, keys.LEDGER_COUNTER)
     if highest > given_out:
@@ -196,29 +193,29 @@ async def _advance(meta: MetaStore, key: str, value: int) -> None:
             await meta.put(key, str(value).encode(), expect=ABSENT if found is None else found.version)
             return
         except MetaConflictError:
-            continue  # someone else moved it: see how far
+            continue  # a concurrent change came first: read again
 
 
 class Collects(Protocol):
-    """The part of a bookie that is asked here; it asks for the live ledgers after it listed its own."""
+    """The part of a bookie that this module uses; it calls `live_ledgers` after it listed its own ledgers."""
 
     async def collect(self, live_ledgers: Callable[[], Awaitable[Collection[LedgerId]]]) -> int: ...
 
 
 async def live_ledgers(meta: MetaStore) -> list[LedgerId]:
-    """Every ledger that the metadata has."""
+    """Every ledger in the metadata."""
     listing = await meta.list(keys.LEDGERS)
     return [keys.ledger_id_of(item.key) for item in listing.items]
 
 
 async def watch_for_orphans(bookie: Collects, meta: MetaStore, clock: Clock, *, interval_s: float) -> None:
-    """Have the bookie delete its orphans from time to time; a failure waits for the next time."""
+    """Make the bookie delete its orphans at each interval; after a failure, retry at the next interval."""
     while True:
         await clock.sleep(interval_s)
         try:
             deleted = await bookie.collect(lambda: live_ledgers(meta))
         except (MetaError, BookieError, DiskError) as failure:
-            log.warning("could not look for deleted ledgers: %s", failure)
+            log.warning("check for deleted ledgers failed: %s", failure)
             continue
         if deleted:
-            log.info("%d ledgers that the metadata no longer has were deleted", deleted)
+            log.info("deleted %d ledgers that the metadata no longer has", deleted)

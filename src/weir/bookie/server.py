@@ -1,16 +1,10 @@
-"""One client's connection to a bookie: what may come when, and what happens then.
+"""The bookie's server: protocol states and limits of a session, and one handler per request.
 
-Requests are answered as they complete, in any order. Over its limits the session reads no further, so a client
-that floods, or that does not read its answers, is held back by its own TCP window.
+A session answers requests as they complete, in any order. At its limits it stops reading, so that TCP
+back-pressure slows down a client that floods it or that does not read its answers.
 
-What a session owes its client: how much was accepted, and which answers wait to be sent.
-
-A request is charged when it is accepted and paid back when its answer has left this process, not when the
-answer is merely known. So a client that does not read its answers runs out of credit, and costs bounded memory.
-
-The bookie on the network.
-
-What the network side of a bookie asks of the storage behind it, and what one connection may cost.
+A session charges a request when it accepts it, and refunds the charge when the answer has left this process, not
+when the answer is ready. So a client that does not read its answers runs out of credit and costs bounded memory.
 """
 
 import asyncio
@@ -55,7 +49,7 @@ from weir.wire.node.proof import MAX_PROOF_BYTES, NONCE_BYTES, ClusterSecret, Pr
 
 
 class Served(Protocol):
-    """The bookie behind the server; `weir.ledger.interfaces.Bookie` says what each verb promises."""
+    """The bookie behind the server; `weir.ledger.interfaces.Bookie` documents each method."""
 
     def add(
         self, ledger_id: LedgerId, entries: Sequence[tuple[EntryId, Buffer]], *, recovery: bool = False
@@ -76,40 +70,40 @@ class Served(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """What one connection may cost."""
+    """Limits of one connection."""
 
     max_frame_bytes: int = wire.MAX_FRAME_BYTES
     max_requests: int = 4096
     max_bytes: int = 64 * 1024 * 1024
-    #: Waiting polls cost little, so they do not count as load; beyond these, a poll is refused as busy.
+    #: Waiting polls cost little and do not count as load; above this number the server answers busy.
     max_polls: int = 4096
     max_poll_s: float = 60.0
-    #: A read's answer is cut here (but never before one entry).
+    #: Maximum size of a read's answer (but at least one entry).
     max_read_bytes: int = 4 * 1024 * 1024
-    #: How long a client may take to say hello, to say anything at all, and to read its answers.
+    #: Time limits for the hello, for silence, and for reading answers.
     hello_timeout_s: float = 10.0
     idle_timeout_s: float = 120.0
     stall_timeout_s: float = 60.0
-    #: How long an ended session waits for the client to hang up first, so that the reason reaches it: closing
-    #: with bytes unread resets the connection and may take the reason with it.
+    #: How long an ended session waits for the client to disconnect, so that the reason reaches it: closing with
+    #: unread bytes resets the connection and may discard the reason.
     linger_s: float = 1.0
 
 
 class Outbox:
-    """Answers of one session. Everything that is answered in one turn of the loop goes out in one write."""
+    """Answers of one session. One write sends all answers of one turn of the event loop."""
 
     def __init__(self, connection: Connection, clock: Clock, limits: SessionLimits) -> None:
         self._connection = connection
         self._clock = clock
         self._limits = limits
-        #: Accepted and not yet sent: requests, and the bytes that they or their answers hold.
+        #: Accepted and not yet sent: requests, and the bytes of them or their answers.
         self.requests = 0
         self.bytes = 0
-        #: Since when the client has not been reading its answers.
+        #: When the client stopped reading its answers.
         self.stalled_at: float | None = None
         self._done: list[int] = []
         self._out: list[Buffer] = []
-        # What is paid back once `_done` and `_out` have been sent.
+        # The charges to refund after `_done` and `_out` are sent.
         self._owed_requests = 0
         self._owed_bytes = 0
         self._capacity = Waiters()
@@ -120,11 +114,11 @@ class Outbox:
         return self.requests >= self._limits.max_requests or self.bytes >= self._limits.max_bytes
 
     async def wait_capacity(self) -> None:
-        """Wait until one more request may be accepted; its one caller is the session's receive loop."""
+        """Wait until the session may accept one more request; only its receive loop calls this."""
         await self._capacity.wait_until(lambda: not self.full)
 
     def accept(self, size: int) -> None:
-        """Charge one request, with the bytes that it or its answer may hold."""
+        """Charge one request, with the bytes of it or of its largest possible answer."""
         self.requests += 1
         self.bytes += size
 
@@ -136,7 +130,7 @@ class Outbox:
         self._wake.set()
 
     def answer(self, buffers: Sequence[Buffer], charged: int) -> None:
-        """Answer an accepted request with a frame; from now on it is charged with what the frame holds."""
+        """Answer an accepted request with a frame, whose size replaces its charge."""
         size = sum(map(len, buffers))
         self.bytes += size - charged
         self._out += buffers
@@ -145,16 +139,16 @@ class Outbox:
         self._wake.set()
 
     def say(self, buffers: Sequence[Buffer]) -> None:
-        """A frame that answers no charged request."""
+        """Send a frame that answers no charged request."""
         self.accept(0)
         self.answer(buffers, 0)
 
     def wake(self) -> None:
-        """Let `wait` return: something changed for whoever sends."""
+        """Wake the send loop."""
         self._wake.set()
 
     async def wait(self) -> None:
-        """Wait until there may be something to send."""
+        """Wait for possible output."""
         self._wake.clear()
         await self._wake.wait()
 
@@ -163,7 +157,7 @@ class Outbox:
         return bool(self._out or self._done)
 
     async def send(self) -> None:
-        """Write all that is ready, wait until the client takes it, and pay back what it was charged."""
+        """Write all output, wait until the client accepts it, and refund its charges."""
         buffers, self._out = self._out, []
         if self._done:
             buffers.append(encode_done(self._done))
@@ -179,7 +173,7 @@ class Outbox:
     def _pay_back(self, requests: int, size: int) -> None:
         self.requests -= requests
         self.bytes -= size
-        check(self.requests >= 0 and self.bytes >= 0, "no more is paid back than was charged")
+        check(self.requests >= 0 and self.bytes >= 0, "refunds do not exceed charges")
         if not self.full:
             self._capacity.wake()
 
@@ -188,25 +182,25 @@ log = logging.getLogger(__name__)
 
 
 class State(Enum):
-    """Where a session stands."""
+    """State of a session."""
 
-    PROOF = "expects a proof that the client belongs to the cluster, and tells it nothing before"
+    PROOF = "expects a proof that the client belongs to the cluster, and discloses nothing before"
     HELLO = "expects a hello"
-    SERVING = "takes requests"
-    CLOSING = "takes nothing more, answers what it took, and says why it ends"
+    SERVING = "accepts requests"
+    CLOSING = "accepts no more requests, answers the accepted ones, and sends the reason"
     CLOSED = "is over"
 
 
 class Event(Enum):
-    """What moves it."""
+    """Cause of a state change."""
 
     PROVEN = "the client belongs to the cluster"
-    WELCOMED = "the hello was right"
-    ENDING = "bad input, or the server wants to stop"
-    GONE = "the client hung up, or the last word was said"
+    WELCOMED = "the hello is valid"
+    ENDING = "invalid input, or the server shuts down"
+    GONE = "the client disconnected, or the last answer was sent"
 
 
-#: Every legal move; a missing one is a bug.
+#: Every legal transition; a missing one is a bug.
 NEXT: dict[State, dict[Event, State]] = {
     State.PROOF: {
         Event.PROVEN: State.HELLO,
@@ -226,7 +220,8 @@ _READING = (State.PROOF, State.HELLO, State.SERVING)
 
 
 class Session:
-    """Serves one connection until it ends. `durable` runs what must not be cut short when the client goes."""
+    """Serves one connection until it ends. `durable` runs operations that must complete if the client
+    disconnects."""
 
     def __init__(
         self,
@@ -240,8 +235,8 @@ class Session:
         proving: ProvingServer | None = None,
         on_settled: Callable[["Session"], None] = lambda _: None,
     ) -> None:
-        """`proving`: has the client prove first that it belongs to the cluster; `on_settled`: called when it has,
-        or the session is over."""
+        """`proving`: requires a proof of cluster membership first; `on_settled`: called after the proof, or at the
+        end of the session."""
         self._bookie = bookie
         self._bookie_id = bookie_id
         self._connection = connection
@@ -274,7 +269,7 @@ class Session:
             await self._send()
             await asyncio.wait([receiving], timeout=self._limits.linger_s)
         except NetworkError:
-            pass  # the client went while its answers were being sent
+            pass  # the client disconnected before it had all answers
         finally:
             self._move(Event.GONE)
             self._on_settled(self)
@@ -282,20 +277,20 @@ class Session:
             self._connection.close()
 
     def end(self, why: WeirError) -> None:
-        """Take nothing more, answer what was taken, tell the client why, and end. Polls end unanswered, since
-        they may wait for long."""
+        """Accept no more requests, answer the accepted ones, send the reason to the client, and end. Polls end
+        without an answer, since they may wait for long."""
         self._farewell = self._farewell or why
         if self.state is State.PROOF:
             self._connection.abort()
         self._move(Event.ENDING)
 
     def abort(self) -> None:
-        """End at once."""
+        """End immediately."""
         self._connection.abort()
         self._move(Event.GONE)
 
     def overdue(self, now: float) -> str | None:
-        """Why the server should end this session by force, if it should."""
+        """The reason to end this session by force, or None."""
         limits, silent_s = self._limits, now - self._heard_at
         if self._outbox.stalled_at is not None:
             return (
@@ -315,7 +310,7 @@ class Session:
             self._outbox.wake()
 
     async def _send(self) -> None:
-        """Send answers as they come, and the reason for the end as the last word."""
+        """Send answers as they complete, and the reason for the end last."""
         outbox = self._outbox
         while self.state is not State.CLOSED:
             if outbox.has_output:
@@ -343,7 +338,7 @@ class Session:
         self._move(Event.GONE)
 
     async def _take(self, data: Buffer) -> None:
-        """Take the requests in a receive buffer, as fast as the limits allow."""
+        """Handle the requests in a receive buffer, as fast as the limits allow."""
         turns = self._turns
         turns.begin()
         try:
@@ -372,7 +367,7 @@ class Session:
         hello = decode_hello(body)
         version = choose_version(hello)
         if hello.bookie_id not in ("", self._bookie_id):
-            # Not the client's fault: the address went from one bookie to another.
+            # Not the client's fault: another bookie has this address now.
             self.end(BookieUnavailableError(f"this is bookie {self._bookie_id}, not {hello.bookie_id}"))
             return
         self._move(Event.WELCOMED)
@@ -415,7 +410,7 @@ class Session:
             result = await self._bookie.read(request.ledger_id, request.first, request.last, max_bytes=most)
             return _entries(request.request_id, request.ledger_id, result)
 
-        # Charged with what it may bring, before it is known, so that many reads at once stay within the limit.
+        # Charge the largest possible answer in advance, so that many concurrent reads stay within the limit.
         self._answer_later(self._tasks, request.request_id, read, charged=most)
 
     def _poll(self, request: wire.Poll, _size: int) -> None:
@@ -502,22 +497,22 @@ def _entries(request_id: int, ledger_id: LedgerId, result: ReadResult) -> list[B
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Where to listen, and what clients may cost."""
+    """The listen address, and the limits of clients."""
 
     host: str = "127.0.0.1"
     port: int = 0
     max_connections: int = 1024
-    #: Connections that have not proved yet that they are of the cluster; of more, the oldest goes.
+    #: Connections without proof of cluster membership; above this number the server closes the oldest.
     max_strangers: int = 128
     limits: SessionLimits = field(default_factory=SessionLimits)
-    #: How often sessions that say nothing, or read nothing, are looked for.
+    #: How often the server checks for silent sessions and for sessions that do not read.
     sweep_interval_s: float = 1.0
-    #: How long `close` lets answers go out.
+    #: How long `close` waits for answers to be sent.
     close_grace_s: float = 5.0
 
 
 class BookieServer:
-    """Serves one bookie. `start`, then `close`; the bookie itself belongs to whoever made it."""
+    """Serves one bookie. `start`, then `close`; closing the bookie is up to its owner."""
 
     def __init__(
         self,
@@ -529,7 +524,7 @@ class BookieServer:
         tls: SSLContext | None = None,
         secret: ClusterSecret | None = None,
     ) -> None:
-        """`secret`: clients prove that they know it before anything else is read of them."""
+        """`secret`: clients must prove that they know it before the server accepts any other frame."""
         self._rng = runtime.rng
         self._secret = secret
         self._strangers: Strangers[Session] = Strangers(settings.max_strangers)
@@ -555,7 +550,7 @@ class BookieServer:
 
     @property
     def port(self) -> int:
-        """The bound port; differs from the settings' if that was 0."""
+        """The bound port; the settings may have 0."""
         return self._server.port
 
     @property
@@ -568,7 +563,7 @@ class BookieServer:
         log.info("bookie %s listens on %s:%d", self._bookie_id, self.host, self.port)
 
     async def close(self) -> None:
-        """Accept nothing more, answer what was accepted within the grace time, and end every connection."""
+        """Accept no more requests, answer the accepted ones within the grace time, and end every connection."""
         await self._server.close(BookieUnavailableError(f"bookie {self._bookie_id} shuts down"))
         await self._durable.close()
 
@@ -593,4 +588,4 @@ class BookieServer:
 
 
 def _too_many(limit: int) -> WeirError:
-    return BookieBusyError(f"this bookie has {limit} connections, which is its limit")
+    return BookieBusyError(f"this bookie is at its limit of {limit} connections")

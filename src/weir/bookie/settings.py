@@ -1,4 +1,4 @@
-"""What an operator may decide about a bookie, one small value per part."""
+"""Settings of a bookie, one small value per part."""
 
 from dataclasses import dataclass, field
 
@@ -13,14 +13,14 @@ MIB = 1024 * KIB
 class JournalSettings:
     """How adds become durable."""
 
-    #: None: synced before it is acknowledged. Else: acknowledged once written, synced this often.
+    #: None: sync before the acknowledgement. Else: acknowledge after the write, sync at this interval.
     sync_interval_s: float | None = None
     file_bytes: int = 64 * MIB
     #: Used files kept for reuse: writing to pages that exist costs a fraction of writing to new ones.
     max_free_files: int = 4
-    #: One write takes at most about this much from the queue (a single larger batch is still one write).
+    #: Approximate maximum size of one write (a single larger batch is still one write).
     max_write_bytes: int = 4 * MIB
-    #: Adds beyond this many bytes in the queue are refused as busy.
+    #: Above this many queued bytes the bookie refuses adds as busy.
     max_queued_bytes: int = 64 * MIB
 
     def __post_init__(self) -> None:
@@ -33,10 +33,10 @@ class JournalSettings:
 class CacheSettings:
     """Memory for entries on their way to the entry logs and back."""
 
-    #: Both generations together: one that takes entries, one that is being flushed.
+    #: Total of both generations: the active one and the one in flight.
     write_bytes: int = 128 * MIB
     read_bytes: int = 64 * MIB
-    #: What one read from an entry log brings in, for the entries that will be asked for next.
+    #: Size of one read from an entry log, for sequential reads.
     read_ahead_bytes: int = 256 * KIB
     index_bytes: int = 16 * MIB
     max_open_logs: int = 256
@@ -55,7 +55,8 @@ class FlushSettings:
     chunk_bytes: int = MIB
     #: Sync as the log grows, so that no single sync keeps the journal's waiting for long.
     sync_every_bytes: int = MIB
-    #: While there is time, the disk is left alone for so many times as long as the last piece took it, up to this.
+    #: Between two pieces a flush pauses for this multiple of the last write's time, up to `max_rest_s`, if time
+    #: permits.
     rest_factor: float = 2.0
     max_rest_s: float = 0.05
     retry_s: float = 5.0
@@ -63,15 +64,15 @@ class FlushSettings:
 
 @dataclass(frozen=True, slots=True)
 class GcSettings:
-    """When entry logs are rewritten to get the space of deleted entries back."""
+    """When the bookie rewrites entry logs to reclaim the space of deleted entries."""
 
     interval_s: float = 60.0
-    #: A log is rewritten when less than this part of it is live.
+    #: The bookie rewrites a log with a smaller live fraction than this.
     live_below: float = 0.5
-    #: Logs smaller than this are merged, once there are `merge_logs` of them.
+    #: The bookie merges logs smaller than this, if there are at least `merge_logs` of them.
     small_bytes: int = 16 * MIB
     merge_logs: int = 8
-    #: A rewritten log takes no more than about this.
+    #: Approximate maximum size of a rewritten log.
     target_bytes: int = 256 * MIB
     bytes_per_s: int = 32 * MIB
 
@@ -80,9 +81,9 @@ class GcSettings:
 class SpaceSettings:
     """When the disk counts as full."""
 
-    #: Below this much free space the bookie takes no new entries,
+    #: Below this much free space the bookie accepts no new entries,
     low_water_bytes: int = 256 * MIB
-    #: and it takes them again above this.
+    #: and it accepts them again above this.
     high_water_bytes: int = 512 * MIB
     interval_s: float = 5.0
 
@@ -92,7 +93,7 @@ class SpaceSettings:
 
 @dataclass(frozen=True, slots=True)
 class BookieSettings:
-    """One bookie: who it is, where its files lie, and its parts."""
+    """One bookie: its id, its folder, and the settings of its parts."""
 
     bookie_id: BookieId
     directory: str
@@ -101,5 +102,5 @@ class BookieSettings:
     flush: FlushSettings = field(default_factory=FlushSettings)
     gc: GcSettings = field(default_factory=GcSettings)
     space: SpaceSettings = field(default_factory=SpaceSettings)
-    #: Long polls that may wait at a time; beyond them the bookie is busy.
+    #: Maximum of concurrent long polls; above it the bookie answers busy.
     max_polls: int = 100_000

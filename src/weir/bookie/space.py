@@ -1,4 +1,4 @@
-"""Whether the bookie takes entries: writable, read-only while its disk is nearly full, or failed for good."""
+"""State of the bookie: writable, read-only while its disk is nearly full, or failed for good."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 def size_text(count: int) -> str:
-    """Bytes as people write them, as exact as need be."""
+    """A human-readable size with one decimal."""
     if count < 1024:
         return f"{count} bytes"
     size, unit = count / 1024, 0
@@ -25,27 +25,27 @@ def size_text(count: int) -> str:
 
 
 class BookieState(Enum):
-    """What a bookie does right now."""
+    """State of a bookie."""
 
     WRITABLE = "writable"
     READ_ONLY = "read-only"
     FAILED = "failed"
-    """The journal failed: nothing more is promised until the bookie is started anew."""
+    """The journal failed: the bookie acknowledges nothing more until a restart."""
     CLOSED = "closed"
 
 
 class StateBox:
-    """The state, and a way to wait for it to change."""
+    """Holds the state, and lets tasks wait for a change."""
 
     def __init__(self) -> None:
-        #: To be read; changed by `become` and `close` only.
+        #: Read-only for others; only `become` and `close` change it.
         self.state = BookieState.WRITABLE
-        #: Why it takes nothing, if it does not.
+        #: The reason for the read-only state, if any.
         self.why = ""
         self._changed = asyncio.Event()
 
     def become(self, state: BookieState, why: str = "") -> None:
-        """Change, unless the bookie has failed or is closed, which is final."""
+        """Change the state, unless it is failed or closed, which are final."""
         if state is self.state:
             self.why = why or self.why
             return
@@ -57,19 +57,19 @@ class StateBox:
         self._changed = asyncio.Event()
 
     def close(self) -> None:
-        """The end, even of a failed bookie."""
+        """Change to closed, even from failed."""
         self.state = BookieState.CLOSED
         self._changed.set()
 
     async def changed_from(self, state: BookieState) -> BookieState:
-        """Wait until the state is another than `state`, and answer it."""
+        """Wait until the state differs from `state`, and return it."""
         while self.state is state:
             await self._changed.wait()
         return self.state
 
 
 class SpaceMonitor:
-    """Watches the free space. Between the two marks the state stays what it is, so that it does not flap."""
+    """Watches the free space. Between the two marks the state does not change, which prevents flapping."""
 
     def __init__(
         self, runtime: Runtime, directory: str, settings: SpaceSettings, box: StateBox, files: JournalFiles
@@ -83,7 +83,7 @@ class SpaceMonitor:
         self.free_bytes = 0
 
     def flush_failed(self) -> None:
-        """The write cache cannot be written out: take nothing more until it can."""
+        """Refuse entries while the bookie cannot flush the write cache."""
         self._flush_fails = True
         self._box.become(BookieState.READ_ONLY, f"entries cannot be written to {self._directory}")
 
@@ -91,7 +91,7 @@ class SpaceMonitor:
         self._flush_fails = False
 
     def journal_full(self) -> None:
-        """There is no space for the next journal file."""
+        """Refuse entries because the disk has no space for the next journal file."""
         self._box.become(BookieState.READ_ONLY, f"the disk of {self._directory} has no room for the journal")
 
     async def run(self) -> None:
@@ -100,7 +100,7 @@ class SpaceMonitor:
             try:
                 await self.look()
             except DiskError as failed:
-                log.error("the free space is not known: %s", failed)
+                log.error("cannot read the free disk space: %s", failed)
 
     def _told(self) -> str:
         low, high = self._settings.low_water_bytes, self._settings.high_water_bytes

@@ -1,8 +1,7 @@
-"""The bookie's state, changed only by journal records, in their order: the same code commits and replays.
+"""The bookie's state, which only journal records change, in their order: the same code commits and replays.
 
-What a bookie knows of each ledger beside its entries: fenced or not, last-add-confirmed, who waits for it.
-
-Deleted ledgers that some log still holds: remembered until the last such log is gone.
+`LedgerTable` has the state of each ledger except its entries: fence, last-add-confirmed, waiting polls.
+`Tombstones` has the deleted ledgers with entries in some log, until the removal of the last such log.
 """
 
 import asyncio
@@ -31,15 +30,15 @@ from weir.wire.entry import last_confirmed_of
 
 
 class LedgerTable:
-    """Plain state. A ledger is known once it has a last-add-confirmed; a fence may stand for an unknown one."""
+    """A ledger is known once it has a last-add-confirmed; an unknown ledger may have a fence."""
 
     def __init__(self, gone: bytes = b"") -> None:
-        #: Deleted ledgers. Their ids are never given out again, and a writer that has not heard of its ledger's
-        #: deletion must get no acknowledgement for what nobody will ever read: the fence outlives the ledger.
+        #: Deleted ledgers. Their ids are never reused, and a writer that does not know of the deletion of its
+        #: ledger must get no acknowledgement for unreadable entries: the fence outlives the ledger.
         self._gone = BitMap64.deserialize(gone) if gone else BitMap64()
         self._confirmed: dict[LedgerId, EntryId] = {}
         self._fenced: dict[LedgerId, None] = {}
-        #: Fences on their way to the journal: in force already, and whatever is committed before them.
+        #: Fences on their way to the journal: already in force, whatever commits before them.
         self._fencing: dict[LedgerId, int] = {}
         self._waiting: dict[LedgerId, dict[asyncio.Future[bool], None]] = {}
         self.waiters = 0
@@ -58,7 +57,7 @@ class LedgerTable:
         return LedgerId(self._gone.max()) if self._gone else LedgerId(0)
 
     def gone(self) -> bytes:
-        """The deleted ledgers as a checkpoint keeps them."""
+        """The deleted ledgers in the encoding of a checkpoint."""
         self._gone.run_optimize()
         return self._gone.serialize() if self._gone else b""
 
@@ -72,7 +71,7 @@ class LedgerTable:
         return sorted(self._fenced)
 
     def raise_confirmed(self, ledger_id: LedgerId, last_confirmed: EntryId) -> None:
-        """An entry or a hint brought a last-add-confirmed: it never goes back."""
+        """Apply the last-add-confirmed of an entry or a hint: it never decreases."""
         known = self._confirmed.get(ledger_id)
         if known is None or last_confirmed > known:
             self._confirmed[ledger_id] = last_confirmed
@@ -80,12 +79,12 @@ class LedgerTable:
                 self._wake(ledger_id, for_good=False)
 
     def hint_confirmed(self, ledger_id: LedgerId, last_confirmed: EntryId) -> None:
-        """The same, without making a ledger known that nobody here asks for."""
+        """The same for a hint, which does not make an unknown ledger known without a waiting poll."""
         if ledger_id in self._confirmed or ledger_id in self._waiting:
             self.raise_confirmed(ledger_id, last_confirmed)
 
     def begin_fence(self, ledger_id: LedgerId) -> None:
-        """Refuse adds from now on, though the fence is not durable yet; ended by `end_fence`."""
+        """Refuse adds immediately, before the fence is durable; ended by `end_fence`."""
         self._fencing[ledger_id] = self._fencing.get(ledger_id, 0) + 1
 
     def end_fence(self, ledger_id: LedgerId) -> None:
@@ -98,19 +97,19 @@ class LedgerTable:
         self._wake(ledger_id, for_good=True)
 
     def refuse(self, ledger_id: LedgerId) -> None:
-        """Take no more adds of a ledger that is about to be deleted: one that came later would outlive it."""
+        """Refuse adds of a ledger before its deletion: a later add would outlive it."""
         self._gone.add(ledger_id)
 
     def forget(self, ledger_id: LedgerId) -> None:
-        """The ledger was deleted."""
+        """Drop a deleted ledger."""
         self._confirmed.pop(ledger_id, None)
         self._fenced.pop(ledger_id, None)
         self._gone.add(ledger_id)
         self._wake(ledger_id, for_good=True)
 
     def wait(self, ledger_id: LedgerId) -> "asyncio.Future[bool]":
-        """False when the ledger's last-add-confirmed moved, True when it was fenced or deleted. To be given back
-        with `stop_waiting`."""
+        """A future that is False when the ledger's last-add-confirmed advances, True at a fence or a deletion.
+        Pass it to `stop_waiting` afterwards."""
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(ledger_id, {})[future] = None
         self.waiters += 1
@@ -118,7 +117,7 @@ class LedgerTable:
 
     def stop_waiting(self, ledger_id: LedgerId, future: "asyncio.Future[bool]") -> None:
         self.waiters -= 1
-        check(self.waiters >= 0, "who waits for a ledger stops once")
+        check(self.waiters >= 0, "a waiter of a ledger stops once")
         waiting = self._waiting.get(ledger_id)
         if waiting is not None:
             waiting.pop(future, None)
@@ -126,7 +125,7 @@ class LedgerTable:
                 del self._waiting[ledger_id]
 
     def wake_all(self) -> None:
-        """The bookie closes: nobody waits on."""
+        """End all waits, because the bookie closes."""
         for ledger_id in list(self._waiting):
             self._wake(ledger_id, for_good=True)
 
@@ -137,8 +136,8 @@ class LedgerTable:
 
 
 class Tombstones:
-    """A tombstone says: entries of this ledger in logs up to that one are dead. A ledger that a recovery adds to
-    after its deletion is alive in later logs, until the next look for orphans."""
+    """A tombstone means: entries of this ledger in logs up to that one are dead. If a recovery adds to a ledger
+    after its deletion, the ledger is alive in later logs, until the next check for orphans."""
 
     def __init__(self) -> None:
         self._through: dict[LedgerId, int] = {}
@@ -155,7 +154,7 @@ class Tombstones:
         return log <= self._through.get(ledger_id, 0)
 
     def found(self, ledger_id: LedgerId, log: int) -> None:
-        """The log holds entries of the dead ledger."""
+        """Record that the log has entries of the dead ledger."""
         self._held_by.setdefault(log, []).append(ledger_id)
         self._logs[ledger_id] = self._logs.get(ledger_id, 0) + 1
 
@@ -166,12 +165,12 @@ class Tombstones:
                 del self._logs[ledger_id]
 
     def all(self) -> list[tuple[LedgerId, int]]:
-        """Everything that is remembered, sorted."""
+        """Every tombstone, sorted."""
         return sorted(self._through.items())
 
     def needed(self, being_written: list[int]) -> list[tuple[LedgerId, int]]:
-        """What a checkpoint must name, sorted; the rest is forgotten. A log that is being written may turn out to
-        hold entries of any ledger that was deleted since it was begun."""
+        """The tombstones for a checkpoint, sorted; drops the others. A log in progress may turn out to have
+        entries of any ledger deleted since its start."""
         oldest = min(being_written, default=None)
         for ledger_id, through in list(self._through.items()):
             if ledger_id not in self._logs and (oldest is None or oldest > through):
@@ -180,7 +179,7 @@ class Tombstones:
 
 
 class Store:
-    """Write cache, index, ledgers and tombstones; and the checkpoint that stands for all but the first."""
+    """Write cache, index, ledgers and tombstones; a checkpoint has all but the first."""
 
     def __init__(self, checkpoint: Checkpoint, write_cache_bytes: int) -> None:
         self.cache = WriteCache(write_cache_bytes)
@@ -188,7 +187,7 @@ class Store:
         self.ledgers = LedgerTable(checkpoint.gone)
         self.tombstones = Tombstones()
         self.damages = Damages()
-        #: Everything before it is in entry logs.
+        #: Entry logs have everything before this position.
         self.flushed = checkpoint.position
         self._number = checkpoint.number
         self._next_log = checkpoint.next_log
@@ -202,7 +201,7 @@ class Store:
     # --- journal records --------------------------------------------------------------------------------------
 
     def commit(self, record: FormingRecord) -> None:
-        """A record that is durable now: change the state, then tell who waits."""
+        """Apply a durable record: change the state, then complete the futures."""
         put, raise_confirmed = self.cache.put, self.ledgers.raise_confirmed
         for batch, future in record.batches:
             put(batch)
@@ -217,7 +216,7 @@ class Store:
                 future.set_result(None)
 
     def replay(self, header: RecordHeader, body: memoryview) -> None:
-        """A record that an earlier life of the bookie wrote."""
+        """Apply a record from an earlier run of the bookie."""
         if header.kind is RecordKind.ENTRIES:
             for ledger_id, entry_id, view in split_entries(body):
                 data = bytes(view)
@@ -232,7 +231,7 @@ class Store:
         if kind is RecordKind.FENCE:
             self.ledgers.fence(ledger_id)
             return
-        # Logs that are being written may hold some of it, too: dead through the highest id given out.
+        # Logs in progress may have entries of it, too: dead through the highest log id issued.
         self.tombstones.bury(ledger_id, self._next_log - 1)
         for run in self.index.get(ledger_id) or ():
             self.tombstones.found(ledger_id, run.log)
@@ -244,25 +243,26 @@ class Store:
     # --- logs -------------------------------------------------------------------------------------------------
 
     def begin_log(self) -> int:
-        """The id of a new log. Higher than any before: of two copies of an entry the one in the higher counts."""
+        """The id of a new log, higher than any before: of two copies of an entry, the one in the higher log
+        counts."""
         log = self._next_log
         self._next_log += 1
         self._being_written[log] = None
         return log
 
     def end_log(self, log: int) -> None:
-        """The log is sealed, or given up."""
+        """End a log, sealed or abandoned."""
         self._being_written.pop(log, None)
 
     def add_run(self, log: int, run: Run) -> None:
-        """Entries can be read from a log from now on, unless their ledger was deleted while it was written."""
+        """Make entries in a log readable, unless their ledger was deleted during the write."""
         if self.tombstones.is_dead(run.ledger_id, log):
             self.tombstones.found(run.ledger_id, log)
         else:
             self.index.add_run(log, run)
 
     def load_log(self, written: WrittenLog) -> None:
-        """A log that the checkpoint names, when the bookie opens."""
+        """Load a log of the checkpoint when the bookie opens."""
         self.index.add_log(written.log, written.size)
         for run in written.runs:
             self.add_run(written.log, run)
@@ -271,7 +271,7 @@ class Store:
         self.index.seal(written.log)
 
     def remove_logs(self, logs: list[int]) -> None:
-        """The logs are gone."""
+        """Drop removed logs."""
         self.index.remove_logs(logs)
         for log in logs:
             self.tombstones.log_removed(log)
@@ -279,7 +279,7 @@ class Store:
     # --- the checkpoint ---------------------------------------------------------------------------------------
 
     async def save(self, disk: Disk, layout: Layout) -> Position:
-        """Write the state as it is now, durably; the journal position that it stands for."""
+        """Write the current state durably; returns its journal position."""
         async with self._saving:  # one at a time, so that the last one written is the newest
             self._number += 1
             checkpoint = Checkpoint(
@@ -295,8 +295,7 @@ class Store:
             return checkpoint.position
 
     def root(self, position: Position, deleted: tuple[tuple[LedgerId, int], ...], gone: bytes) -> Checkpoint:
-        """A checkpoint of its own, for a copy: of the logs that are there now, and what was deleted by some
-        moment."""
+        """A checkpoint for a copy of the bookie: with the current logs, and the deletions up to some moment."""
         return Checkpoint(
             number=1,
             position=position,
@@ -310,12 +309,12 @@ class Store:
     # --- questions --------------------------------------------------------------------------------------------
 
     def known_ledgers(self) -> list[LedgerId]:
-        """Every ledger that has entries here, or a fence."""
+        """Every ledger with entries or a fence here."""
         found = dict.fromkeys(self.index.ledgers())
         found |= dict.fromkeys(self.cache.ledgers())
         found |= dict.fromkeys(self.ledgers.fenced())
         return sorted(found)
 
     def last_entry(self, ledger_id: LedgerId) -> EntryId:
-        """The highest entry that is held of the ledger."""
+        """The highest stored entry of the ledger."""
         return max(self.index.last_entry(ledger_id), self.cache.last_entry(ledger_id))

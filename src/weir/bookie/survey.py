@@ -1,8 +1,8 @@
-"""Reads everything that can still be read in the folder of a stopped bookie, whatever is damaged or missing in it.
+"""Survey of the folder of a stopped bookie: reads every readable entry, despite damaged or missing files.
 
-Entry logs are read from end to end, since an entry describes itself; the index says what should lie where damage
-is. The journal is read from the checkpoint on, and behind damage too. Nothing is written. What is found is
-handed on in batches as it comes; an entry may come more than once, always with the same bytes."""
+It reads entry logs from end to end, since an entry describes itself; the index names the entries inside damage. It
+reads the journal from the checkpoint on, and also after damage. It writes nothing. It passes entries on in
+batches; an entry may occur more than once, always with the same bytes."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -46,36 +46,36 @@ from weir.wire.entry import HEADER_BYTES, entry_key, entry_size, last_confirmed_
 from weir.wire.metadata import Cookie
 
 _CHUNK_BYTES = 4 * 1024 * 1024
-#: What is handed on at a time.
+#: Size of a batch.
 _BATCH_BYTES = 1024 * 1024
 
 Batch = list[tuple[EntryId, bytes]]
-#: Takes whole entries of one ledger.
+#: Receives whole entries of one ledger.
 Take = Callable[[LedgerId, Batch], Awaitable[None]]
-#: Called with the bytes done so far and the bytes in all.
+#: Called with the processed bytes and the total bytes.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class FileDamage:
-    """Bytes that are not what was written, or are gone."""
+    """Bytes that fail verification or are missing."""
 
     path: str
     offset: int
     what: str
-    #: Whose bytes they were, where something says so.
+    #: The entry of these bytes, if known.
     ledger_id: LedgerId | None = None
     entry_id: EntryId | None = None
 
 
 @dataclass(slots=True)
 class BookieSurvey:
-    """What there was to be found."""
+    """Result of a survey."""
 
     cookie: Cookie | None = None
     checkpoint: Checkpoint | None = None
     damages: list[FileDamage] = field(default_factory=list)
-    #: The highest entry of each ledger that anything here speaks of.
+    #: The highest known entry of each ledger.
     last: dict[LedgerId, EntryId] = field(default_factory=dict)
     logs: int = 0
     entries: int = 0
@@ -95,8 +95,8 @@ async def survey(
     *,
     entry_logs: bool = True,
 ) -> BookieSurvey:
-    """Hand on every whole entry, and answer what is wrong. The caller has the folder's lock. UnknownVersionError
-    if a newer Weir wrote it. Without `entry_logs`, only what a start reads too: of entry logs their indexes."""
+    """Pass on every whole entry, and return the damage. The caller has the folder's lock. UnknownVersionError if a
+    newer Weir wrote it. Without `entry_logs`, reads only what a start reads: of entry logs their indexes."""
     layout = Layout(directory.rstrip("/") or "/")
     return await _Surveyor(runtime, layout, take, progress, entry_logs=entry_logs).run()
 
@@ -155,11 +155,11 @@ class _Surveyor:
                 await read_small(self._disk, path, decode_checkpoint)
             except (WireError, FileMissingError) as bad:
                 self._damage(path, 0, bad.what)
-        with suppress(JournalCorruptError):  # each copy was told
+        with suppress(JournalCorruptError):  # reported above, per copy
             self._found.checkpoint = await load_checkpoint(self._disk, self._layout)
 
     async def _logs(self) -> list[int]:
-        """Those that the checkpoint names; without one, all that are there, or of which an index is."""
+        """The logs of the checkpoint; without one, all logs with a data or an index file."""
         if self._found.checkpoint is not None:
             return sorted(self._found.checkpoint.logs)
         names = await self._names(self._layout.logs)
@@ -231,7 +231,7 @@ class _Surveyor:
         before: Stretch | None,
         after: Stretch | None,
     ) -> None:
-        """Name what the damage hides: by the index, else by what lies around it."""
+        """Name the entries hidden by the damage: by the index, else by the neighboring entries."""
         begin, end = stretch.offset, stretch.offset + stretch.size
         named = [(ledger_id, row.entry_id, row.offset) for ledger_id, row in rows if begin <= row.offset < end]
         if not named and not rows:
@@ -253,7 +253,7 @@ class _Surveyor:
         self._found.damages.append(FileDamage(path, offset, said, ledger_id, entry_id))
 
     async def _rows(self, number: int, size: int | None) -> "list[tuple[LedgerId, Row]]":
-        """What the index says, page by page; nothing of what is damaged in it."""
+        """The rows of the index, page by page, without those of damaged pages."""
         path = self._layout.index_file(number)
         try:
             header, runs = await entry_log_scan.read_own_index(self._disk, self._layout, number)
@@ -282,7 +282,7 @@ class _Surveyor:
         try:
             found = await entry_log_scan.read_page(file, header, page)
         except WireError as bad:
-            what = f"{bad.what}; Weir makes the index anew from the log by itself"
+            what = f"{bad.what}; Weir rebuilds the index from the log automatically"
             self._damage(file.path, header.pages_offset + page * PAGE_BYTES, what)
             return
         first = page * ROWS_PER_PAGE
@@ -322,7 +322,7 @@ class _Surveyor:
         return Position(present[0], 0, 0) if present else None
 
     async def _behind(self, path: str, offset: int) -> None:
-        """Entries that are whole in a journal record that is not."""
+        """Pass on the whole entries of a damaged journal record."""
         try:
             async with _opened(self._disk, path) as file:
                 end = await _record_end(file, offset)
@@ -336,7 +336,7 @@ class _Surveyor:
 
 
 async def _record_end(file: File, offset: int) -> int:
-    """Where a bad record's bytes end: at the next header, and before the zeros that fill it up."""
+    """The end of a bad record's bytes: at the next header, and before its zero padding."""
     size, at = await file.size(), offset + bookie_files.BLOCK_BYTES
     while at < size:
         window = await file.read_at(at, _CHUNK_BYTES)
@@ -359,7 +359,7 @@ async def _record_end(file: File, offset: int) -> int:
 
 
 async def _walk(file: File, begin: int, end: int) -> AsyncIterator[tuple[Stretch, Buffer]]:
-    """Everything in these bytes of a file, whole entries with their bytes, and damage in between."""
+    """Everything in these bytes of a file: whole entries with their bytes, and damage in between."""
     at = begin
     while at < end:
         data = await file.read_at(at, min(_CHUNK_BYTES, end - at))
@@ -378,7 +378,7 @@ async def _walk(file: File, begin: int, end: int) -> AsyncIterator[tuple[Stretch
 
 
 def _whole_entries(data: bytes | bytearray, base: int) -> Iterator[tuple[Stretch, Buffer]]:
-    """The entries at the beginning of these bytes, up to the first that is not whole in them."""
+    """The whole entries at the start of these bytes, up to the first incomplete or damaged one."""
     view, at = memoryview(data), 0
     while len(view) - at >= HEADER_BYTES:
         try:
@@ -409,7 +409,7 @@ async def _opened(disk: Disk, path: str) -> AsyncIterator[File]:
 
 
 def by_path(damages: Sequence[FileDamage]) -> dict[str, list[FileDamage]]:
-    """Damages of each file, as they were found."""
+    """Damage by file, in order of discovery."""
     found: dict[str, list[FileDamage]] = {}
     for damage in damages:
         found.setdefault(damage.path, []).append(damage)

@@ -1,4 +1,4 @@
-"""The write cache: entries that are in the journal and not yet in an entry log, in two generations."""
+"""The write cache: entries in the journal and not yet in an entry log, in two generations."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,32 +7,32 @@ from typing import NamedTuple
 from weir.model.check import check
 from weir.model.ids import NO_ENTRY, Buffer, EntryId, LedgerId
 
-#: What an entry costs beside its bytes (objects, dict slots), so that small entries count for what they take.
+#: Memory of an entry beside its bytes (objects, dict slots), so that the limit also holds for small entries.
 ENTRY_OVERHEAD_BYTES = 160
-#: Ids that are tried one by one before a gap in a ledger's entries is searched for its end.
+#: Ids to probe one by one before a scan for the end of a gap in a ledger's entries.
 _PROBES = 64
 
 
 class Batch(NamedTuple):
-    """Entries of one ledger that were added together."""
+    """Entries of one ledger from one add."""
 
     ledger_id: LedgerId
     entries: list[tuple[EntryId, Buffer]]
     size: int
-    #: The highest last-add-confirmed that any of them carries.
+    #: The highest last-add-confirmed in them.
     last_confirmed: EntryId
     #: The highest id among them.
     last: EntryId
 
 
 class Generation:
-    """Entries by ledger. Filled, then flushed as a whole, then dropped."""
+    """Entries by ledger: filled, then flushed as a whole, then dropped."""
 
     __slots__ = ("confirmed", "count", "last", "ledgers", "size")
 
     def __init__(self) -> None:
         self.ledgers: dict[LedgerId, dict[EntryId, Buffer]] = {}
-        #: The highest last-add-confirmed that each ledger's entries carry.
+        #: The highest last-add-confirmed in each ledger's entries.
         self.confirmed: dict[LedgerId, EntryId] = {}
         #: The highest entry id of each ledger.
         self.last: dict[LedgerId, EntryId] = {}
@@ -59,7 +59,7 @@ class Generation:
         held = self.ledgers.get(ledger_id)
         if not held or first > (last := min(last, self.last[ledger_id])):
             return None
-        # Stripes leave gaps of a few ids, found by trying; only a long gap is worth looking at every id.
+        # Stripes leave gaps of a few ids, which probing finds; only a long gap justifies a scan of all ids.
         for entry_id in range(first, min(last, first + _PROBES) + 1):
             if entry_id in held:
                 return EntryId(entry_id)
@@ -68,21 +68,22 @@ class Generation:
         return min((entry_id for entry_id in held if first <= entry_id <= last), default=None)
 
     def forget(self, ledger_id: LedgerId) -> None:
-        """Drop a ledger's entries. The key stays: a flush may be iterating over the ledgers."""
+        """Drop a ledger's entries. The key remains, since a flush may iterate over the ledgers."""
         if ledger_id in self.ledgers:
             self.ledgers[ledger_id] = {}
 
 
 class WriteCache:
-    """The generation that takes entries, and the one that is being flushed, if any."""
+    """The active generation, and the one in flight, if any."""
 
     def __init__(self, max_bytes: int) -> None:
         self._limit = max_bytes // 2
         self._active = Generation()
         self._flushing: Generation | None = None
-        #: Set when the active generation is due: full.
+        #: Set when the active generation is full.
         self.full = asyncio.Event()
-        #: Grows when a generation leaves: who looked here and then in the index compares it to look again.
+        #: Incremented when a generation leaves: a reader that checked the cache and then the index retries if it
+        #: changed.
         self.version = 0
 
     @property
@@ -109,16 +110,17 @@ class WriteCache:
 
     @property
     def has_room(self) -> bool:
-        """Whether the journal may go on: false while one generation is full and the other still being flushed."""
+        """Whether the journal may continue: false if the active generation is full and the other one is in
+        flight."""
         return self._active.size < self._limit or self._flushing is None
 
     @property
     def hurries(self) -> bool:
-        """Whether what is being flushed should be gone soon: the generation that takes entries is half full."""
+        """Whether the flush should hurry: the active generation is half full."""
         return self._active.size * 2 >= self._limit
 
     def rotate(self) -> Generation:
-        """The active generation becomes the flushing one, and an empty one takes over."""
+        """Move the active generation to flushing, and start an empty one."""
         check(self._flushing is None, "one generation is flushed at a time")
         flushing = self._flushing = self._active
         self._active = Generation()
@@ -130,7 +132,7 @@ class WriteCache:
         return self._flushing
 
     def drop_flushed(self) -> None:
-        """The flushing generation can be read from the entry log now."""
+        """Drop the flushed generation: its entries are readable from the entry log."""
         self._flushing = None
         self.version += 1
 
@@ -159,12 +161,12 @@ class WriteCache:
         return nearest
 
     def last_entry(self, ledger_id: LedgerId) -> EntryId:
-        """The highest cached entry id of the ledger; NO_ENTRY if there is none."""
+        """The highest cached entry id of the ledger; NO_ENTRY without one."""
         both = (self._active, self._flushing)
         return max((g.last[ledger_id] for g in both if g and g.ledgers.get(ledger_id)), default=NO_ENTRY)
 
     def entries_of(self, ledger_id: LedgerId) -> int:
-        """How many entries of the ledger are cached (one in both generations counts twice)."""
+        """The number of cached entries of the ledger (one in both generations counts twice)."""
         return sum(len(held) for held in self._of(ledger_id))
 
     def ledgers(self) -> list[LedgerId]:
@@ -175,7 +177,7 @@ class WriteCache:
         return found
 
     def forget(self, ledger_id: LedgerId) -> None:
-        """The ledger was deleted."""
+        """Drop a deleted ledger."""
         self._active.forget(ledger_id)
         if self._flushing is not None:
             self._flushing.forget(ledger_id)

@@ -1,4 +1,4 @@
-"""From a URL to a metadata store."""
+"""Opens a metadata store by its URL."""
 
 from ssl import SSLContext
 from urllib.parse import unquote, urlsplit
@@ -24,10 +24,10 @@ async def connect(
     accept_loss: bool = False,
     secret: ClusterSecret | None = None,
 ) -> MetaStore:
-    """The store that the URL names; ConfigError if it names none. `tls` is for etcd, `accept_loss` for a folder,
+    """Open the store at the URL; ConfigError if the URL is invalid. `tls` is for etcd, `accept_loss` for a folder,
     `secret` for another process of this Weir.
 
-    memory:                         a store of its own that lives as long as the client
+    memory:                         a new store with the lifetime of the client
     file:/path/to/folder            the embedded store in that folder
     etcd://host:port[,host:port]    an etcd cluster, reached by any of these endpoints
     weir://host:port                the embedded store of another process that serves it

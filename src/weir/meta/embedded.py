@@ -1,10 +1,10 @@
 """The embedded metadata store: one folder, one process, crash-safe (docs/adr/0005).
 
-All keys live in memory. A change is acknowledged when it is in the log and the log is synced; many share one
-sync. A leased key's holder lives in this same process, so every leased key found at open belongs to the dead
-and is deleted before anyone can look.
+All keys are in memory. The store acknowledges a change when the log has it and is synced; many changes share one
+sync. The holder of a leased key is always in this process, so every leased key found at open belongs to a dead
+process, and the store deletes it before it serves reads.
 
-Goes on after an accepted loss: what is left of the metadata becomes a new snapshot, past everything lost.
+After an accepted loss the rest of the metadata becomes a new snapshot with a revision beyond everything lost.
 """
 
 import math
@@ -39,8 +39,8 @@ _SLICE = 16
 
 
 async def go_on_without(runtime: Runtime, folder: str, state: KeySpace, losses: Losses) -> None:
-    """Write down what is given up, then the state as of the last revision that anyone was told of: no version is
-    given twice. Until the snapshot has its name, the folder is as short as it was, and refused again."""
+    """Record the losses, then write the state at the last acknowledged revision, so that no version occurs twice.
+    Until the snapshot has its name, the folder is as incomplete as before, and the next open refuses it again."""
     await record_accepted(runtime, folder, losses.found)
     revision = max(losses.through, state.revision)
     blocks, leased = state.view()
@@ -69,10 +69,10 @@ _DEFAULTS = EmbeddedSettings()
 async def open_embedded(
     runtime: Runtime, folder: str, settings: EmbeddedSettings = _DEFAULTS, *, accept_loss: bool = False
 ) -> "EmbeddedMeta":
-    """Open the store in this folder, made if there is none.
+    """Open the store in this folder, creating it if necessary.
 
     FileLockedError if another process has it open; MetaCorruptError if acknowledged bytes are damaged or missing,
-    unless `accept_loss` says to go on without them.
+    unless `accept_loss` is set.
     """
     await runtime.disk.make_dirs(folder)
     lock = await runtime.disk.lock(f"{folder}/{LOCK_NAME}")
@@ -95,7 +95,7 @@ async def _recover(runtime: Runtime, folder: str, end: EndRecord | None, losses:
     if isinstance(recovered, KeySpace):
         await go_on_without(runtime, folder, recovered, losses)
         recovered = await recover(runtime.disk, folder, end)
-    check(isinstance(recovered, Recovered), "a store that was written anew is whole")
+    check(isinstance(recovered, Recovered), "a rewritten store is whole")
     return cast(Recovered, recovered)
 
 
@@ -128,15 +128,16 @@ class EmbeddedMeta(LocalMeta):
         self, core: LocalCore, log: EmbeddedLog, lock: FileLock, runtime: Runtime, losses: Losses
     ) -> None:
         super().__init__(core, runtime)
-        #: How many changes, at least, were given up when this store was opened; None if it was whole.
+        #: The minimum number of changes lost at this open with an accepted loss; None if the store was whole.
         self.lost_changes = losses.changes if losses.found else None
         self._log = log
         self._lock = lock
         self._held: list[HeldLease] = []
 
     async def lease(self, ttl_s: float) -> Lease:
-        """It ends when it is revoked or the store is closed, and not before, whatever `ttl_s`: its holder is in
-        this process and dies with the store, so a clock could only mistake a busy event loop for a dead holder."""
+        """A lease that ends at its revocation or when the store closes, not earlier, whatever `ttl_s`: its holder
+        is in this process and dies with the store, so a clock could only mistake a busy event loop for a dead
+        holder."""
         lease = self._grant(math.inf)
         self._held = [*(held for held in self._held if held.alive), lease]
         return lease
@@ -146,11 +147,11 @@ class EmbeddedMeta(LocalMeta):
         self._log.check_writable()
 
     async def failed(self) -> None:
-        """Wait until the disk failed for good."""
+        """Wait until the disk has failed for good."""
         await self._log.failed()
 
     async def close(self) -> None:
-        # The next open may delete the leased keys at once, so no holder may trust its lease beyond here.
+        # The next open may delete the leased keys immediately, so no holder may trust its lease beyond this point.
         for lease in self._held:
             lease.end()
         await super().close()

@@ -1,6 +1,6 @@
-"""The embedded store's log: many changes share one sync, and a snapshot replaces it when it has grown long.
+"""The embedded store's log: many changes share one sync, and a snapshot replaces a log that has grown long.
 
-Writes the folder of an embedded metadata store anew: a snapshot of everything, and an empty log behind it.
+Also writes the folder of a new store: a snapshot of all keys, and an empty log after it.
 """
 
 import asyncio
@@ -35,23 +35,23 @@ log = logging.getLogger(__name__)
 class EmbeddedSettings:
     """Bounds of the embedded store."""
 
-    #: A log is replaced by a snapshot once it is longer than this, and than a quarter of the last snapshot.
+    #: A snapshot replaces a log longer than this, and longer than a quarter of the last snapshot.
     log_bytes: int = 8 * 1024 * 1024
-    #: Changes wait while this much is queued for the disk.
+    #: Changes wait while the queue for the disk has this many bytes.
     queue_bytes: int = 16 * 1024 * 1024
-    #: Blocks of keys that a snapshot encodes between two turns of the loop.
+    #: Blocks of keys that a snapshot encodes between two yields to the event loop.
     snapshot_slice: int = 16
-    #: How long the log waits between two attempts to write to a full disk, and to begin its next file.
+    #: Pause between attempts to write to a full disk, and between attempts to create the next file.
     full_retry_s: float = 1.0
 
 
 class EmbeddedLog:
-    """Fills `ChangeLog` on a folder.
+    """Implements `ChangeLog` on a folder.
 
-    A full disk is waited for: the same bytes are written to the same place again until they are durable, and
-    meanwhile new changes are refused with MetaFullError. Everything before that place was synced, so a write or
-    sync that failed there took nothing with it. Any other failure of the disk is final: what a failed sync left on
-    the disk is unknown, so only a new recovery may continue.
+    On a full disk the log writes the same bytes to the same position again until they are durable, and refuses new
+    changes with MetaFullError until then. Everything before that position was synced, so a failed write or sync
+    there loses nothing. Any other failure of the disk is final: after a failed sync the content of the disk is
+    unknown, so only a new recovery may continue.
     """
 
     def __init__(
@@ -84,20 +84,20 @@ class EmbeddedLog:
         self._roomy = asyncio.Event()
         self._roomy.set()
         self._failure: MetaUnavailableError | None = None
-        #: Why nothing is written now, while the disk is full.
+        #: The error for changes while the disk is full.
         self._full: MetaFullError | None = None
         self._failed = asyncio.Event()
-        #: When the next file may be begun, after an attempt that found the disk full.
+        #: When the log may retry to create the next file, after a full disk.
         self._rotate_at = 0.0
         self._snapshotting = False
         self._tasks = TaskScope("meta-log", on_failure=self._fail)
 
     async def start(self) -> None:
-        """Go on where the log's valid records end; a torn tail is cut off.
+        """Continue after the last valid record of the log; cut off a torn tail.
 
-        What was read is written and synced again before anyone acts on it. The process before may have died
-        before its sync, or after one that failed; then the bytes may be read from the operating system's cache
-        and yet never reach the disk by another sync alone.
+        The log writes and syncs its recovered bytes again before any use of them. The previous process may have
+        died before its sync, or after a failed one; then the operating system's cache may serve the bytes although
+        another sync alone would never bring them to the disk.
         """
         self._file = await self._disk.open(log_path(self._folder, self._first))
         await self._file.truncate(self._end)
@@ -124,7 +124,7 @@ class EmbeddedLog:
             raise self._unavailable()
 
     async def failed(self) -> None:
-        """Wait until the disk failed for good."""
+        """Wait until the disk has failed for good."""
         await self._failed.wait()
 
     def append(self, change: Change, *, leased: bool) -> None:
@@ -163,7 +163,7 @@ class EmbeddedLog:
         return max(self._settings.log_bytes, self._snapshot_bytes // 4)
 
     async def _commit(self, batch: Sequence[tuple[Change, bool]]) -> None:
-        """Write the batch with one sync; then it is true."""
+        """Write the batch with one sync, and acknowledge it."""
         if self._file is None:
             return
         end = self._end
@@ -192,7 +192,7 @@ class EmbeddedLog:
         self._core.published()
 
     async def _write_durably(self, file: File, buffers: Sequence[bytes]) -> None:
-        """At the end of the log; a full disk is waited for."""
+        """Write at the end of the log; on a full disk, retry until there is space."""
         while True:
             try:
                 await file.write_at(self._end, buffers, sync=True)
@@ -202,13 +202,13 @@ class EmbeddedLog:
             else:
                 break
         if self._full is not None:
-            log.warning("metadata in %s: the disk has space again, changes are stored", self._folder)
+            log.warning("metadata in %s: the disk has space again, accepting changes", self._folder)
             self._full = None
 
     def _became_full(self, cause: DiskFullError) -> None:
-        """Callers do not wait for space: whether their changes are made is unknown, as after a lost connection."""
+        """Fail the callers: as after a lost connection, they do not know whether the store made their changes."""
         if self._full is None:
-            log.error("metadata in %s: no space left on the disk, no changes are stored: %s", self._folder, cause)
+            log.error("metadata in %s: no space left on the disk, refusing changes: %s", self._folder, cause)
             self._full = MetaFullError(f"no space left on the disk of the metadata folder {self._folder}")
         self._fail_waiting()
         self._roomy.set()
@@ -216,7 +216,7 @@ class EmbeddedLog:
     # --- snapshots --------------------------------------------------------------------------------------------
 
     async def _rotate_if_room(self) -> None:
-        """The log grows beyond its limit while there is no space for the next file."""
+        """Rotate; while the disk has no space for the next file, the log grows beyond its limit."""
         now = self._runtime.clock.monotonic()
         if now < self._rotate_at:
             return
@@ -224,12 +224,12 @@ class EmbeddedLog:
             await self._rotate()
         except DiskFullError as full:
             if await self._disk.exists(log_path(self._folder, self._durable + 1)):
-                raise  # both logs would be continued
+                raise  # two logs would continue the store
             log.warning("metadata in %s: no space left for the next log file: %s", self._folder, full)
             self._rotate_at = now + self._settings.full_retry_s
 
     async def _rotate(self) -> None:
-        """Go on in a new log, and have a snapshot written that makes the old ones needless."""
+        """Continue in a new log, and start a snapshot that replaces the old logs."""
         old, old_first = self._file, self._first
         first = self._durable + 1
         file_id = await create_log(self._runtime, self._folder, first)
@@ -248,15 +248,15 @@ class EmbeddedLog:
             file_id = self._runtime.rng.getrandbits(64)
             for part in snapshot_parts(file_id, revision, blocks, leased, self._settings.snapshot_slice):
                 yield part
-            # A snapshot must not know more than the log: see the table in `weir.meta.embedded_recovery`.
+            # A snapshot must not be ahead of the log: see the table in `weir.meta.embedded_recovery`.
             await self.settled(revision)
 
         try:
             self._snapshot_bytes = await write_whole(self._disk, snapshot_path(self._folder, revision), parts())
             await self._remove_older(old_first, revision)
         except (DiskError, MetaUnavailableError) as failed:
-            # Nothing is lost, recovery reads the logs; tried again when this log has grown long too.
-            log.warning("no snapshot of the metadata could be written: %s", failed)
+            # Nothing is lost: recovery reads the logs. The next rotation retries.
+            log.warning("writing a snapshot of the metadata failed: %s", failed)
         finally:
             self._snapshotting = False
 
@@ -293,7 +293,7 @@ class EmbeddedLog:
         return MetaUnavailableError("closed")
 
     async def close(self) -> None:
-        """Stop writing. Changes that nobody waits for any more may be lost, as in a crash."""
+        """Stop writing. Changes without a waiting caller may be lost, as in a crash."""
         await self._tasks.close()
         failed = self._failure is not None or self._full is not None
         self._fail(MetaUnavailableError("it was closed"))
@@ -305,7 +305,7 @@ class EmbeddedLog:
 def snapshot_parts(
     file_id: int, revision: int, blocks: Sequence[BlockView], leased: Mapping[str, None], slice_blocks: int
 ) -> Iterator[Sequence[bytes]]:
-    """A snapshot's bytes, a slice at a time: every block of keys. `revision` of a record: its keys' count."""
+    """The bytes of a snapshot, a slice of blocks at a time. `revision` of a record is the number of its keys."""
     header = encode_header(SNAPSHOT_MAGIC, FileHeader(file_id, revision, len(blocks)))
     yield [header]
     offset = len(header)
@@ -335,7 +335,7 @@ def _with_leased(blocks: Sequence[BlockView], leased: Mapping[str, None]) -> dic
 
 
 async def create_log(runtime: Runtime, folder: str, first_revision: int) -> int:
-    """Make an empty log, durably; returns its id."""
+    """Create an empty log durably; returns its id."""
     file_id = runtime.rng.getrandbits(64)
 
     async def parts() -> AsyncIterator[Sequence[bytes]]:
@@ -349,7 +349,7 @@ _SLICE = 16
 
 
 async def write_store(runtime: Runtime, folder: str, items: Iterable[Versioned], revision: int) -> list[str]:
-    """A store with these keys, as of a revision that no change of them is above; its files."""
+    """Write a store with these keys at a revision not below any of their versions; returns its files."""
     state = KeySpace(revision=revision)
     for item in sorted(items):
         state.load(item)
@@ -360,8 +360,8 @@ async def write_store(runtime: Runtime, folder: str, items: Iterable[Versioned],
 async def write_view(
     runtime: Runtime, folder: str, blocks: Sequence[BlockView], leased: Mapping[str, None], revision: int
 ) -> list[str]:
-    """A store with what another's `KeySpace.view` showed at a revision; its files. Without the snapshot, which
-    comes last, the folder is no store."""
+    """Write a store from another store's `KeySpace.view` at a revision; returns its files. The snapshot comes
+    last, and without it the folder is not a store."""
 
     async def parts() -> AsyncIterator[Sequence[bytes]]:
         for part in snapshot_parts(runtime.rng.getrandbits(64), revision, blocks, leased, _SLICE):

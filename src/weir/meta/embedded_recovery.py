@@ -1,20 +1,20 @@
-"""Opening an embedded metadata store: what a crash may leave is mended, what it may not is refused.
+"""Recovery of an embedded metadata store: repairs what a crash may leave, refuses any other damage.
 
-A log is read record by record; revisions follow one another without a gap. Where no valid record follows:
+Recovery reads a log record by record; revisions must follow one another without a gap. At the end of the valid
+records:
 
-    last log   something shows that more was durable      verdict
-    --------   -----------------------------------------  ----------------------------------------------------
-    any        nothing is left to read, and no            COMPLETE
-    yes        no                                         TORN_TAIL: cut off; it was never acknowledged
-    yes        a later record or a snapshot               DAMAGED: refused
-    no         (the next log does)                        DAMAGED: refused
+    last log   proof that more was durable                verdict     --------
+-----------------------------------------  ----------------------------------------------------     any        no
+bytes follow, and no                    COMPLETE     yes        no
+TORN_TAIL: cut off; it was never acknowledged     yes        a later record or a snapshot               DAMAGED:
+refused     no         (the next log does)                        DAMAGED: refused
 
-What shows it: a later valid record of the log with `durable` at or past the missing revision, a snapshot of it
-(one is finished only when the log has it), a next log (one is begun only when the last is durable), or the end
-record beside the logs (`weir.runtime.end_file`), which follows every sync: a log that was cut at the end of a
-record, or whose tail became zeros, looks complete or torn to everything else (docs/adr/0022).
+Proof is a later valid record of the log with `durable` at or past the missing revision, a snapshot of it (complete
+only when the log has it), a next log (created only when the last one is durable), or the end record beside the
+logs (`weir.runtime.loss_records`), which follows every sync: without it, a log that was cut at the end of a
+record, or whose tail became zeros, looks complete or torn (docs/adr/0022).
 
-The folder of an embedded metadata store: names, and files that appear whole or not at all.
+This module also has the file names in the folder, and writes files that appear whole or not at all.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -49,7 +49,7 @@ _GIVEN_UP = "given-up-"
 
 
 class Contents(NamedTuple):
-    """What lies in the folder: revisions in the names of logs and snapshots, ascending, and leftovers."""
+    """Content of the folder: revisions in the names of logs and snapshots, ascending, and temporary files."""
 
     logs: list[int]
     snapshots: list[int]
@@ -57,22 +57,22 @@ class Contents(NamedTuple):
 
 
 def log_path(folder: str, first_revision: int) -> str:
-    """The log whose first record has this revision."""
+    """Path of the log that starts with this revision."""
     return f"{folder}/{_LOG}{first_revision:020d}"
 
 
 def snapshot_path(folder: str, revision: int) -> str:
-    """Every key as of this revision."""
+    """Path of the snapshot of every key at this revision."""
     return f"{folder}/{_SNAPSHOT}{revision:020d}"
 
 
 def end_path(folder: str) -> str:
-    """How far the logs were acknowledged (`weir.runtime.loss_records`)."""
+    """Path of the acknowledged end of the logs (`weir.runtime.loss_records`)."""
     return f"{folder}/end"
 
 
 def given_up_path(path: str) -> str:
-    """Where a file goes that an accepted loss left useless; nothing reads it again but people."""
+    """New name of a file that an accepted loss made useless; Weir does not read it again."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/{_GIVEN_UP}{name}"
 
@@ -102,7 +102,7 @@ async def write_whole(disk: Disk, path: str, parts: AsyncIterator[Sequence[bytes
         await file.sync()
     except DiskFullError:
         await file.close()
-        await remove_quietly(disk, [unfinished])  # what was written of it takes the space that is missing
+        await remove_quietly(disk, [unfinished])  # it takes the missing space
         raise
     except BaseException:
         await file.close()
@@ -130,12 +130,12 @@ async def remove_quietly(disk: Disk, paths: Sequence[str]) -> None:
             continue
 
 
-#: What holds the leased keys of a process that is gone.
+#: Lease id for the leased keys of the previous process.
 LEASE_OF_THE_DEAD = -1
 
 
 class Verdict(Enum):
-    """What the end of a log's valid records means."""
+    """Verdict on the end of a log's valid records."""
 
     COMPLETE = "complete"
     TORN_TAIL = "torn tail"
@@ -144,27 +144,27 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The state, and the log to go on with."""
+    """The recovered state, and the log to continue."""
 
     state: KeySpace
     file_id: int
-    #: The revision that names the log, and its bytes up to the last valid record.
+    #: The first revision of the log, and its bytes up to the last valid record.
     log_first: int
     log_data: bytes
     snapshot_bytes: int
-    #: Files that nothing needs any more.
+    #: Files that the store no longer needs.
     obsolete: list[str]
 
 
 @dataclass(slots=True)
 class Losses:
-    """What is missing: refused where it is found, or noted if the operator said that it may be gone."""
+    """Missing changes: an error where recovery finds them, or recorded if the operator accepts their loss."""
 
     accepted: bool = False
     found: list[Loss] = field(default_factory=list)
-    #: The last revision that is known to have been acknowledged.
+    #: The last revision known as acknowledged.
     through: int = 0
-    #: How many changes up to there are gone, once it is known how far the state reaches.
+    #: The number of lost changes up to there, once recovery knows the last recovered revision.
     changes: int = 0
 
     def lack(self, path: str, what: str, cause: BaseException | None = None) -> None:
@@ -174,7 +174,7 @@ class Losses:
 
 
 def judge(*, rest: int, is_last: bool, proven: bool) -> Verdict:
-    """The table above: `rest` bytes follow the last valid record; `proven`: more was durable."""
+    """Apply the table above: `rest` bytes follow the last valid record; `proven`: more was durable."""
     if proven or (rest and not is_last):
         return Verdict.DAMAGED
     return Verdict.TORN_TAIL if rest else Verdict.COMPLETE
@@ -183,10 +183,11 @@ def judge(*, rest: int, is_last: bool, proven: bool) -> Verdict:
 async def recover(
     disk: Disk, folder: str, end: EndRecord | None = None, losses: Losses | None = None
 ) -> Recovered | KeySpace:
-    """Read the folder of a store, whose logs reached at least the `end`. If something is missing and `losses` are
-    accepted, only the state up to there: the logs are of no use then."""
+    """Read the folder of a store, whose logs must reach at least the `end`. With accepted losses, returns only the
+    state before the first one: the logs are of no use then."""
     losses = losses or Losses()
-    # The process before may have died between a rename and its sync: what is built on a name must not outlast it.
+    # The previous process may have died between a rename and its sync: new files must not outlast the names they
+    # need.
     await disk.sync_dir(folder)
     found = await contents(disk, folder)
     losses.through = max([0 if end is None else end.revision, *found.snapshots, *(f - 1 for f in found.logs)])
@@ -219,7 +220,7 @@ async def recover(
 
 
 def _needed_logs(logs: list[int], covered: int, folder: str, losses: Losses) -> list[int]:
-    """The logs that hold what came after the snapshot; the first may begin before it."""
+    """The logs with revisions after the snapshot; the first one may begin before it."""
     older = [first for first in logs if first <= covered + 1]
     if not older:
         acknowledged = f"; changes up to revision {losses.through} had been acknowledged" if losses.through else ""
@@ -262,14 +263,14 @@ def _load_key(state: KeySpace, record: LogRecord) -> None:
 
 
 def _load_block(state: KeySpace, record: LogRecord) -> None:
-    """Its bytes are whole, so they stay packed until somebody asks for a key in them."""
+    """Load a block. The checksum has verified its bytes, so they stay packed until a read of a key in it."""
     packed = record.value or b""
     leased = unpack_block(packed, Versioned)[1] if record.leased else []
     state.load_block(record.key, packed, items=record.revision, leased=leased, holder=LEASE_OF_THE_DEAD)
 
 
 def _header(magic: bytes, data: bytes, path: str, revision: int, losses: Losses) -> FileHeader | None:
-    """The file's header; None if it has none and that is accepted."""
+    """The file's header; None without a valid one, if the loss is accepted."""
     try:
         header = decode_header(magic, data)
     except WireError as bad:
@@ -283,10 +284,10 @@ def _header(magic: bytes, data: bytes, path: str, revision: int, losses: Losses)
 
 
 class _Short(NamedTuple):
-    """A log that ends before what was acknowledged."""
+    """A log that ends before the acknowledged revision."""
 
     offset: int
-    #: The first revision that is missing, and the last that is known to have been acknowledged.
+    #: The first missing revision, and the last one known as acknowledged.
     missing: int
     through: int
 
@@ -301,7 +302,8 @@ class _Short(NamedTuple):
 
 
 def _replay(state: KeySpace, data: bytes, header: FileHeader, *, is_last: bool, must_reach: int) -> "int | _Short":
-    """Apply the log's records to the state; returns where the valid ones end, or that more should follow."""
+    """Apply the log's records to the state; returns the end of the valid ones, or the proof that more should
+    follow."""
     offset = HEADER_BYTES
     expected = header.revision
     while True:
@@ -327,7 +329,7 @@ def _record_at(data: bytes, offset: int, file_id: int, expected: int) -> LogReco
 
 
 def _durable_later(data: bytes, offset: int, file_id: int) -> int:
-    """The furthest revision that any record beyond `offset` knew to be durable."""
+    """The highest revision that a record after `offset` reports as durable."""
     furthest = 0
     while (record := find_record(data, offset, file_id)) is not None:
         furthest = max(furthest, record.durable)

@@ -1,8 +1,7 @@
-"""Requests to an etcd cluster: endpoints in turn, time-outs, and what is known when there was no answer.
+"""The metadata store in an etcd cluster, through its JSON gateway (docs/adr/0006).
 
-The metadata store in an etcd cluster, through its JSON gateway (docs/adr/0006).
-
-A watch on etcd that outlives its connections, and the history that etcd forgets.
+The client tries the endpoints in turn, with timeouts, and reports an unknown outcome if a change got no answer. A
+watch survives lost connections, and resynchronizes when etcd has compacted the history.
 """
 
 import asyncio
@@ -43,25 +42,26 @@ _JSON = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class EtcdSettings:
-    """Where the cluster is, and how patient to be with it."""
+    """Endpoints and timeouts of the cluster."""
 
     endpoints: tuple[tuple[str, int], ...]
     tls: SSLContext | None = None
     connect_timeout_s: float = 2.0
-    #: For each endpoint that is tried.
+    #: Per endpoint.
     request_timeout_s: float = 5.0
     #: Keys per request of a long listing.
     list_page: int = 1000
-    #: Operations of one request that makes many keys; etcd itself takes 128, each in turn with those inside it.
+    #: Operations per request that creates many keys; etcd's limit is 128, counting each operation and those inside
+    #: it.
     create_page: int = 100
-    #: A watch that heard nothing for so long asks anew: a connection may be dead without a sign.
+    #: A watch reconnects after this much silence: a connection may be dead without a sign.
     watch_renew_s: float = 60.0
     backoff_s: float = 0.02
     backoff_max_s: float = 1.0
 
 
 class EtcdClient:
-    """One client of the cluster. A request goes to the endpoint that last answered, then to the others."""
+    """One client of the cluster. Sends a request to the endpoint that last answered, then to the others."""
 
     def __init__(self, runtime: Runtime, settings: EtcdSettings) -> None:
         self.settings = settings
@@ -86,8 +86,8 @@ class EtcdClient:
         repeatable: bool,
         timeout_s: float | None = None,
     ) -> T | Failure:
-        """The decoded answer, or etcd's refusal. MetaUnavailableError if there is none; a request that is not
-        `repeatable` is sent once at most, as it may have been carried out."""
+        """The decoded answer, or etcd's refusal. MetaUnavailableError without an answer; the client sends a
+        request that is not `repeatable` at most once, since the cluster may have executed it."""
 
         async def exchange(endpoint: HttpEndpoint, connection: HttpConnection) -> T | Failure:
             await connection.send("POST", path, headers=_JSON, body=body)
@@ -102,7 +102,7 @@ class EtcdClient:
         )
 
     async def stream(self, path: str, body: bytes) -> HttpConnection:
-        """Send a request whose answer is a stream; the connection is the caller's, until `end_stream`."""
+        """Send a request with a stream as its answer; the caller owns the connection until `end_stream`."""
 
         async def begin(endpoint: HttpEndpoint, connection: HttpConnection) -> HttpConnection | Failure:
             await connection.send("POST", path, headers=_JSON, body=body)
@@ -129,13 +129,13 @@ class EtcdClient:
         repeatable: bool,
         timeout_s: float,
     ) -> T | Failure:
-        """Do `work` on a connection to one endpoint after the other, until one gives a final answer."""
-        problem = "there are no endpoints"
+        """Run `work` on a connection to one endpoint after the other, until one gives a final answer."""
+        problem = "no endpoints are configured"
         for endpoint in self._in_turn():
             try:
                 connection = await endpoint.connect(timeout_s=self.settings.connect_timeout_s)
             except ConnectFailedError as failed:
-                problem = failed.what  # nothing was sent, so any request may go to the next
+                problem = failed.what  # nothing was sent, so even a non-repeatable request may go to the next
                 continue
             try:
                 async with asyncio.timeout(timeout_s):
@@ -151,7 +151,7 @@ class EtcdClient:
             else:
                 if not isinstance(answer, Failure) or _is_final(answer):
                     return answer
-                problem = f"{endpoint.address} says: {answer.message}"
+                problem = f"{endpoint.address} answered: {answer.message}"
             if not repeatable:
                 break
         self._preferred += 1
@@ -162,7 +162,7 @@ class EtcdClient:
         connection.close()
 
     async def list(self, prefix: str, *, revision: int = 0, keys_only: bool = False) -> Listing | Failure:
-        """Everything under the prefix at one revision (0: the latest), page by page."""
+        """All keys under the prefix at one revision (0: the latest), page by page."""
         items: list[Versioned] = []
         start: str | None = None
         limit = self.settings.list_page
@@ -177,20 +177,20 @@ class EtcdClient:
                 continue
             if isinstance(answer, Failure):
                 return answer
-            revision = revision or answer.revision  # later pages show the same moment
+            revision = revision or answer.revision  # later pages use the same revision
             items += [Versioned(kv.key, kv.value, kv.mod_revision) for kv in answer.items]
             if not answer.more or not answer.items:
                 return Listing(items, revision)
             start = answer.items[-1].key + "\0"
 
     async def page(self, prefix: str, after: str, limit: int) -> RangeAnswer | Failure:
-        """At most so many keys under the prefix that come after a key, as of now."""
+        """At most `limit` keys under the prefix after a key, as of now."""
         start = after + "\0" if after else None
         request = wire.list_request(prefix, start=start, limit=limit)
         return await self.ask(wire.PATH_RANGE, request, wire.decode_range, repeatable=True)
 
     async def back_off(self, failures: int) -> None:
-        """Wait before another try, longer each time, but not longer than until `close`."""
+        """Wait before the next attempt, with growing delays, but at most until `close`."""
         limit = min(self.settings.backoff_max_s, self.settings.backoff_s * 2.0 ** min(failures, 16))
         try:
             async with asyncio.timeout(self._runtime.rng.uniform(limit / 2, limit)):
@@ -213,25 +213,25 @@ class EtcdClient:
 
 
 def _is_final(failure: Failure) -> bool:
-    """Whether the cluster has decided, rather than failed to."""
+    """Whether the refusal is a decision of the cluster, and not a failure to decide."""
     return failure.code in (wire.CODE_NOT_FOUND, wire.CODE_OUT_OF_RANGE) or failure.code in wire.REFUSALS
 
 
 def refused(failure: Failure) -> MetaError:
-    """The error for a refusal that no caller expects."""
+    """The error for an unexpected refusal."""
     kind = wire.REFUSALS.get(failure.code, f"code {failure.code}")
     return MetaError(f"etcd refused ({kind}): {failure.message}")
 
 
 class EtcdWatch:
-    """One watch: a stream of changes while the connection stands, a new one from the next revision when it
-    breaks, and a listing compared with what was known when etcd has compacted what came between."""
+    """One watch: a stream of changes while the connection lasts, a new stream from the next revision when it
+    breaks, and a comparison of a listing with the known keys when etcd has compacted the revisions in between."""
 
     def __init__(
         self, client: EtcdClient, prefix: str, since: int, known: list[str] | None, *, resyncs: bool = True
     ) -> None:
-        """`known`: the keys that existed at `since`, if the caller knows. Without `resyncs` the watch fails with
-        MetaHistoryLostError once etcd has compacted what it did not see."""
+        """`known`: the keys at `since`, if the caller knows them. Without `resyncs` the watch fails with
+        MetaHistoryLostError once etcd has compacted changes that it did not deliver."""
         self._resyncs = resyncs
         self._client = client
         self._prefix = prefix
@@ -240,7 +240,7 @@ class EtcdWatch:
         self._failures = 0
 
     async def changes(self) -> AsyncIterator[Change]:
-        """Every change, until the client is closed."""
+        """Every change, until the client closes."""
         tracker = WatchTracker(self._since, await self._keys_at_start() if self._resyncs else None)
         while not self._client.closed:
             stream = await self._open(tracker.position + 1)
@@ -266,7 +266,7 @@ class EtcdWatch:
                 await self._pause()
 
     async def _keys_at_start(self) -> list[str]:
-        """The keys that the reader may hear deleted. Unknowable, so empty, if `since` itself is compacted."""
+        """The keys whose deletion the reader may need. Empty if etcd has compacted `since` itself."""
         if self._known is not None or self._since == 0:
             return self._known or []
         while not self._client.closed:
@@ -294,11 +294,11 @@ class EtcdWatch:
 
     async def _catch_up(self, tracker: WatchTracker) -> list[Change]:
         if not self._resyncs:
-            raise MetaHistoryLostError(f"etcd has compacted what a watch of {self._prefix} did not see")
+            raise MetaHistoryLostError(f"etcd has compacted changes that a watch of {self._prefix} did not see")
         try:
             listing = await self._client.list(self._prefix)
         except MetaUnavailableError:
-            return []  # the watch is opened again, and finds the same gap
+            return []  # the next stream reports the same gap
         if isinstance(listing, Failure):
             if listing.code != wire.CODE_OUT_OF_RANGE:
                 raise refused(listing)
@@ -312,18 +312,18 @@ class EtcdWatch:
 
 
 class _Stream:
-    """The answers of one watch request."""
+    """The answers to one watch request."""
 
     def __init__(self, client: EtcdClient, connection: HttpConnection) -> None:
         self._client = client
         self._connection = connection
         self._lines = JsonLines()
         self._waiting: deque[WatchAnswer] = deque()
-        #: Nothing came for long: not a failure, but worth asking anew.
+        #: A long silence: not a failure, but the watch reconnects.
         self.was_idle = False
 
     async def next(self) -> WatchAnswer | None:
-        """The next answer; None once the stream has ended, broken or idled."""
+        """The next answer; None if the stream ended, broke or idled."""
         while not self._waiting:
             try:
                 async with asyncio.timeout(self._client.settings.watch_renew_s):
@@ -346,7 +346,7 @@ __all__ = ["EtcdMeta", "EtcdSettings"]
 
 
 class EtcdMeta:
-    """A client of an etcd cluster; fills `MetaStore`. A version is etcd's mod_revision."""
+    """A client of an etcd cluster; implements `MetaStore`. A version is etcd's mod_revision."""
 
     def __init__(self, runtime: Runtime, settings: EtcdSettings) -> None:
         self._clock = runtime.clock
@@ -375,7 +375,7 @@ class EtcdMeta:
         answer = await self._client.ask(wire.PATH_TXN, request, wire.decode_txn, repeatable=False)
         if isinstance(answer, Failure):
             if answer.code == wire.CODE_NOT_FOUND:
-                raise LeaseExpiredError(f"the lease is gone; {key} was not put")
+                raise LeaseExpiredError(f"the lease has expired; {key} was not put")
             raise refused(answer)
         if not answer.succeeded:
             raise MetaConflictError(f"{key} is not at version {expect}")
@@ -431,7 +431,7 @@ class EtcdMeta:
                 break
             if listing.code != wire.CODE_OUT_OF_RANGE:
                 raise refused(listing)
-            # Compacted between two pages: the listing is of a moment that is forgotten already.
+            # etcd compacted the revision between two pages: list again.
         self._listed.remember(prefix, listing)
         return listing
 
@@ -444,7 +444,7 @@ class EtcdMeta:
         return EtcdWatch(self._client, prefix, since, None, resyncs=False).changes()
 
     async def lease(self, ttl_s: float) -> Lease:
-        """etcd counts whole seconds and has a minimum of its own; the lease lives at least as long as asked."""
+        """etcd counts whole seconds and has its own minimum; the lease lives at least as long as requested."""
         self._check_open()
         asked_at = self._clock.monotonic()
         granted = await self._client.ask(
@@ -461,7 +461,7 @@ class EtcdMeta:
                 request,
                 wire.decode_lease,
                 repeatable=True,
-                timeout_s=ttl / 4,  # time for other endpoints before the lease runs out
+                timeout_s=ttl / 4,  # time for other endpoints before the lease expires
             )
             return not isinstance(answer, Failure) and answer.ttl_s > 0
 
@@ -483,12 +483,12 @@ class EtcdMeta:
             raise MetaError("this metadata client is closed")
 
 
-#: A request has at most so many bytes of keys and values; etcd's own limit is 1.5 MiB.
+#: Maximum bytes of keys and values in a request; etcd's own limit is 1.5 MiB.
 _MAX_REQUEST_BYTES = 512 * 1024
 
 
 def _requests(creations: Sequence[Creation], limit: int) -> Iterator[list[Creation]]:
-    """Cut into what one request may hold."""
+    """Split into requests within the limits."""
     part: list[Creation] = []
     size = 0
     for creation in creations:

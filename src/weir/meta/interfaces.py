@@ -1,4 +1,4 @@
-"""The metadata store in a few verbs: get, put, create, delete, list, page, count, watch, lease.
+"""The interface of the metadata store: get, put, delete, create, list, page, count, watch, lease.
 
 Keys are `/`-separated strings, values are bytes. Every change gets the store's next revision; a key's version
 is the revision of its last change (etcd's mod_revision). Writes are linearizable. MetaUnavailableError means
@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol
 
 #: `expect=ABSENT`: the key must not exist.
 ABSENT = 0
-#: No value may be larger (MetaError); etcd's own limit, 1.5 MiB for a request, leaves room around it.
+#: Maximum size of a value (else MetaError); etcd's limit of 1.5 MiB per request leaves room around it.
 MAX_VALUE_BYTES = 1024 * 1024
-#: No key may be longer, in UTF-8 (MetaError).
+#: Maximum length of a key in UTF-8 (else MetaError).
 MAX_KEY_BYTES = 4096
 
 
@@ -25,14 +25,14 @@ class Versioned(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Every key under a prefix, sorted by key, as of `revision`: a watch since it misses nothing."""
+    """Every key under a prefix, sorted by key, as of `revision`: a watch since that revision misses nothing."""
 
     items: list[Versioned]
     revision: int
 
 
 class Change(NamedTuple):
-    """A key was put (value) or deleted (None), making it `version`."""
+    """A put (value) or a deletion (None) of a key at revision `version`."""
 
     key: str
     value: bytes | None
@@ -40,7 +40,7 @@ class Change(NamedTuple):
 
 
 class Creation(NamedTuple):
-    """A key to be made, with keys that are put in the same step, before it: an index of it, say."""
+    """A key to create, with other keys to put in the same step, before it: for example its index."""
 
     key: str
     value: bytes
@@ -48,57 +48,58 @@ class Creation(NamedTuple):
 
 
 class Lease(Protocol):
-    """Keys put with it live as long as its holder keeps it alive, which the driver does by itself."""
+    """A lease. Keys put with it live as long as the holder keeps it alive, which the driver does automatically."""
 
     @property
     def alive(self) -> bool:
-        """Whether this holder may still count on it. Turns false before, never after, the store drops its keys
-        (as far as clocks can tell)."""
+        """Whether the holder may still rely on it. Turns false before, never after, the store drops its keys (as
+        far as clocks allow)."""
 
     async def lost(self) -> None:
         """Wait until the lease is no longer alive."""
 
     async def revoke(self) -> None:
-        """Give it up: its keys are deleted now. Fine if it is gone."""
+        """End the lease and delete its keys now. No error if it has ended already."""
 
 
 class MetaStore(Protocol):
-    """A consistent store for small, slowly changing facts."""
+    """A linearizable store for small, slowly changing data."""
 
     async def get(self, key: str) -> Versioned | None: ...
 
     async def put(self, key: str, value: bytes, *, expect: int | None = None, lease: Lease | None = None) -> int:
         """Set the key and return its new version. With `expect`, only if the key is at that version (ABSENT: does
-        not exist), else MetaConflictError. LeaseExpiredError if the lease is gone."""
+        not exist), else MetaConflictError. LeaseExpiredError if the lease has ended."""
 
     async def delete(self, key: str, *, expect: int | None = None) -> None:
-        """Delete the key. With `expect`, only at that version, else MetaConflictError; without, fine if absent."""
+        """Delete the key. With `expect`, only at that version, else MetaConflictError; without, absence is no
+        error."""
 
     async def create_many(self, creations: Sequence[Creation]) -> Sequence[int]:
-        """Make keys, each if it does not exist, in as few requests and syncs as can be: the version of each that
-        was made, and ABSENT for each that was there. No key may be named twice. MetaUnavailableError: any of them
-        may have been made."""
+        """Create keys, each if it does not exist, with as few requests and syncs as possible; returns the version
+        of each created key, and ABSENT for each existing one. No key may occur twice. MetaUnavailableError: the
+        store may have created any of them."""
 
     async def list(self, prefix: str) -> Listing: ...
 
     async def page(self, prefix: str, *, after: str = "", limit: int) -> Listing:
-        """At most so many keys under the prefix: the first that come after a key, as of now. Fewer than `limit`
-        are the last. What comes or goes between two pages may show or not, what stays does."""
+        """The first `limit` keys under the prefix after a key, as of now; fewer mean the last page. A key created
+        or deleted between two pages may or may not appear, all others do."""
 
     async def count(self, prefix: str) -> int:
-        """How many keys are under the prefix."""
+        """The number of keys under the prefix."""
 
     def watch(self, prefix: str, *, since: int) -> AsyncIterator[Change]:
-        """Every change under the prefix after revision `since`, in order, for as long as it is iterated.
+        """Every change under the prefix after revision `since`, in order, while the caller iterates.
 
-        Survives reconnects. If the store no longer has the history, changes in between may be merged, but each
-        key's latest state (and each deletion of a key that had been reported or existed) still arrives."""
+        Survives reconnects. If the store no longer has the history, it may merge changes in between, but delivers
+        the latest state of each key (and each deletion of a key that it had reported or that existed)."""
 
     def changes(self, prefix: str, *, since: int) -> AsyncIterator[Change]:
-        """Like `watch`, but without a memory of which keys there are: MetaHistoryLostError if the store no longer
-        has the history; then the reader must look anew at whatever it knows."""
+        """Like `watch`, but without a memory of the existing keys: MetaHistoryLostError if the store no longer has
+        the history; then the reader must read its keys again."""
 
     async def lease(self, ttl_s: float) -> Lease: ...
 
     async def close(self) -> None:
-        """Stop keeping leases alive and end watches; keys stay until their leases run out."""
+        """Stop renewing leases and end watches; leased keys stay until their leases expire."""

@@ -1,11 +1,10 @@
-"""Keys in order, in blocks of neighbours: those in use as objects, all others packed (docs/adr/0027).
+"""The metadata store as a state machine: keys, versions, history and lease membership; no clock, no I/O.
 
-What is in use is bounded, so memory grows by some 20 bytes with each key that nobody uses, not by 700.
+The in-memory and the embedded driver both run it. Every change gets the next revision, so the history is an array
+indexed by revision, and recovery can check a log for gaps.
 
-The metadata store as a state machine: keys, versions, history and lease membership; no clock, no I/O.
-
-The in-memory and the embedded driver both run it. Every change takes exactly the next revision, so the history
-is an array indexed by revision, and a log of it can be checked for gaps.
+Keys are in order, in blocks of neighbors: blocks in use as objects, all others packed (docs/adr/0027). The number
+of unpacked blocks is bounded, so each unused key costs some 20 bytes of memory, not 700.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,7 +17,7 @@ from weir.model.check import check
 from weir.model.errors import LeaseExpiredError, MetaConflictError, MetaError
 from weir.wire.metadata_log import pack_block, unpack_block
 
-#: A block is cut in two when it has more keys, or more bytes in more than one key.
+#: A block above this number of keys, or above this size with more than one key, splits in two.
 _MAX_KEYS = 64
 _MAX_BYTES = 128 * 1024
 #: Blocks that stay unpacked: some 45,000 keys.
@@ -26,7 +25,7 @@ _OPEN_BLOCKS = 1024
 
 
 class BlockView(NamedTuple):
-    """A block as it was at a moment: packed, or its items if it was in use."""
+    """A block at some moment: packed, or its items if it was in use."""
 
     first: str
     keys: int
@@ -39,12 +38,12 @@ class _Block:
 
     def __init__(self, count: int, packed: bytes | None = None) -> None:
         self.count = count
-        #: What it was packed as, while that is still true.
+        #: The packed form, while it is current.
         self.packed = packed
-        #: Both empty unless it is open; in order, and of the same length.
+        #: Empty in a packed block; sorted by key, and of the same length.
         self.keys: list[str] = []
         self.items: list[Versioned] = []
-        #: The values' bytes, while it is open.
+        #: The size of the values, in an unpacked block.
         self.bytes = 0
         self.used = False
 
@@ -56,8 +55,8 @@ class _Block:
 
 
 class SortedBlocks:
-    """A map from key to its value and version, in the order of keys. `leased`: keys whose block says so when it is
-    packed; one that joins or leaves it must be set or removed here in the same step."""
+    """A sorted map from key to value and version. `leased`: the leased keys, for the packed form of a block; when
+    a key becomes leased or stops being leased, the caller must set or remove it here in the same step."""
 
     def __init__(
         self, leased: Container[str], *, open_blocks: int = _OPEN_BLOCKS, max_keys: int = _MAX_KEYS
@@ -65,12 +64,12 @@ class SortedBlocks:
         self._leased = leased
         self._limit = max(2, open_blocks)
         self._max_keys = max_keys
-        #: A block with fewer keys joins the next, if that is small too.
+        #: A block with fewer keys merges with the next one, if that is small too.
         self._min_keys = max_keys // 8
         self._blocks: list[_Block] = []
-        #: No key of a block is smaller than its first; the very first block has every smaller key, too.
+        #: The first key of each block; the very first block also covers every smaller key.
         self._firsts: list[str] = []
-        #: The open ones, in the order in which they were opened or given another chance.
+        #: The unpacked blocks, for a second-chance eviction.
         self._open: dict[_Block, None] = {}
         self._count = 0
 
@@ -87,7 +86,7 @@ class SortedBlocks:
         return block.items[index] if index < len(block.keys) and block.keys[index] == key else None
 
     def under(self, prefix: str, *, after: str = "") -> Iterator[Versioned]:
-        """Every key under the prefix that comes after another key, in order. Nothing may change meanwhile."""
+        """Every key under the prefix after another key, in order. The map must not change during the iteration."""
         start = max(prefix, after)
         for at in range(self._at(start), len(self._blocks)):
             for item in self._items(self._blocks[at]):
@@ -97,7 +96,7 @@ class SortedBlocks:
                     yield item
 
     def count(self, prefix: str) -> int:
-        """How many keys are under the prefix; blocks that lie within it are not opened."""
+        """The number of keys under the prefix; does not unpack blocks that lie within it."""
         if not self._blocks:
             return 0
         found = 0
@@ -114,7 +113,7 @@ class SortedBlocks:
         return found
 
     def view(self) -> list[BlockView]:
-        """Everything as it is now; what changes later does not show."""
+        """The current content; later changes do not affect it."""
         return [
             BlockView(first, block.count, block.packed, [] if block.packed is not None else list(block.items))
             for first, block in zip(self._firsts, self._blocks, strict=True)
@@ -144,7 +143,7 @@ class SortedBlocks:
             self._split(at)
 
     def remove(self, key: str) -> bool:
-        """Whether it was there."""
+        """Remove a key; returns whether it existed."""
         if not self._blocks:
             return False
         at = self._at(key)
@@ -164,18 +163,18 @@ class SortedBlocks:
         return True
 
     def add_packed(self, first: str, packed: bytes, items: int) -> None:
-        """Take over a block that follows all that is here."""
+        """Append a packed block; its keys must follow all others."""
         self._blocks.append(_Block(items, packed))
         self._firsts.append(first)
         self._count += items
 
     def _at(self, key: str) -> int:
-        """The block that has the key, if any has."""
+        """The block that covers the key."""
         return max(0, bisect_right(self._firsts, key) - 1)
 
     def _split(self, at: int) -> None:
         block = self._blocks[at]
-        # Keys that come in order leave full blocks behind, not half ones.
+        # Keys inserted in order leave full blocks, not half-full ones.
         in_order = at + 1 == len(self._blocks) and block.bytes <= _MAX_BYTES
         half = block.count - 1 if in_order else block.count // 2
         upper = _Block(0)
@@ -186,7 +185,7 @@ class SortedBlocks:
         self._hold(upper)
 
     def _join(self, at: int) -> None:
-        """Take the next block in, if both are small."""
+        """Merge with the next block, if both are small."""
         if (
             at + 1 >= len(self._blocks)
             or self._blocks[at + 1].count + self._blocks[at].count > self._max_keys // 2
@@ -205,7 +204,7 @@ class SortedBlocks:
     # --- which are open -----------------------------------------------------------------------------------------
 
     def _items(self, block: _Block) -> list[Versioned]:
-        """Its items, for a look that does not make it one in use."""
+        """The items of a block, for a read that does not count as use."""
         return block.items if block in self._open else _unpacked(block)
 
     def _opened(self, at: int) -> _Block:
@@ -222,7 +221,7 @@ class SortedBlocks:
         while len(self._open) > self._limit:
             oldest = next(iter(self._open))
             del self._open[oldest]
-            if oldest is block or oldest.used:  # another chance, once
+            if oldest is block or oldest.used:  # second chance, once
                 oldest.used = oldest is block
                 self._open[oldest] = None
                 continue
@@ -237,12 +236,12 @@ def _unpacked(block: _Block) -> list[Versioned]:
     return unpack_block(block.packed, Versioned)[0]
 
 
-#: `lease_id` of a key that no lease holds.
+#: `lease_id` of a key without a lease.
 NO_LEASE = 0
 
 
 def check_entry(key: str, value: bytes) -> None:
-    """What every driver asks of a key and a value before it stores them; MetaError if they are not right."""
+    """Check a key and a value before a driver stores them; MetaError if they are invalid."""
     try:
         key_bytes = len(key.encode())
     except UnicodeEncodeError as bad:
@@ -254,10 +253,10 @@ def check_entry(key: str, value: bytes) -> None:
 
 
 class KeySpace:
-    """Every key, the last changes, and which lease holds what."""
+    """Every key, the recent changes, and the keys of each lease."""
 
     def __init__(self, *, revision: int = 0, history: int = 16_384, history_bytes: int = 64 * 1024 * 1024) -> None:
-        """Remembers at least `history` changes, unless they have more than half of `history_bytes`."""
+        """Keeps at least `history` changes, unless they exceed half of `history_bytes`."""
         self._revision = revision
         self._lease_of: dict[str, int] = {}
         self._items = SortedBlocks(self._lease_of)
@@ -287,22 +286,23 @@ class KeySpace:
         return list(self._items.under(prefix))
 
     def page(self, prefix: str, *, after: str, limit: int) -> list[Versioned]:
-        """The first of those keys that come after another."""
+        """The first `limit` keys under the prefix after another key."""
         return list(islice(self._items.under(prefix, after=after), limit))
 
     def count(self, prefix: str) -> int:
         return self._items.count(prefix)
 
     def view(self) -> tuple[list[BlockView], dict[str, None]]:
-        """Everything as it is now, and which keys are leased."""
+        """The current content, and the leased keys."""
         return self._items.view(), dict.fromkeys(self._lease_of)
 
     def lease_of(self, key: str) -> int:
-        """The lease that holds the key, or NO_LEASE."""
+        """The lease of the key, or NO_LEASE."""
         return self._lease_of.get(key, NO_LEASE)
 
     def keys_at(self, prefix: str, revision: int) -> list[str] | None:
-        """The keys that existed at a revision, and maybe some made since; None if the history does not tell."""
+        """The keys at a revision, and maybe some created later; None if the history does not reach back that
+        far."""
         changes = self.changes(prefix, after=revision, upto=self._revision)
         if changes is None:
             return None
@@ -311,7 +311,7 @@ class KeySpace:
         return list(keys)
 
     def changes(self, prefix: str, *, after: int, upto: int) -> list[Change] | None:
-        """The changes under the prefix that made the revisions (after, upto]; None if some were forgotten."""
+        """The changes under the prefix with revisions in (after, upto]; None if the history lacks some."""
         if after < self._floor:
             return None
         recent = self._history[after - self._floor : max(0, upto - self._floor)]
@@ -320,17 +320,17 @@ class KeySpace:
     # --- changing ---------------------------------------------------------------------------------------------
 
     def put(self, key: str, value: bytes, *, expect: int | None = None, lease_id: int = NO_LEASE) -> Change:
-        """Set the key, or raise what `MetaStore.put` raises and change nothing."""
+        """Set the key; on an error of `MetaStore.put`, change nothing."""
         check_entry(key, value)
         self._require(key, expect)
         if lease_id != NO_LEASE and lease_id not in self._leases:
-            raise LeaseExpiredError(f"lease {lease_id} is gone; {key} was not put")
+            raise LeaseExpiredError(f"lease {lease_id} has expired; {key} was not put")
         change = Change(key, value, self._revision + 1)
         self.apply(change, lease_id)
         return change
 
     def delete(self, key: str, *, expect: int | None = None) -> Change | None:
-        """Delete the key, or raise what `MetaStore.delete` raises; None if there was nothing to delete."""
+        """Delete the key, with the errors of `MetaStore.delete`; None if the key did not exist."""
         self._require(key, expect)
         if self._items.get(key) is None:
             return None
@@ -339,7 +339,7 @@ class KeySpace:
         return change
 
     def apply(self, change: Change, lease_id: int = NO_LEASE) -> None:
-        """Make a decided change; a log is replayed through this too."""
+        """Apply a decided change; replay of a log uses this too."""
         check(change.version == self._revision + 1, f"change {change.version} follows {self._revision}")
         self._revision = change.version
         self._set(change.key, change.value, change.version, lease_id)
@@ -349,7 +349,7 @@ class KeySpace:
             self._forget()
 
     def _forget(self) -> None:
-        """Drop the older half of the history: in halves, so that it costs little per change."""
+        """Drop the older half of the history: in halves, which costs little per change."""
         dropped = max(0, len(self._history) - self._limit)
         self._history_bytes = sum(map(_size, self._history[dropped:]))
         while self._history_bytes > self._byte_limit // 2 and dropped < len(self._history):
@@ -359,12 +359,12 @@ class KeySpace:
         self._floor += dropped
 
     def load(self, item: Versioned, lease_id: int = NO_LEASE) -> None:
-        """Take over a key from a snapshot, made at or before the revision that this began with."""
-        check(item.version <= self._floor, "a snapshot holds only what is older than itself")
+        """Add a key from a snapshot; its version must not exceed the initial revision."""
+        check(item.version <= self._floor, "a snapshot has no versions above its revision")
         self._set(item.key, item.value, item.version, lease_id)
 
     def load_block(self, first: str, packed: bytes, *, items: int, leased: list[str], holder: int) -> None:
-        """Take over a packed block of keys from a snapshot, in order; this holder has those that were leased."""
+        """Add a packed block of keys from a snapshot, in order; `holder` becomes the lease of the leased ones."""
         self._items.add_packed(first, packed, items)
         for key in leased:
             self._lease_of[key] = holder
@@ -393,19 +393,19 @@ class KeySpace:
     # --- leases -----------------------------------------------------------------------------------------------
 
     def grant(self, lease_id: int) -> None:
-        """From now on keys may be put under this lease."""
+        """Add a lease, so that keys may be put under it."""
         check(lease_id not in self._leases and lease_id != NO_LEASE, f"lease {lease_id} is new")
         self._leases[lease_id] = {}
 
     def drop_lease(self, lease_id: int) -> list[Change]:
-        """Forget the lease and delete its keys; each deletion is a change of its own."""
+        """Remove the lease and delete its keys; each deletion is a separate change."""
         keys = list(self._leases.get(lease_id, {}))
         changes = [change for key in keys if (change := self.delete(key)) is not None]
         self._leases.pop(lease_id, None)
         return changes
 
     def lease_ids(self) -> list[int]:
-        """Every lease that may hold keys."""
+        """Every lease that may have keys."""
         return list(self._leases)
 
 

@@ -1,4 +1,4 @@
-"""The key layout: the only place that knows where a fact lives in the metadata store."""
+"""The key layout of the metadata store; no other module knows a key's path."""
 
 from urllib.parse import quote
 
@@ -6,54 +6,54 @@ from weir.model.cluster import BundleName
 from weir.model.ids import BookieId, LedgerId
 from weir.model.topics import Domain, NamespaceName, TopicName
 
-#: The last ledger id given out, as decimal text.
+#: The last issued ledger id, as decimal text.
 LEDGER_COUNTER = "/weir/ledger-id"
-#: The last id given to an idempotent producer, as decimal text.
+#: The last id issued to an idempotent producer, as decimal text.
 PRODUCER_COUNTER = "/weir/producer-id"
-#: How many shards coordinators have, as decimal text: said once, for good.
+#: The number of coordinator shards, as decimal text: set once, for good.
 COORDINATOR_SHARDS = "/weir/coordinator-shards"
-#: What Kafka's clients know the installation by, as text: made at the first start, for good.
+#: The cluster id for Kafka's clients, as text: set at the first start, for good.
 CLUSTER_ID = "/weir/cluster-id"
 #: The key that seals sessions of the console, the same for all brokers.
 CONSOLE_KEY = "/weir/console-key"
-#: What access keys are made of, the same for all brokers.
+#: The secret that access keys derive from, the same for all brokers.
 ACCESS_KEYS = "/weir/access-keys"
-#: Certificate and key, as PEM, of brokers without a data folder, where none are configured.
+#: Certificate and key, as PEM, of brokers without a data folder and without a configured certificate.
 OWN_CERTIFICATE = "/weir/own-certificate"
 LEDGERS = "/weir/ledgers/"
-#: Bookies that take entries, each under its lease; value: `weir.wire.metadata` BookieInfo.
+#: Bookies that accept entries, each under its lease; value: `weir.wire.metadata` BookieInfo.
 BOOKIES_WRITABLE = "/weir/bookies/writable/"
 #: Bookies that only serve reads for now, each under its lease.
 BOOKIES_READ_ONLY = "/weir/bookies/read-only/"
-#: Bookies that are decommissioned.
+#: Bookies in decommissioning.
 BOOKIES_LEAVING = "/weir/bookies/leaving/"
-#: The disk identity that a bookie id was given for good.
+#: The disk identity of a bookie id, set for good.
 COOKIES = "/weir/bookies/cookies/"
 #: Ledgers with a lost replica; value: the lost bookies.
 UNDERREPLICATED = "/weir/underreplicated/"
-#: Held under a lease by the one node that looks for lost bookies.
+#: Lock of the one node that checks for lost bookies, under its lease.
 AUDITOR = "/weir/auditor"
-#: Held under a lease by the worker that repairs the ledger.
+#: Lock of the worker that repairs the ledger, under its lease.
 REPAIR_LOCKS = "/weir/repair-locks/"
-#: What readers of a ledger had to leave out because it is damaged everywhere.
+#: Entries that readers of a ledger skipped because every replica is damaged.
 LOST_ENTRIES = "/weir/lost-entries/"
-#: Held under a lease by whoever copies the cluster: what brokers shall do meanwhile; and what each answers.
+#: The request of a running cluster backup to the brokers, under the lease of the backup; and the answer of each.
 BACKUP = "/weir/backup/"
 BACKUP_REQUEST = f"{BACKUP}request"
 BACKUP_ANSWERS = f"{BACKUP}answers/"
 #: Chains of ledgers, one per stream.
 STREAMS = "/weir/streams/"
-#: What lists show of topics that no broker has loaded, by the names of their streams.
+#: Data for topic lists about topics that no broker has loaded, by stream name.
 TOPIC_OVERVIEWS = "/weir/topic-overviews/"
 
 
 def ledger(ledger_id: LedgerId) -> str:
-    """A ledger's metadata; zero-padded so that listing sorts by id."""
+    """The key of a ledger's metadata; zero-padded so that a listing sorts by id."""
     return f"{LEDGERS}{ledger_id:020d}"
 
 
 def ledger_id_of(key: str) -> LedgerId:
-    """The ledger that a key from under LEDGERS, UNDERREPLICATED, REPAIR_LOCKS or LOST_ENTRIES names."""
+    """The ledger of a key under LEDGERS, UNDERREPLICATED, REPAIR_LOCKS or LOST_ENTRIES."""
     return LedgerId(int(key.rpartition("/")[2]))
 
 
@@ -66,7 +66,8 @@ def bookie_read_only(bookie_id: BookieId) -> str:
 
 
 def bookie_leaving(bookie_id: BookieId) -> str:
-    """Set while the bookie is decommissioned: it takes no new ledgers, and what it holds goes elsewhere."""
+    """Exists while the bookie is in decommissioning: it gets no new ledgers, and repair moves its ledgers
+    elsewhere."""
     return BOOKIES_LEAVING + bookie_id
 
 
@@ -103,23 +104,23 @@ def topic_overview(stream_name: str) -> str:
 
 
 # --- broker -------------------------------------------------------------------------------------------------
-# Names of tenants, namespaces and topics hold no slash, so every path below is unambiguous.
+# Names of tenants, namespaces and topics contain no slash, so every path below is unambiguous.
 
-#: Clusters; the first start makes its own after the default tenant and namespace, so it also marks that these
-#: were made once.
+#: Clusters; the first start creates its own after the default tenant and namespace, so it also marks that these
+#: were created once.
 CLUSTERS = "/weir/clusters/"
 TENANTS = "/weir/tenants/"
 NAMESPACES = "/weir/namespaces/"
 TOPICS = "/weir/topics/"
-#: Which topic has an id, as text; and topics that are being deleted. The key after them says that both are whole.
+#: The topic of an id, as text; and topics in deletion. The key after them marks both as complete.
 TOPIC_IDS = "/weir/topic-ids/"
 DOOMED_TOPICS = "/weir/doomed-topics/"
 TOPIC_INDEX = "/weir/topic-index"
-#: Topics, each partition on its own, that may have half messages which wait to be decided.
+#: Topics, each partition separately, that may have prepared (half) messages without a decision.
 HALF_TOPICS = "/weir/half-topics/"
-#: What roles may do, per tenant, namespace or topic.
+#: Permissions of roles, per tenant, namespace or topic.
 GRANTS = "/weir/grants/"
-#: The tenant whose names of groups, transactional ids and sinks a role uses, as text.
+#: The tenant of a role, for names of groups, transactional ids and sinks, as text.
 ROLE_TENANTS = "/weir/role-tenants/"
 #: Users with passwords.
 USERS = "/weir/users/"
@@ -129,39 +130,39 @@ LAKE_CATALOGS = "/weir/lake-catalogs/"
 SCHEMAS = "/weir/schemas/"
 #: Durable exchanges and bindings, per namespace.
 EXCHANGES = "/weir/exchanges/"
-#: Who does what for all brokers: each key is held under a lease by the one that does it.
+#: Locks of the brokers that act for all brokers, each under the lease of its holder.
 LEADERS = "/weir/leaders/"
 #: The broker that moves and splits bundles.
 BALANCE_LEADER = f"{LEADERS}balance"
-#: Brokers that run, each under its lease.
+#: Running brokers, each under its lease.
 BROKERS = "/weir/brokers/"
-#: The number that a broker was given for good, as decimal text; and the next that nobody has.
+#: The number of a broker, set for good, as decimal text; and the next free one.
 BROKER_NUMBERS = "/weir/broker-numbers/"
 NEXT_BROKER_NUMBER = "/weir/next-broker-number"
-#: Where a namespace's bundles begin and end; none: as many as `weir.model.cluster` says, of the same size.
+#: The bundle boundaries of a namespace; without a key, the number in `weir.model.cluster`, all of the same size.
 BOUNDARIES = "/weir/bundles/"
-#: Which broker has a bundle. They stay, since their epochs do.
+#: The broker of a bundle. Claims persist, since their epochs do.
 CLAIMS = "/weir/claims/"
-#: Streams that SQL defines, and what their runner last said of them.
+#: Streams that SQL defines, and the last reports of their worker.
 SQL_STREAMS = "/weir/sql/streams/"
 SQL_PROGRESS = "/weir/sql/progress/"
-#: Streams that were dropped, until their runner has cleaned up after them.
+#: Dropped streams, until their worker has cleaned up after them.
 SQL_DROPPED = "/weir/sql/dropped/"
-#: The one process that runs them.
+#: The one process that runs the SQL streams.
 SQL_RUNNER = "/weir/sql/runner"
-#: Connectors, what their runner last said of them, those that were removed and may have left something, and the
-#: one process that runs them.
+#: Connectors, the last reports of their worker, removed connectors that may have left resources, and the one
+#: process that runs connectors.
 CONNECTORS = "/weir/connect/connectors/"
 CONNECTOR_PROGRESS = "/weir/connect/progress/"
 CONNECTORS_REMOVED = "/weir/connect/removed/"
 CONNECTOR_RUNNER = "/weir/connect/runner"
 
-#: Functions that are deployed, what their runner last said of them, and the one process that runs them.
+#: Deployed functions, the last reports of their worker, and the one process that runs functions.
 FUNCTIONS = "/weir/functions/deployed/"
 FUNCTION_STATS = "/weir/functions/stats/"
 FUNCTION_RUNNER = "/weir/functions/runner"
 
-#: Replays by query, below the topic that their messages come from.
+#: Replays by query, under the topic of their messages.
 REPLAYS = "/weir/replays/"
 
 
@@ -188,12 +189,12 @@ def topics_of(namespace: NamespaceName) -> str:
 
 
 def topic(name: TopicName) -> str:
-    """A topic as a whole, whichever of its partitions is named."""
+    """The key of a topic as a whole, for any of its partitions."""
     return f"{TOPICS}{_path(name.base)}"
 
 
 def topic_of(key: str) -> TopicName:
-    """The topic that a key from under TOPICS names."""
+    """The topic of a key under TOPICS."""
     tenant, namespace, domain, local = key.removeprefix(TOPICS).split("/", 3)
     return TopicName(NamespaceName(tenant, namespace), local, Domain(domain))
 
@@ -211,7 +212,7 @@ def half_topic(name: TopicName) -> str:
 
 
 def half_topic_of(key: str) -> TopicName:
-    """The topic, or partition, that a key from under HALF_TOPICS names."""
+    """The topic, or partition, of a key under HALF_TOPICS."""
     tenant, namespace, domain, local = key.removeprefix(HALF_TOPICS).split("/", 3)
     return TopicName.parse(f"{domain}://{tenant}/{namespace}/{local}")
 
@@ -256,7 +257,7 @@ def bindings_from(namespace: NamespaceName, source: str) -> str:
 
 
 def binding(namespace: NamespaceName, source: str, digest: str) -> str:
-    """`digest` tells the source's bindings apart."""
+    """`digest` distinguishes the source's bindings."""
     return f"{bindings_from(namespace, source)}{digest}"
 
 
@@ -266,7 +267,7 @@ def schemas_of(name: TopicName) -> str:
 
 
 def schema(name: TopicName, version: int) -> str:
-    """Zero-padded, so that listing sorts by version."""
+    """The key of a schema version; zero-padded, so that a listing sorts by version."""
     return f"{schemas_of(name)}{version:020d}"
 
 
@@ -287,7 +288,7 @@ def claim(bundle: BundleName) -> str:
 
 
 def bundle_of(key: str) -> BundleName:
-    """The bundle that a key from under CLAIMS names; InvalidNameError."""
+    """The bundle of a key under CLAIMS; InvalidNameError."""
     return BundleName.parse(key.removeprefix(CLAIMS))
 
 
@@ -328,7 +329,7 @@ def function_stats(name: TopicName) -> str:
 
 
 def _quoted(name: str) -> str:
-    """A name that may hold anything, as one part of a path."""
+    """An arbitrary name, encoded as one part of a path."""
     return quote(name, safe="", errors="surrogatepass")
 
 

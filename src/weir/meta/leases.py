@@ -1,4 +1,4 @@
-"""A lease as its holder sees it: renewed in the background, trusted a little less long than the store does."""
+"""A lease on the holder's side: renewed in the background, and trusted for a shorter time than in the store."""
 
 import asyncio
 import math
@@ -9,16 +9,16 @@ from weir.meta.key_space import NO_LEASE
 from weir.model.errors import LeaseExpiredError, MetaUnavailableError
 from weir.runtime.interfaces import Clock, Timer
 
-#: The holder trusts a lease for this part of its TTL since the last renewal was sent: clocks that run apart by
-#: up to a tenth still agree that it ended here before it ended there.
+#: The holder trusts a lease for this fraction of its TTL since it sent the last renewal: with clock drift of up to
+#: a tenth, the lease still ends here before it ends in the store.
 TRUSTED = 0.9
-#: Renewals per TTL while all goes well, and while the store does not answer.
+#: Renewals per TTL while the store answers, and while it does not.
 _RENEWALS = 3
 _RETRIES = 12
 
 
 class HeldLease:
-    """The lease that every driver hands out; `renew` and `revoke` are the driver's way to its store."""
+    """The lease of every driver; `renew` and `revoke` are the driver's requests to its store."""
 
     def __init__(
         self,
@@ -30,13 +30,13 @@ class HeldLease:
         renew: Callable[[], Awaitable[bool]],
         revoke: Callable[[], Awaitable[None]],
     ) -> None:
-        """`asked_at`: the clock's `monotonic()` just before the lease was asked for. `ttl_s` may be infinite."""
+        """`asked_at`: the clock's `monotonic()` just before the request for the lease. `ttl_s` may be infinite."""
         self.lease_id = lease_id
         self.ttl_s = ttl_s
         # Both are attributes so that the test kit can put faults between the lease and its store.
-        #: Asks the store once for another TTL; false if the lease is gone.
+        #: Requests another TTL from the store; false if the lease has expired.
         self.renew = renew
-        #: Asks the store to drop the lease and its keys.
+        #: Requests the store to drop the lease and its keys.
         self.give_up = revoke
         self._clock = clock
         self._ended = asyncio.Event()
@@ -55,7 +55,8 @@ class HeldLease:
         await self.give_up()
 
     def end(self) -> None:
-        """Never trust it again. Not undone by a late renewal, since the holder may have acted on the loss."""
+        """Stop trusting it for good. A late renewal does not undo this, since the holder may have acted on the
+        loss."""
         self._cancel_timer()
         self._ended.set()
 
@@ -91,9 +92,9 @@ class HeldLease:
 
 
 def usable_lease(lease: Lease | None, key: str) -> int:
-    """The id of a lease that its holder may still count on, or NO_LEASE for none."""
+    """The id of a lease that its holder may still rely on, or NO_LEASE for none."""
     if lease is None:
         return NO_LEASE
     if not isinstance(lease, HeldLease) or not lease.alive:
-        raise LeaseExpiredError(f"the lease is gone; {key} was not put")
+        raise LeaseExpiredError(f"the lease has expired; {key} was not put")
     return lease.lease_id

@@ -1,10 +1,9 @@
-"""A metadata store that lives in this process: the shared core of the in-memory and the embedded driver.
+"""The metadata store in this process: the shared core of the in-memory and the embedded driver.
 
-The core decides every change at once, in a plain function, and hands it to a change log; the client's verbs
-then wait until the log has made it durable. Nothing that is not durable is ever shown: reads, conflicts and
-watches wait for it too.
-
-The metadata store in memory: one core, and a client of it for each node. Nothing survives the process.
+The core decides every change immediately, in a plain function, and appends it to a change log; the client's
+methods then wait until the log has made it durable. Clients never see data that is not durable: reads, conflicts
+and watches wait for it too. The in-memory store has one core, and a client of it for each node; it does not
+survive the process.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ from weir.runtime.tasks import TaskScope
 
 
 class Waker(Protocol):
-    """Who waits for changes."""
+    """Receives a call for new changes."""
 
     def wake(self) -> None: ...
 
@@ -36,7 +35,7 @@ class ChangeLog(Protocol):
         """The last durable revision."""
 
     async def wait_capacity(self) -> None:
-        """Wait until the log can take another change; MetaUnavailableError once it has failed."""
+        """Wait until the log can accept another change; MetaUnavailableError once it has failed."""
 
     def append(self, change: Change, *, leased: bool) -> None:
         """Queue the next change."""
@@ -46,7 +45,7 @@ class ChangeLog(Protocol):
 
 
 class VolatileLog:
-    """Memory is as durable as it gets."""
+    """The log of the in-memory store: every change is durable at once."""
 
     def __init__(self, core: "LocalCore") -> None:
         self._core = core
@@ -70,7 +69,7 @@ class _Term:
 
 
 class LocalCore:
-    """The store itself; outlives its clients. Leases end by the core's clock, not by their holders'."""
+    """The store itself; outlives its clients. Leases end by the core's clock, not by those of their holders."""
 
     def __init__(self, clock: Clock, state: KeySpace | None = None) -> None:
         self.state = state if state is not None else KeySpace()
@@ -84,7 +83,7 @@ class LocalCore:
     # --- changes ----------------------------------------------------------------------------------------------
 
     def put(self, key: str, value: bytes, *, expect: int | None, lease_id: int) -> int:
-        """Decide a put; returns the version that it will have once it is durable."""
+        """Decide a put; returns its version, which becomes valid once it is durable."""
         self.expire()
         change = self.state.put(key, value, expect=expect, lease_id=lease_id)
         self.log.append(change, leased=lease_id != NO_LEASE)
@@ -105,7 +104,7 @@ class LocalCore:
         return item
 
     async def put_durably(self, key: str, value: bytes, *, expect: int | None, lease_id: int) -> int:
-        """The version, once it is durable. The caller has waited for capacity."""
+        """Put the key and wait until the change is durable. The caller has waited for capacity."""
         try:
             version = self.put(key, value, expect=expect, lease_id=lease_id)
         except MetaConflictError:
@@ -122,7 +121,8 @@ class LocalCore:
             await self.log.settled(self.state.revision)
 
     async def create_durably(self, creations: Sequence[Creation]) -> list[int]:
-        """The versions of those that were not there, once all are durable. The caller has waited for capacity."""
+        """Create the absent keys and wait until they are durable; their versions. The caller has waited for
+        capacity."""
         for key, value in ((k, v) for each in creations for k, v in ((each.key, each.value), *each.beside)):
             check_entry(key, value)
         versions = [self._create(creation) for creation in creations]
@@ -168,7 +168,7 @@ class LocalCore:
         return self._last_lease
 
     def renew(self, lease_id: int) -> bool:
-        """Start the lease's TTL anew; false if it is gone."""
+        """Restart the lease's TTL; false if it has expired."""
         self.expire()
         term = self._terms.get(lease_id)
         if term is None:
@@ -181,13 +181,14 @@ class LocalCore:
             self._drop(lease_id)
 
     def drop_all_leases(self) -> None:
-        """Delete every leased key: whoever held them is gone."""
+        """Delete every leased key, since the holders no longer run."""
         self._terms.clear()
         for lease_id in self.state.lease_ids():
             self._drop(lease_id)
 
     def expire(self) -> None:
-        """End every lease whose time is over. Also called before each change, so that no timer is trusted."""
+        """End every expired lease. Also called before each change, so that correctness does not depend on
+        timers."""
         now = self._clock.monotonic()
         over = [lease_id for lease_id, term in self._terms.items() if term.ends_at <= now]
         for lease_id in over:
@@ -204,7 +205,7 @@ class LocalCore:
             self._timer = None
         earliest = min((term.ends_at for term in self._terms.values()), default=math.inf)
         if earliest < math.inf:
-            # A moment late rather than early, or rounding would make it spin.
+            # Slightly late rather than early, or rounding would make it spin.
             delay_s = max(0.0, earliest - self._clock.monotonic()) + 0.001
             self._timer = self._clock.call_later(delay_s, self._on_timer)
 
@@ -214,7 +215,7 @@ class LocalCore:
         self._schedule()
 
     def stop(self) -> None:
-        """Stop the clockwork; nothing expires any more."""
+        """Stop the timer; leases no longer expire."""
         if self._timer is not None:
             self._timer.cancel()
         self._terms.clear()
@@ -228,7 +229,7 @@ class LocalCore:
         self._feeds.pop(feed, None)
 
     def published(self) -> None:
-        """More changes became durable: wake the watches."""
+        """Wake the watches, because more changes became durable."""
         for feed in self._feeds:
             feed.wake()
 
@@ -241,7 +242,7 @@ class Feed:
     """One watch on a core."""
 
     def __init__(self, core: LocalCore, prefix: str, since: int, known: list[str] | None) -> None:
-        """`known`: the keys that its reader knows; None: the watch ends when history is lost."""
+        """`known`: the keys that the reader knows; None: the watch ends when the history is lost."""
         self._core = core
         self._prefix = prefix
         self._tracker = WatchTracker(since, known)
@@ -250,7 +251,8 @@ class Feed:
         self._waiting = False
 
     def wake(self) -> None:
-        """More became durable. A watch that waits is not run for what others watch: there may be thousands."""
+        """Wake for durable changes. Changes of other prefixes do not run a waiting watch, as there may be
+        thousands."""
         if self._waiting:
             durable = self._core.log.durable
             if self._core.state.changes(self._prefix, after=self._tracker.position, upto=durable) == []:
@@ -263,7 +265,7 @@ class Feed:
         self._woken.set()
 
     async def changes(self) -> AsyncIterator[Change]:
-        """Every durable change from here on, until closed."""
+        """Every durable change from now on, until closed."""
         self._core.add_feed(self)
         try:
             while not self._closed.is_set():
@@ -283,7 +285,7 @@ class Feed:
         changes = self._core.state.changes(self._prefix, after=self._tracker.position, upto=durable)
         if changes is None:
             if not self._tracker.can_resync:
-                raise MetaHistoryLostError(f"more has changed under {self._prefix} than the store remembers")
+                raise MetaHistoryLostError(f"the store no longer has all changes under {self._prefix}")
             listing = self._core.listing(self._prefix)
             await self._core.log.settled(listing.revision)
             return self._tracker.resync(listing)
@@ -293,7 +295,7 @@ class Feed:
 
 
 class LocalMeta:
-    """A node's client of a core; fills `MetaStore`."""
+    """A node's client of a core; implements `MetaStore`."""
 
     def __init__(self, core: LocalCore, runtime: Runtime) -> None:
         self._core = core
@@ -305,7 +307,7 @@ class LocalMeta:
 
     @property
     def core(self) -> LocalCore:
-        """The store behind it, for whoever serves it to other processes."""
+        """The core of this client, for a server to other processes."""
         return self._core
 
     async def get(self, key: str) -> Versioned | None:
@@ -395,5 +397,5 @@ class LocalMeta:
 
 #: The shared state; it outlives the nodes whose clients use it, and its clock ends their leases.
 MemoryCore = LocalCore
-#: One node's client: its leases are renewed by its own tasks, so they end when the node dies.
+#: One node's client: its own tasks renew its leases, so they end when the node dies.
 MemoryMeta = LocalMeta

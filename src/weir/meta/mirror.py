@@ -1,19 +1,14 @@
-"""Values under a prefix of the metadata store that are in use: bounded, and kept right by a watch.
+"""Copies in memory of values under a prefix of the metadata store, kept current by a watch.
 
-A value is read when it is asked for and kept while it is used; the watch tells of every change under the prefix,
-and those of keys that are not here are passed on and forgotten. Nothing here grows with how many keys there are
-(docs/adr/0027). This broker's own writes are entered at once, so that it reads what it wrote.
+`Mirror` has everything under its prefix: it lists once, then watches. Reads never wait. It decodes a value on
+first use, so that a start with many keys is fast. `RecordCache` has only values in use: it reads a value on
+demand, and forwards watched changes of other keys without storing them, so its memory does not grow with the
+number of keys (docs/adr/0027). Both apply this broker's own writes immediately, so that it reads what it wrote;
+the later watch event of the same version has no effect.
 
-A copy in memory of everything under a prefix of the metadata store, kept fresh by listing once and watching.
-
-Reads never wait. This broker's own writes are entered at once, so that it reads what it wrote; what the watch
-tells later about the same versions is no news. What was there at the start is decoded when somebody asks for it,
-so that a start with many keys is quick.
-
-How something that holds others is deleted while brokers may be adding to it, without transactions.
-
-The deleter marks it, then looks for children; whoever adds a child puts it first, then looks whether the parent
-still stands unmarked. Whatever the order of events, at least one of the two sees the other and steps back.
+`delete_if_empty` deletes a parent while brokers may add children to it, without transactions: the deleter marks
+the parent, then lists the children; a broker that adds a child puts it first, then checks that the parent is
+unmarked. In any order of events, at least one of the two sees the other and backs out.
 """
 
 import asyncio
@@ -35,7 +30,7 @@ _RETRY_PAUSE_S = 0.5
 
 
 class Bells:
-    """Things to wait for by name. Ringing a name wakes those who wait for it, and nobody else."""
+    """Notifications by name. Ringing a name wakes only the tasks that wait for it."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, dict[asyncio.Future[None], None]] = {}
@@ -46,7 +41,7 @@ class Bells:
                 waiter.set_result(None)
 
     async def wait(self, names: Iterable[str]) -> None:
-        """Until one of them rings. Whatever is waited for must be looked at just before, without an await."""
+        """Wait until one of the names rings. The caller must check its condition just before, without an await."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         listed = list(names)
         for name in listed:
@@ -65,12 +60,12 @@ class Bells:
                 del self._waiting[name]
 
     def __len__(self) -> int:
-        """How many names somebody waits for."""
+        """The number of names with waiting tasks."""
         return len(self._waiting)
 
 
 class _Item(Generic[T]):
-    """A key's version, and its value: as bytes until somebody asks."""
+    """A key's version, and its value: as bytes until the first read."""
 
     __slots__ = ("raw", "value", "version")
 
@@ -81,7 +76,7 @@ class _Item(Generic[T]):
 
 
 class Mirror(Generic[T]):
-    """Keys under one prefix. `on_change(key, present)` is called for each that is put or deleted, in order."""
+    """Keys under one prefix. `on_change(key, present)` is called for each put or deletion, in order."""
 
     def __init__(
         self,
@@ -97,14 +92,14 @@ class Mirror(Generic[T]):
         self._codec = codec
         self._on_change = on_change
         self._items: dict[str, _Item[T]] = {}
-        # Keys that this broker deleted, at which version: until the watch tells the same, what it tells of older
-        # versions is past.
+        # Keys that this broker deleted, with the version: until the watch reports the deletion, its events of
+        # older versions are stale.
         self._deleted: dict[str, int] = {}
         self._tasks = TaskScope(f"mirror {prefix}")
         self._started = False
 
     async def start(self) -> None:
-        """Know everything there is, and follow changes from now on. Starting twice is fine."""
+        """Load all keys, and follow changes from now on. A second start has no effect."""
         if self._started:
             return
         self._started = True
@@ -132,11 +127,11 @@ class Mirror(Generic[T]):
             return None
 
     def items(self) -> dict[str, T]:
-        """Everything that can be read, sorted by key."""
+        """Every readable value, sorted by key."""
         return {key: value for key in sorted(self._items) if (value := self.get(key)) is not None}
 
     def that_hold(self, fragment: bytes) -> list[T]:
-        """Everything but what certainly has no such bytes in it: what nobody asked for yet stays as it came."""
+        """The values that may contain the bytes; does not decode values that certainly do not."""
         found = [key for key, item in self._items.items() if item.raw is None or fragment in item.raw]
         return [value for key in sorted(found) if (value := self.get(key)) is not None]
 
@@ -146,16 +141,16 @@ class Mirror(Generic[T]):
     # --- asking and changing the store --------------------------------------------------------------------------
 
     async def refresh(self, key: str) -> VersionedValue[T] | None:
-        """The key's value by the store's own word, which may be ahead of the watch."""
+        """Read the key's value from the store, which may be ahead of the watch."""
         found = await read(self._meta, key, self._codec)
         return None if found is None else self._entered(found)
 
     async def create(self, key: str, value: T) -> VersionedValue[T]:
-        """As `weir.meta.update.create`."""
+        """Like `weir.meta.update.create`."""
         return self._entered(await create(self._meta, key, self._codec, value, runtime=self._runtime))
 
     async def change(self, key: str, transform: Callable[[T], T]) -> VersionedValue[T]:
-        """As `weir.meta.update.update`, beginning with what is known here."""
+        """Like `weir.meta.update.update`, starting from the value in memory."""
         value = self.get(key)
         known = None if value is None else VersionedValue(key, value, self._items[key].version)
         return self._entered(
@@ -163,11 +158,11 @@ class Mirror(Generic[T]):
         )
 
     async def upsert(self, key: str, transform: Callable[[T | None], T]) -> VersionedValue[T]:
-        """As `weir.meta.update.upsert`."""
+        """Like `weir.meta.update.upsert`."""
         return self._entered(await upsert(self._meta, key, self._codec, transform, runtime=self._runtime))
 
     async def put(self, key: str, value: T, *, expect: int) -> VersionedValue[T]:
-        """Set the key, which is at this version (ABSENT: at none); MetaConflictError if it is not."""
+        """Set the key if it is at this version (ABSENT: does not exist), else MetaConflictError."""
         version = await self._meta.put(key, self._codec.encode(value), expect=expect)
         return self._entered(VersionedValue(key, value, version))
 
@@ -230,7 +225,7 @@ class Mirror(Generic[T]):
             return
         decoded = self._read(key, value)
         if decoded is not None:
-            # What cannot be read keeps what it last was: an unreadable namespace is not a missing one.
+            # An unreadable value keeps its last readable version: an unreadable namespace is not a missing one.
             self._set(key, _Item(version, value=decoded))
 
     def _set(self, key: str, item: _Item[T]) -> None:
@@ -247,7 +242,7 @@ class Mirror(Generic[T]):
 
 
 class CachedValue(Generic[T]):
-    """A key's version and value. `derived`: what its user made of it, for as long as it is true."""
+    """A key's version and value. `derived`: the user's data computed from it, valid as long as the value."""
 
     __slots__ = ("derived", "value", "version")
 
@@ -258,9 +253,9 @@ class CachedValue(Generic[T]):
 
 
 class RecordCache(Generic[T]):
-    """`on_change(key, value, version, replaced)` is called for each key that is put (its bytes) or deleted (None),
-    in order, whether it is here or not; `replaced`: another value was here. `on_gap`: changes were missed that
-    nobody can tell."""
+    """Values in use under one prefix. `on_change(key, value, version, replaced)` is called for each put (its
+    bytes) or deletion (None), in order, even of a key without a value in memory; `replaced`: memory had another
+    value. `on_gap` is called after unknown changes were missed."""
 
     def __init__(
         self,
@@ -273,7 +268,7 @@ class RecordCache(Generic[T]):
         on_change: Callable[[str, bytes | None, int, bool], None],
         on_gap: Callable[[], None],
     ) -> None:
-        """Keeps at most `limit` values beside those that are held."""
+        """Keeps at most `limit` values in addition to those on hold."""
         self._meta = meta
         self._runtime = runtime
         self._prefix = prefix
@@ -282,22 +277,22 @@ class RecordCache(Generic[T]):
         self._on_change = on_change
         self._on_gap = on_gap
         self._items: dict[str, CachedValue[T]] = {}
-        #: Keys in `_items` that nobody holds, the one used longest ago first.
+        #: Keys in `_items` without a hold, least recently used first.
         self._idle: dict[str, None] = {}
         self._held: dict[str, int] = {}
-        #: Keys that are being read, how many times, and the version at which each was deleted meanwhile.
+        #: Keys with reads in progress, their number, and the version of a deletion during them.
         self._reading: dict[str, int] = {}
         self._gone: dict[str, int] = {}
-        # Keys that this broker deleted, at which version: until the watch tells the same, what it tells of older
-        # versions is past.
+        # Keys that this broker deleted, with the version: until the watch reports the deletion, its events of
+        # older versions are stale.
         self._deleted: dict[str, int] = {}
-        #: Grows whenever the watch has missed something: what was read before may be older than that.
+        #: Incremented when the watch has missed changes: a read that began before may be older than that.
         self._gaps = 0
         self._tasks = TaskScope(f"records {prefix}")
         self._started = False
 
     async def start(self) -> None:
-        """Follow changes from now on. Starting twice is fine."""
+        """Follow changes from now on. A second start has no effect."""
         if self._started:
             return
         self._started = True
@@ -308,14 +303,14 @@ class RecordCache(Generic[T]):
         await self._tasks.close()
 
     def __len__(self) -> int:
-        """How many values are here."""
+        """The number of values in memory."""
         return len(self._items)
 
-    # --- what is here -------------------------------------------------------------------------------------------
+    # --- values in memory ---------------------------------------------------------------------------------------
 
     def peek(self, key: str) -> CachedValue[T] | None:
-        """What is here of the key, perhaps nothing though the store has it. Surely here is what is held, once it
-        was read."""
+        """The value in memory, if any; the store may have one even without it. A value on hold stays in memory
+        after its first read."""
         found = self._items.get(key)
         if found is not None and key in self._idle:
             del self._idle[key]
@@ -323,7 +318,7 @@ class RecordCache(Generic[T]):
         return found
 
     def hold(self, key: str) -> None:
-        """Keep the value, once it is here, until it is let go of as often."""
+        """Keep the value in memory, once read, until the same number of `let_go` calls."""
         self._held[key] = self._held.get(key, 0) + 1
         self._idle.pop(key, None)
 
@@ -343,7 +338,7 @@ class RecordCache(Generic[T]):
     # --- asking and changing the store --------------------------------------------------------------------------
 
     async def read(self, key: str) -> T | None:
-        """The key's value, from the store if it is not here."""
+        """The key's value, from the store if it is not in memory."""
         found = self.peek(key)
         if found is not None:
             return found.value
@@ -351,8 +346,8 @@ class RecordCache(Generic[T]):
         return None if read is None else read.value
 
     async def refresh(self, key: str) -> VersionedValue[T] | None:
-        """The key's value by the store's own word, which may be ahead of the watch. WireError if it cannot be
-        read."""
+        """Read the key's value from the store, which may be ahead of the watch. WireError if it cannot be
+        decoded."""
         gaps = self._gaps
         self._reading[key] = self._reading.get(key, 0) + 1
         try:
@@ -371,13 +366,13 @@ class RecordCache(Generic[T]):
                 self._gone.pop(key, None)
 
     async def create(self, key: str, value: T, *, tried: bytes | None = None) -> VersionedValue[T]:
-        """As `weir.meta.update.create`."""
+        """Like `weir.meta.update.create`."""
         made = await create(self._meta, key, self._codec, value, runtime=self._runtime, tried=tried)
         self.entered(made)
         return made
 
     async def change(self, key: str, transform: Callable[[T], T]) -> VersionedValue[T]:
-        """As `weir.meta.update.update`, beginning with what is here."""
+        """Like `weir.meta.update.update`, starting from the value in memory."""
         here = self.peek(key)
         known = None if here is None else VersionedValue(key, here.value, here.version)
         changed = await update(self._meta, key, self._codec, transform, runtime=self._runtime, known=known)
@@ -393,7 +388,7 @@ class RecordCache(Generic[T]):
             self._drop(key, expect)
 
     def entered(self, item: VersionedValue[T], raw: bytes | None = None) -> None:
-        """What this broker wrote is known here at once. `raw`: its bytes, if they are at hand."""
+        """Apply this broker's own write immediately. `raw`: its bytes, if available."""
         self._enter(item.key, raw or self._codec.encode(item.value), item.value, item.version)
 
     # --- the watch ----------------------------------------------------------------------------------------------
@@ -405,14 +400,14 @@ class RecordCache(Generic[T]):
                     self._told(change.key, change.value, change.version)
                 return  # the store was closed
             except MetaHistoryLostError as lost:
-                log.warning("%s: looking anew at what is in use", lost)
+                log.warning("%s: reading the values in use again", lost)
             except MetaError as failure:
                 log.warning("watch of %s broke: %s", self._prefix, failure)
             revision = await self._look_anew()
 
     async def _look_anew(self) -> int:
-        """Changes were missed: forget what nobody holds, and read the rest again, after the revision from which
-        the watch goes on."""
+        """After missed changes: drop values without a hold, and read the others again, after the revision from
+        which the watch continues."""
         while True:
             try:
                 revision = (await self._meta.page(self._prefix, limit=1)).revision
@@ -425,7 +420,7 @@ class RecordCache(Generic[T]):
                 self._on_gap()
                 return revision
             except MetaError as failure:
-                log.warning("cannot look anew at what is under %s: %s", self._prefix, failure)
+                log.warning("cannot read the values under %s again: %s", self._prefix, failure)
             await self._runtime.clock.sleep(_RETRY_PAUSE_S)
 
     async def _reread(self, key: str, revision: int) -> None:
@@ -453,11 +448,11 @@ class RecordCache(Generic[T]):
         here = self._items.get(key)
         if here is None and key not in self._reading:
             self._on_change(key, value, version, False)
-        elif here is None or here.version < version:  # one that is being read may be read at an older version
+        elif here is None or here.version < version:  # a read in progress may return an older version
             try:
                 self._enter(key, value, self._codec.decode(value), version)
             except WireError as bad:
-                # What cannot be read keeps what it last was: an unreadable topic is not a missing one.
+                # An unreadable value keeps its last readable version: an unreadable topic is not a missing one.
                 log.error("%s cannot be read: %s", key, bad)
 
     def _enter(self, key: str, raw: bytes, value: T, version: int) -> None:
@@ -481,10 +476,10 @@ class RecordCache(Generic[T]):
 async def delete_if_empty(
     meta: MetaStore, mirror: Mirror[T], key: str, *, children: str, mark: Callable[[T, bool], T]
 ) -> None:
-    """Delete the key unless there is something under the prefix `children` (NotEmptyError).
+    """Delete the key unless keys exist under the prefix `children` (NotEmptyError).
 
-    `mark(value, deleting)` returns the value with the mark as asked, the same object if it has it already.
-    MetaKeyMissingError if there is no such key.
+    `mark(value, deleting)` returns the value with or without the mark, or the same object if it needs no change.
+    MetaKeyMissingError if the key does not exist.
     """
     while True:
         marked = await mirror.change(key, lambda value: mark(value, True))
@@ -494,5 +489,5 @@ async def delete_if_empty(
         try:
             await mirror.delete(key, expect=marked.version)
         except MetaConflictError:
-            continue  # somebody changed it meanwhile, perhaps only its mark
+            continue  # a concurrent change, perhaps only of its mark
         return

@@ -1,9 +1,7 @@
-"""One client's connection to a served metadata store: it proves itself, then its requests are answered.
+"""The embedded metadata store on the network, for the workers of one Weir (docs/internals/meta.md).
 
-Requests are answered as they complete. Over its limit of requests the session reads no further, so a client that
-floods is held back by its own TCP window.
-
-The embedded metadata store on the network, for the workers of one Weir (docs/internals/meta.md).
+A client proves that it belongs to the cluster, then the session answers its requests as they complete. At its
+limit of requests the session stops reading, so that TCP back-pressure slows down a client that floods it.
 """
 
 import asyncio
@@ -40,13 +38,13 @@ from weir.wire.node.proof import NONCE_BYTES, ClusterSecret, ProvingServer
 
 log = logging.getLogger(__name__)
 
-#: A lease's number on the wire: which instance of the store granted it, and its number there.
+#: A lease id on the wire: the store instance that granted it, and the id there.
 _INSTANCE_SHIFT = 32
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """What one client may cost."""
+    """Limits of one client."""
 
     requests: int = 1024
     hello_timeout_s: float = 5.0
@@ -55,7 +53,7 @@ class SessionLimits:
 
 
 class MetaSession:
-    """Serves one connection until it ends; never raises for anything that the client did."""
+    """Serves one connection until it ends; never raises for anything that the client does."""
 
     def __init__(
         self,
@@ -68,8 +66,8 @@ class MetaSession:
         limits: SessionLimits,
         durable: TaskScope,
     ) -> None:
-        """`instance` has 31 bits; `proving`: None if everyone is let in; `durable` runs changes, which are not cut
-        short when the client goes."""
+        """`instance` has 31 bits; `proving`: None accepts every client; `durable` runs changes, which complete
+        even if the client disconnects."""
         self._core = core
         self._connection = connection
         self._clock = clock
@@ -99,7 +97,7 @@ class MetaSession:
             log.debug("connection of %s broke: %s", self.peer, lost)
         except WeirError as bad:
             log.warning("connection of %s is closed: %s", self.peer, bad)
-            if self._proving is None or self._proving.known:  # a stranger is told nothing
+            if self._proving is None or self._proving.known:  # no reason for an unproven client
                 self._farewell(bad)
         finally:
             await self._tasks.close()
@@ -119,7 +117,9 @@ class MetaSession:
 
     def overdue(self, now: float) -> str | None:
         if not self._admitted:
-            return "it never proved itself" if now - self._began_at > self._limits.hello_timeout_s else None
+            return (
+                "it never proved its membership" if now - self._began_at > self._limits.hello_timeout_s else None
+            )
         stalled_at = self._outbox.stalled_at
         if stalled_at is not None and now - stalled_at > self._limits.stall_timeout_s:
             return "it does not read its answers"
@@ -159,7 +159,7 @@ class MetaSession:
         try:
             await self._HANDLERS[type(request)](self, request)
         except NetworkError as gone:
-            log.debug("%s went while it was being answered: %s", self.peer, gone)
+            log.debug("%s disconnected before its answer: %s", self.peer, gone)
         except WeirError as failure:
             self._outbox.say(say.encode_failed(CODES.failed(request.request_id, failure)))
         try:
@@ -181,7 +181,7 @@ class MetaSession:
         await self._core.log.wait_capacity()
         lease_id = self._lease(request.lease_id)
         if lease_id is None:
-            raise LeaseExpiredError(f"the lease is of a store that is gone; {request.key} was not put")
+            raise LeaseExpiredError(f"the lease belongs to a previous store instance; {request.key} was not put")
         version = await self._core.put_durably(
             request.key, request.value, expect=request.expect, lease_id=lease_id
         )
@@ -265,7 +265,7 @@ class MetaSession:
     }
 
     def _lease(self, lease_id: int) -> int | None:
-        """The core's number of a lease, or NO_LEASE; None if another instance granted it, and it is gone."""
+        """The core's id of a lease, or NO_LEASE; None if another instance granted it, and it has ended."""
         if lease_id == NO_LEASE:
             return NO_LEASE
         instance, number = lease_id >> _INSTANCE_SHIFT, lease_id & (1 << _INSTANCE_SHIFT) - 1
@@ -273,7 +273,7 @@ class MetaSession:
 
 
 class _News:
-    """Somebody who waits for changes, but not for ever."""
+    """Wakes one watch request at the next change or at its timeout."""
 
     def __init__(self) -> None:
         self.woken = asyncio.Event()
@@ -292,7 +292,7 @@ def _item(item: Versioned | Change) -> Item:
 
 
 def _pages(items: Sequence[Versioned] | Sequence[Change]) -> Iterator[list[Item]]:
-    """At least one, and each short enough for a frame."""
+    """At least one page, each short enough for a frame."""
     page: list[Item] = []
     size = 0
     for each in items:
@@ -310,18 +310,18 @@ _INSTANCE_BITS = 31
 
 @dataclass(frozen=True, slots=True)
 class MetaServerSettings:
-    """Where to listen, what both ends must know, and what clients may cost."""
+    """The listen address, the shared secret, and the limits of clients."""
 
     host: str = "127.0.0.1"
     port: int = 0
-    #: None: everyone is let in, which is for tests.
+    #: None: accepts every client, for tests.
     secret: ClusterSecret | None = None
     max_connections: int = 1024
     limits: SessionLimits = field(default_factory=SessionLimits)
 
 
 class MetaServer:
-    """`start`, then `close`; the store itself belongs to whoever opened it."""
+    """Serves a store. `start`, then `close`; closing the store is up to its owner."""
 
     def __init__(
         self,
@@ -341,7 +341,7 @@ class MetaServer:
 
     @property
     def port(self) -> int:
-        """The bound port; differs from the settings' if that was 0."""
+        """The bound port; the settings may have 0."""
         return self._server.port
 
     @property
@@ -353,7 +353,7 @@ class MetaServer:
         await self._server.start()
 
     async def close(self) -> None:
-        """Accept nothing more, tell clients, and end every connection."""
+        """Accept no more requests, notify clients, and end every connection."""
         await self._server.close(MetaUnavailableError("the metadata store shuts down"))
         await self._durable.close()
 

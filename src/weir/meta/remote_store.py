@@ -1,11 +1,7 @@
-"""The metadata store of another process of the same Weir (`weir://host:port`); fills `MetaStore`.
+"""Client of the metadata store of another process of the same Weir (`weir://host:port`); implements `MetaStore`.
 
-Requests to a served metadata store: one link at a time, made anew when it breaks, and what is known when there
-was no answer.
-
-One connection to a served metadata store, from its making to its end; it never comes back.
-
-The embedded store served to other processes of the same machine or cluster, and their client of it.
+`MetaLink` is one connection from handshake to end. `RemoteClient` keeps one link at a time, reconnects after a
+loss, and reports an unknown outcome if a change got no answer.
 """
 
 import asyncio
@@ -57,21 +53,21 @@ from weir.wire.node.proof import NONCE_BYTES, ClusterSecret, ProvingClient
 
 
 class Answer(Protocol):
-    """What gathers the responses to one request."""
+    """Collects the responses to one request."""
 
     def take(self, response: Response) -> bool:
-        """Whether that was the last one."""
+        """Add a response; returns whether it was the last one."""
 
     def fail(self, why: WeirError) -> None: ...
 
 
 class MetaLink:
-    """A connection on which both ends have proved themselves. `run` in a task; made by `open`."""
+    """A connection after the mutual proof of both ends. Create it with `open`, and run `run` in a task."""
 
     def __init__(self, connection: Connection, splitter: FrameSplitter, instance: int) -> None:
         self._connection = connection
         self._splitter = splitter
-        #: The store's, since it was opened.
+        #: The store's instance, new at each open of the store.
         self.instance = instance
         self._pending: dict[int, Answer] = {}
         self._last_id = 0
@@ -81,7 +77,7 @@ class MetaLink:
     async def open(
         runtime: Runtime, host: str, port: int, *, secret: ClusterSecret | None, timeout_s: float
     ) -> "MetaLink":
-        """Connect and shake hands; NetworkError if nobody is there, another WeirError if it is not to be."""
+        """Connect and shake hands; NetworkError if the server does not answer, another WeirError if it refuses."""
         connection = await runtime.net.connect(host, port, timeout_s=timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
@@ -98,7 +94,7 @@ class MetaLink:
         return self._ended is None
 
     def send(self, request: Callable[[int], Request], answer: Answer) -> int:
-        """Ask; whoever asks bounds how much is asked at once. The id of the request."""
+        """Send a request and return its id. The caller bounds the number of concurrent requests."""
         self._last_id += 1
         request_id = self._last_id
         if self._ended is not None:
@@ -109,11 +105,11 @@ class MetaLink:
         return request_id
 
     def forget(self, request_id: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Drop an answer without a waiting caller."""
         self._pending.pop(request_id, None)
 
     async def run(self) -> None:
-        """Hand out responses until the end."""
+        """Dispatch responses until the connection ends."""
         try:
             while data := await self._connection.receive():
                 for body in self._splitter.feed(data):
@@ -125,7 +121,7 @@ class MetaLink:
             self.end(ConnectionLostError("this side stopped"))
 
     def end(self, why: WeirError) -> None:
-        """Break the connection; what waits for an answer fails. Ending twice is fine."""
+        """Break the connection and fail the pending requests. A second call has no effect."""
         if self._ended is None:
             self._ended = why
             self._connection.abort()
@@ -135,7 +131,7 @@ class MetaLink:
 
     def _on_response(self, response: Response) -> None:
         if isinstance(response, Failed) and response.request_id == 0:
-            raise CODES.error(response)  # the store's last word
+            raise CODES.error(response)  # the reason for the end of the connection
         answer = self._pending.get(response.request_id)
         if answer is not None and answer.take(response):
             self._pending.pop(response.request_id, None)
@@ -152,35 +148,35 @@ async def _shake_hands(
     while not bodies:
         data = await connection.receive()
         if not data:
-            raise NetworkError("the metadata store hung up instead of a welcome")
+            raise NetworkError("the metadata store closed the connection during the handshake")
         bodies = list(splitter.feed(data))
     welcome = decode_welcome(bodies[0])
     if isinstance(welcome, Failed):
         raise CODES.error(welcome)
     if welcome.version != VERSION or len(bodies) > 1:
-        raise WireError(f"the metadata store welcomes with version {welcome.version}")
+        raise WireError(f"the metadata store answered with version {welcome.version}")
     splitter.limit = MAX_FRAME_BYTES
     return MetaLink(connection, splitter, welcome.instance)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteSettings:
-    """Where the store is served, what both ends must know, and how patient to be."""
+    """The server's address, the shared secret, and timeouts."""
 
     host: str
     port: int
     secret: ClusterSecret | None = None
     connect_timeout_s: float = 2.0
-    #: For all tries together.
+    #: For all attempts together.
     request_timeout_s: float = 5.0
-    #: How long the store may hold back the answer to a watch that has nothing to tell.
+    #: How long the store may delay its answer to a watch without changes.
     watch_wait_s: float = 10.0
     backoff_s: float = 0.02
     backoff_max_s: float = 0.5
 
 
 class RemoteClient:
-    """One client. A request waits for a link, within its time; one that may be repeated outlives a lost link."""
+    """One client. A request waits for a link, up to its timeout; a repeatable one survives a lost link."""
 
     def __init__(self, runtime: Runtime, settings: RemoteSettings) -> None:
         self.settings = settings
@@ -191,7 +187,7 @@ class RemoteClient:
         self._failures = 0
         self._problem: WeirError | None = None
         self._closed = asyncio.Event()
-        #: Called with the store's instance whenever a link was made.
+        #: Called with the store's instance for each new link.
         self.on_link: Callable[[int], None] = lambda _: None
 
     @property
@@ -201,13 +197,13 @@ class RemoteClient:
     async def ask(
         self, request: Callable[[int], Request], *, repeatable: bool, timeout_s: float | None = None
     ) -> list[Response]:
-        """The responses, of which only a listing has several. MetaUnavailableError if there is none; a request
-        that is not `repeatable` is sent once at most, as it may have been carried out."""
+        """The responses (several only for a listing). MetaUnavailableError without one; the client sends a request
+        that is not `repeatable` at most once, since the store may have executed it."""
         try:
             async with asyncio.timeout(timeout_s or self.settings.request_timeout_s):
                 return await self._ask(request, repeatable=repeatable)
         except TimeoutError:
-            raise self._unavailable(str(self._problem or "it is silent")) from None
+            raise self._unavailable(str(self._problem or "no response in time")) from None
 
     async def _ask(self, request: Callable[[int], Request], *, repeatable: bool) -> list[Response]:
         while True:
@@ -219,7 +215,7 @@ class RemoteClient:
             except asyncio.CancelledError:
                 link.forget(request_id)
                 if not self.closed:
-                    # Silent for as long as the caller had patience: the connection may be dead without a sign.
+                    # No answer within the caller's timeout: the connection may be dead without a sign.
                     link.end(ConnectionLostError("the metadata store is silent"))
                 raise
             except (NetworkError, WireError, MetaUnavailableError) as lost:
@@ -232,7 +228,7 @@ class RemoteClient:
             return responses
 
     async def _linked(self) -> MetaLink:
-        """The link, once there is one."""
+        """The current link, waiting for a new one if necessary."""
         while True:
             if self.closed:
                 raise MetaError("this metadata client is closed")
@@ -244,7 +240,7 @@ class RemoteClient:
             if isinstance(made, MetaLink):
                 return made
             if isinstance(made, NotAuthenticatedError | UnknownVersionError):
-                raise MetaError(f"the metadata store and we do not fit: {made.what}", hint=made.hint)
+                raise MetaError(f"the metadata store refused this client: {made.what}", hint=made.hint)
             await self.back_off(self._failures)
 
     async def _connect(self) -> MetaLink | WeirError:
@@ -270,7 +266,7 @@ class RemoteClient:
         return link
 
     async def back_off(self, failures: int) -> None:
-        """Wait before another try, longer each time, but not longer than until `close`."""
+        """Wait before the next attempt, with growing delays, but at most until `close`."""
         settings = self.settings
         limit = min(settings.backoff_max_s, settings.backoff_s * 2.0 ** min(failures, 16))
         try:
@@ -291,7 +287,7 @@ class RemoteClient:
 
 
 class _Gathered:
-    """The responses to one request."""
+    """Collects the responses to one request."""
 
     def __init__(self) -> None:
         self.all: asyncio.Future[list[Response]] = asyncio.get_running_loop().create_future()
@@ -318,8 +314,8 @@ _CREATED_AT_ONCE = 128
 
 
 class RemoteMeta:
-    """A client of a served store. Its leases end as soon as it meets another instance of the store: that one has
-    dropped them."""
+    """A client of a served store. Its leases end when it meets another instance of the store, which has dropped
+    them."""
 
     def __init__(self, runtime: Runtime, settings: RemoteSettings) -> None:
         self._clock = runtime.clock
@@ -348,7 +344,7 @@ class RemoteMeta:
         _only(await self._client.ask(lambda n: ask.Delete(n, key, expect), repeatable=False), Done)
 
     async def create_many(self, creations: Sequence[Creation]) -> Sequence[int]:
-        """Those at once share the store's syncs. What is put beside a key is put before it."""
+        """Concurrent requests share the store's syncs. Keys `beside` a key are put before it."""
         self._check_open()
         for first in range(0, len(creations), _CREATED_AT_ONCE):
             some = creations[first : first + _CREATED_AT_ONCE]
@@ -420,7 +416,8 @@ class RemoteMeta:
                     return
 
     async def _keys(self, prefix: str) -> Sequence[str]:
-        """The keys that a reader may hear deleted; what went before comes as a change, if the store remembers."""
+        """The keys whose deletion a reader may need; earlier deletions arrive as changes, if the store has the
+        history."""
         return [item.key for item in (await self._items(lambda n: ask.List(n, prefix))).items]
 
     async def _news(self, prefix: str, tracker: WatchTracker) -> Sequence[Change]:
@@ -434,7 +431,7 @@ class RemoteMeta:
         )
         if isinstance(answers[0], Forgotten):
             if not tracker.can_resync:
-                raise MetaHistoryLostError(f"more has changed under {prefix} than the store remembers")
+                raise MetaHistoryLostError(f"the store no longer has all changes under {prefix}")
             return tracker.resync(await self._items(lambda n: ask.List(n, prefix)))
         answer = _only(answers, Changes)
         news = [change for change in (Change(*item) for item in answer.changes) if tracker.admit(change)]
@@ -451,7 +448,7 @@ class RemoteMeta:
             answers = await self._client.ask(
                 lambda n: ask.Renew(n, granted.lease_id),
                 repeatable=True,
-                timeout_s=ttl_s / 4,  # time for another link before the lease runs out
+                timeout_s=ttl_s / 4,  # time for another link before the lease expires
             )
             return _only(answers, Leased).alive
 
@@ -470,7 +467,7 @@ class RemoteMeta:
         await self._tasks.close()
 
     async def _items(self, request: Callable[[int], ask.Request]) -> Listing:
-        """Everything that answers, however many frames it takes."""
+        """All items of the answer, from any number of frames."""
         answers = [_kind(answer, Items) for answer in await self._client.ask(request, repeatable=True)]
         found = [Versioned(item.key, item.value or b"", item.version) for part in answers for item in part.items]
         return Listing(found, answers[-1].revision)

@@ -1,14 +1,13 @@
-"""Reads every key that can still be read in the folder of a stopped embedded metadata store, whatever is damaged.
+"""Survey of the folder of a stopped embedded metadata store: reads every readable key, despite damage.
 
-A whole store is read as it is opened. Of a damaged one each record counts for itself: the newest snapshot whose
-head can be read, without the blocks that cannot, then every record of every log, each key's latest. Nothing is
-written.
+It reads a whole store like an open does. In a damaged store it reads each record independently: the newest
+snapshot with a readable header, without its damaged blocks, then every record of every log; the latest version of
+each key counts. It writes nothing.
 
-Finds the id of a metadata file whose header is damaged, so that its records can still be checked.
-
-The id seeds the checksum of each record. CRC32C is linear over GF(2): each bit of the id always flips the same
-bits of the checksum. So a whole record shows the id, and a second record, or the similarity to what the header
-says, confirms it.
+If the header of a file is damaged, `find_file_id` derives the file's id, so that the checksums of records can
+still be verified. The id seeds the checksum of each record. CRC32C is linear over GF(2): each bit of the id always
+flips the same bits of the checksum. So a whole record reveals the id, and a second record, or the similarity to
+the id in the header, confirms it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,14 +37,14 @@ from weir.wire.metadata_log import (
 )
 
 _ID_BITS = 64
-#: The checksum determines so many bits of the id; ids that differ in the others seed the same checksums.
+#: The checksum determines this many bits of the id; ids that differ in other bits seed the same checksums.
 _FOUND_BITS = 32
-#: Records that are tried.
+#: Number of records to try.
 _CANDIDATES = 16
 
 
 def find_file_id(data: bytes) -> int | None:
-    """An id for which records of the file are valid, or None if nothing confirms one."""
+    """An id that makes records of the file valid, or None without a confirmed one."""
     claimed = int.from_bytes(data[12:20], "little")
     if find_record(data, HEADER_BYTES, claimed) is not None:
         return claimed
@@ -68,16 +67,16 @@ def find_file_id(data: bytes) -> int | None:
 
 
 def _is_confirmed(data: bytes, offset: int, file_id: int) -> bool:
-    """Whether the record at the offset, which any checksum fits, and another one behind it are whole."""
+    """Whether the record at the offset, which any checksum fits, and another one after it are whole."""
     try:
         record = decode_record(data, offset, file_id)
-    except WireError:  # a damaged length made it one
+    except WireError:  # a damaged length made it look like a record
         return False
     return find_record(data, record.end, file_id) is not None
 
 
 def _solve(effects: Sequence[int], wanted: int) -> int | None:
-    """The bits whose effects together are the wanted one."""
+    """The bits that combine to the wanted effect."""
     basis: dict[int, tuple[int, int]] = {}
     for number, effect in enumerate(effects):
         rest, bits = _reduced(basis, effect)
@@ -88,7 +87,7 @@ def _solve(effects: Sequence[int], wanted: int) -> int | None:
 
 
 def _reduced(basis: dict[int, tuple[int, int]], value: int) -> tuple[int, int]:
-    """The value without what the basis spans, and the bits that took it away."""
+    """The value reduced by the basis, and the bits of the reduction."""
     bits = 0
     for length in range(_FOUND_BITS, 0, -1):
         if value.bit_length() == length and length in basis:
@@ -98,7 +97,7 @@ def _reduced(basis: dict[int, tuple[int, int]], value: int) -> tuple[int, int]:
 
 
 def _two_bytes(effects: Sequence[int], wanted: int) -> int | None:
-    """A change of at most two bytes that has the wanted effect. More would fit any checksum by chance."""
+    """A change of at most two bytes with the wanted effect. More bytes would fit any checksum by chance."""
     deltas = {0: 0, **{effect: delta for delta, effect in _single_bytes(effects)}}
     return next(
         (delta ^ deltas[effect ^ wanted] for effect, delta in deltas.items() if effect ^ wanted in deltas), None
@@ -117,7 +116,7 @@ def _single_bytes(effects: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class MetaDamage:
-    """A place in a file that cannot be read, and what that costs."""
+    """An unreadable place in a file, and its consequences."""
 
     path: str
     offset: int
@@ -126,13 +125,13 @@ class MetaDamage:
 
 @dataclass(slots=True)
 class MetaSurvey:
-    """Every key that is not leased, and what is wrong."""
+    """Every key without a lease, and the damage."""
 
     items: dict[str, Versioned] = field(default_factory=dict)
-    #: The last revision that anyone may have been told of.
+    #: The last revision that a client may have seen.
     revision: int = 0
     damages: list[MetaDamage] = field(default_factory=list)
-    #: How many changes are known to be missing.
+    #: The number of changes known as missing.
     lost_changes: int = 0
 
     def under(self, prefix: str) -> list[Versioned]:
@@ -140,7 +139,7 @@ class MetaSurvey:
 
 
 async def survey_meta(disk: Disk, folder: str) -> MetaSurvey:
-    """The caller has the folder's lock. UnknownVersionError if a newer Weir wrote it."""
+    """Survey the folder; the caller must have its lock. UnknownVersionError if a newer Weir wrote it."""
     found = MetaSurvey()
     try:
         names = await contents(disk, folder)
@@ -149,7 +148,7 @@ async def survey_meta(disk: Disk, folder: str) -> MetaSurvey:
         return found
     end = await load_end_record(disk, end_path(folder))
     if not names.logs and not names.snapshots:
-        found.damages.append(MetaDamage(folder, 0, "neither a log nor a snapshot is there"))
+        found.damages.append(MetaDamage(folder, 0, "the folder has neither a log nor a snapshot"))
         return found
     try:
         recovered = await recover(disk, folder, end)
@@ -188,11 +187,11 @@ async def _piecemeal(disk: Disk, folder: str, found: MetaSurvey, acknowledged: i
 
 
 class _Keys:
-    """Keys by their latest change, in whatever order the changes come."""
+    """Keys by their latest change, for changes in any order."""
 
     def __init__(self, found: MetaSurvey) -> None:
         self._found = found
-        #: Value (None: deleted), version, and whether a lease held it.
+        #: Value (None: deleted), version, and whether the key had a lease.
         self._latest: dict[str, tuple[bytes | None, int, bool]] = {}
 
     def settle(self) -> None:
@@ -203,7 +202,7 @@ class _Keys:
         }
 
     def snapshot(self, path: str, data: bytes, revision: int) -> bool:
-        """Whether it could be read at all."""
+        """Read a snapshot; returns whether its header is readable."""
         magic = _magic(data)
         of_keys = magic == SNAPSHOT_OF_KEYS_MAGIC
         header = self._header(magic, path, data, revision)
@@ -223,7 +222,7 @@ class _Keys:
         return True
 
     def _block(self, path: str, offset: int, record: LogRecord, *, of_keys: bool) -> str:
-        """Take over the keys of a snapshot's record; the last of them."""
+        """Add the keys of a snapshot's record; returns the last of them."""
         if of_keys:
             self._put(record.key, record.value, record.revision, leased=record.leased)
             return record.key
@@ -238,7 +237,7 @@ class _Keys:
         return items[-1].key if items else record.key
 
     def log(self, path: str, data: bytes, first: int, expected: int) -> int:
-        """Take over every record; the revision after the last."""
+        """Add every record of a log; returns the revision after the last."""
         header = self._header(LOG_MAGIC, path, data, first)
         if header is None:
             return expected
@@ -266,7 +265,7 @@ class _Keys:
 
     @staticmethod
     def _record(data: bytes, offset: int, file_id: int) -> tuple[int, LogRecord] | None:
-        """The next whole record, and where it begins."""
+        """The next whole record, and its offset."""
         try:
             record = decode_record(data, offset, file_id)
             return offset, record
@@ -278,7 +277,7 @@ class _Keys:
         return begin, found
 
     def _header(self, magic: bytes, path: str, data: bytes, revision: int) -> FileHeader | None:
-        """The header; of a damaged one what the file's name and its records show."""
+        """The header; if it is damaged, reconstructed from the file's name and its records."""
         try:
             return decode_header(magic, data)
         except UnknownVersionError:
@@ -286,13 +285,13 @@ class _Keys:
         except WireError as bad:
             file_id = find_file_id(data)
             header = None if file_id is None else FileHeader(file_id, revision, 0)
-            gone = "" if header is not None else "; without it nothing in the file can be told to be whole"
+            gone = "" if header is not None else "; without it no record of the file can be verified"
             self._found.damages.append(MetaDamage(path, 0, f"{bad.what}{gone}"))
             return header
 
 
 def _magic(data: bytes) -> bytes:
-    """Of a snapshot, also with a damaged header: the older kind has a record for each key, not for each block."""
+    """The magic of a snapshot, even with a damaged header: the older kind has a record per key, not per block."""
     for magic in (SNAPSHOT_MAGIC, SNAPSHOT_OF_KEYS_MAGIC):
         with suppress(WireError):
             decode_header(magic, data)

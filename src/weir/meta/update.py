@@ -1,13 +1,13 @@
-"""The compare-and-set loop: read, transform by a pure function, put if unchanged, else again.
+"""Compare-and-set on the metadata store: the update loop, grouped creations, and blocks of ids.
 
-A put whose reply was lost may have been made, even after a later read did not show it: it may still be under
-way. So the loop remembers what it tried to write; finding exactly that, it has won. Two consequences for
-transforms: one may be applied to a value that already holds its own effect (return the same object then), and
-where it matters who won, the value must name its author.
+The loop reads, transforms by a pure function, and puts if the key is unchanged, else repeats. A put with a lost
+reply may have succeeded, even if a later read did not show it: it may still be in flight. So the loop remembers
+the values that it tried to write; if it finds one of them, its put has succeeded. Two consequences for transforms:
+the loop may apply one to a value that already has its effect (it must return the same object then), and if it
+matters which caller won, the value must name its author.
 
-Creations that come at the same time go to the metadata store together: one request, one sync.
-
-Ids of ledgers, and of producers: taken from one counter in the metadata, a block at a time.
+`GroupedCreations` combines concurrent creations into one request with one sync. `IdBlocks` issues ids of ledgers
+and of producers from one counter in the metadata, a block at a time.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[T]):
-    """A value as bytes and back."""
+    """Encodes and decodes a value."""
 
     encode: Callable[[T], bytes]
     decode: Callable[[bytes], T]
 
 
-#: A ledger's metadata.
+#: The codec of a ledger's metadata.
 LEDGER: Codec[LedgerMetadata] = Codec(encode_ledger, decode_ledger)
 
 
@@ -58,7 +58,7 @@ class VersionedValue(NamedTuple, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class UpdateSettings:
-    """How long the loop tries before the last error is the answer."""
+    """Attempts and backoff of the loop before it raises the last error."""
 
     attempts: int = 40
     backoff_s: float = 0.005
@@ -83,10 +83,10 @@ async def update(
     known: VersionedValue[T] | None = None,
     settings: UpdateSettings = _DEFAULTS,
 ) -> VersionedValue[T]:
-    """Change a key's value; returns what it is now.
+    """Change a key's value; returns the new one.
 
-    `transform` returns the new value, or the same object if there is nothing to do; what it raises ends the
-    loop. MetaKeyMissingError if there is no such key. `known` saves the first read, and may be out of date.
+    `transform` returns the new value, or the same object to leave it unchanged; an exception of it ends the loop.
+    MetaKeyMissingError if the key does not exist. `known` saves the first read, and may be outdated.
     """
 
     def change(value: T | None) -> T:
@@ -106,7 +106,7 @@ async def upsert(
     runtime: Runtime,
     settings: UpdateSettings = _DEFAULTS,
 ) -> VersionedValue[T]:
-    """Like `update`, for a key that may not exist yet: `transform` then gets None."""
+    """Like `update`, for a key that may not exist yet: `transform` then receives None."""
     return await _Loop(store, key, codec, transform, runtime=runtime, settings=settings).run()
 
 
@@ -120,8 +120,8 @@ async def create(
     settings: UpdateSettings = _DEFAULTS,
     tried: bytes | None = None,
 ) -> VersionedValue[T]:
-    """Create a key; MetaConflictError if it exists already (unless as the result of this very call). `tried`: what
-    the caller has tried to write already, with an unknown outcome."""
+    """Create a key; MetaConflictError if it exists already (unless this very call created it). `tried`: the bytes
+    of an earlier attempt of the caller with an unknown outcome."""
 
     def only_if_absent(current: T | None) -> T:
         if current is not None:
@@ -149,13 +149,13 @@ class _Loop(Generic[T]):
         self._transform = transform
         self._runtime = runtime
         self._settings = settings
-        # What puts of unknown outcome would have written. Each was conditional, so each took effect once at most.
+        # Values of puts with unknown outcome. Each put was conditional, so each took effect at most once.
         self._unknown: dict[bytes, None] = {}
 
     async def run(
         self, known: VersionedValue[T] | None = None, *, tried: bytes | None = None, new: T | None = None
     ) -> VersionedValue[T]:
-        """`new`: what a key that most likely does not exist is to be."""
+        """`new`: the value for a key that most likely does not exist."""
         if tried is not None:
             self._unknown[tried] = None
         elif new is not None:
@@ -172,7 +172,7 @@ class _Loop(Generic[T]):
             try:
                 item = await self._store.get(self._key)
             except MetaFullError:
-                raise  # space does not come back within a few attempts
+                raise  # the disk will not have space within a few attempts
             except MetaUnavailableError as unavailable:
                 failure = unavailable
                 continue
@@ -191,11 +191,11 @@ class _Loop(Generic[T]):
         raise self._given_up(failure)
 
     async def _from_known(self, known: VersionedValue[T]) -> VersionedValue[T] | None:
-        """One attempt on what the caller believes; None if the truth must be read first."""
+        """One attempt on the caller's value; None if the loop must read the current one first."""
         try:
             wanted = self._transform(known.value)
         except WeirError:
-            return None  # perhaps not on the value as it is now
+            return None  # the current value may not raise
         if wanted is known.value:
             return None
         try:
@@ -213,7 +213,7 @@ class _Loop(Generic[T]):
         return VersionedValue(self._key, wanted, version)
 
     async def _back_off(self, attempt: int) -> None:
-        """Full jitter: contenders spread out instead of meeting again."""
+        """Full jitter: contenders spread out instead of colliding again."""
         limit = min(self._settings.backoff_max_s, self._settings.backoff_s * 2.0 ** min(attempt, 16))
         await self._runtime.clock.sleep(self._runtime.rng.uniform(0, limit))
 
@@ -227,13 +227,13 @@ def _decoded(item: Versioned | None, codec: Codec[T]) -> VersionedValue[T] | Non
     return None if item is None else VersionedValue(item.key, codec.decode(item.value), item.version)
 
 
-#: Creations of one request, and requests at once.
+#: Creations per request, and concurrent requests.
 _AT_ONCE = 512
 _REQUESTS = 4
 
 
 class GroupedCreations:
-    """While requests are under way, those who come form the next."""
+    """Combines concurrent creations: those that arrive during requests in flight form the next request."""
 
     def __init__(self, meta: MetaStore, clock: Clock) -> None:
         self._meta = meta
@@ -241,14 +241,13 @@ class GroupedCreations:
         self._tasks = TaskScope("creations")
         self._waiting: dict[str, tuple[Creation, asyncio.Future[int]]] = {}
         self._busy = 0
-        #: One waits for the end of the turn to take all that came in it.
+        #: Whether a task waits for the end of the turn to send all its creations.
         self._gathering = False
 
     async def create(self, creation: Creation) -> int:
-        """The version of the key that was made; ABSENT if it was there. MetaUnavailableError: it may have been
-        made."""
+        """The version of the created key; ABSENT if it existed. MetaUnavailableError: the outcome is unknown."""
         while (same := self._waiting.get(creation.key)) is not None:
-            await asyncio.wait([same[1]])  # one request names a key once
+            await asyncio.wait([same[1]])  # a request must not name a key twice
         made: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting[creation.key] = (creation, made)
         if self._busy < _REQUESTS and not self._gathering:
@@ -258,7 +257,7 @@ class GroupedCreations:
         return await made
 
     async def _run(self) -> None:
-        """What came in the same turn goes with the first of it."""
+        """Send the creations of one turn in one request."""
         try:
             await self._clock.sleep(0)
             self._gathering = False
@@ -279,7 +278,7 @@ class GroupedCreations:
         except asyncio.CancelledError:
             for _, made in some:
                 if not made.done():
-                    made.set_exception(MetaUnavailableError("the broker is going down"))
+                    made.set_exception(MetaUnavailableError("the broker shuts down"))
             raise
         else:
             for (_, made), version in zip(some, versions, strict=True):
@@ -297,7 +296,7 @@ _ATTEMPTS = 100
 
 
 class IdBlocks:
-    """Gives out ids that nobody else gets. What is left of a block when its holder dies is never used."""
+    """Issues unique ids. The unused rest of a block is lost when the process ends."""
 
     def __init__(self, clock: Clock, meta: MetaStore, *, size: int, counter: str = keys.LEDGER_COUNTER) -> None:
         self._clock = clock
@@ -310,7 +309,7 @@ class IdBlocks:
     async def take(self) -> LedgerId:
         """The next id."""
         while self._next >= self._end:
-            # A finished one may not have been told so yet, and waiting for it would not let that happen.
+            # The callback of a finished task may not have run yet, and waiting for the task would not let it run.
             if self._refill is None or self._refill.done():
                 self._refill = asyncio.get_running_loop().create_task(self._take_block())
                 self._refill.add_done_callback(self._refilled)
@@ -323,11 +322,11 @@ class IdBlocks:
         if self._refill is task:
             self._refill = None
         if not task.cancelled():
-            task.exception()  # whoever waits gets it; perhaps nobody does any more
+            task.exception()  # the callers raise it, if any still wait
 
     async def _take_block(self) -> None:
-        """Move the counter by compare-and-set. Not the usual loop: when the outcome is unknown, finding the wanted
-        number would not tell whose it is, so that block is left alone and the next one taken."""
+        """Advance the counter by compare-and-set. Not the usual loop: after an unknown outcome, finding the wanted
+        number does not show which process wrote it, so this skips the block and acquires the next one."""
         for attempt in range(_ATTEMPTS):
             try:
                 found = await self._meta.get(self._counter)
@@ -342,7 +341,7 @@ class IdBlocks:
                     raise
                 await self._clock.sleep(_RETRY_PAUSE_S)
                 continue
-            check(last + 1 >= self._end, f"ids are given out once: the counter {self._counter} never goes back")
+            check(last + 1 >= self._end, f"ids are unique: the counter {self._counter} never decreases")
             self._next, self._end = last + 1, wanted + 1
             return
         raise MetaConflictError(f"the counter {self._counter} changes faster than {_ATTEMPTS} attempts")

@@ -1,4 +1,4 @@
-"""Where a watch stands, and how it catches up when the store has forgotten the history in between."""
+"""The position of a watch, and its resynchronization when the store has lost the history."""
 
 from collections.abc import Iterable
 
@@ -7,16 +7,16 @@ from weir.model.errors import MetaHistoryLostError
 
 
 class WatchTracker:
-    """The memory of one watch: what was delivered, and which keys exist as far as its reader knows.
+    """The memory of one watch: the delivered changes, and the keys that exist as far as its reader knows.
 
-    A driver passes every change it hears of through `admit`, so that a reconnect may repeat some; when history
-    is lost, `resync` turns a listing into the changes that bring the reader up to date, deletions included.
+    A driver passes every change through `admit`, which drops repetitions after a reconnect; when the history is
+    lost, `resync` turns a listing into the changes that bring the reader up to date, including deletions.
     """
 
     def __init__(self, since: int, known: Iterable[str] | None) -> None:
-        """`known`: None for a reader that keeps no account of keys, and cannot be brought up to date."""
+        """`known`: None for a reader that does not track keys and cannot resynchronize."""
         self._done = since
-        # Changes of one revision may come apart (a lease's keys go together in etcd); those already delivered
+        # Changes of one revision may arrive separately (etcd deletes a lease's keys together); the delivered ones
         # of the revision after `_done`:
         self._partial: dict[str, None] = {}
         self._partial_revision = since
@@ -24,16 +24,16 @@ class WatchTracker:
 
     @property
     def position(self) -> int:
-        """Every change up to this revision was delivered; resume after it."""
+        """The watch delivered every change up to this revision; resume after it."""
         return self._done
 
     @property
     def can_resync(self) -> bool:
-        """Whether `resync` can tell what its reader missed."""
+        """Whether `resync` can determine the missed changes."""
         return self._known is not None
 
     def admit(self, change: Change) -> bool:
-        """Whether the change is news; then it counts as delivered."""
+        """Whether the change is new; if so, it counts as delivered."""
         if change.version <= self._done:
             return False
         if change.version != self._partial_revision:
@@ -52,24 +52,24 @@ class WatchTracker:
         return True
 
     def settle(self, revision: int) -> None:
-        """Every change up to `revision` was seen."""
+        """Mark every change up to `revision` as seen."""
         if revision > self._done:
             self._done = revision
             self._partial = {}
             self._partial_revision = revision
 
     def resync(self, listing: Listing) -> list[Change]:
-        """The merged changes between where this watch stands and the listing; MetaHistoryLostError if nobody knows
-        which keys the reader knows."""
+        """The merged changes between the position and the listing; MetaHistoryLostError if the reader's keys are
+        unknown."""
         if self._known is None:
-            raise MetaHistoryLostError("the metadata store has forgotten what a watch did not see")
+            raise MetaHistoryLostError("the metadata store no longer has the changes that a watch did not see")
         present = {item.key: None for item in listing.items}
         news = [
             Change(item.key, item.value, item.version)
             for item in sorted(listing.items, key=lambda item: item.version)
             if item.version > self._done and not self._delivered(item.key, item.version)
         ]
-        # When a key went is forgotten; by the listing's revision it was gone.
+        # The revision of a deletion is unknown; at the listing's revision the key did not exist.
         news += [Change(key, None, listing.revision) for key in self._known if key not in present]
         self._known = present
         self.settle(listing.revision)
@@ -80,9 +80,9 @@ class WatchTracker:
 
 
 class RecentListings:
-    """Which keys a client last listed, per prefix: what the reader of a watch since then believes to exist.
+    """The keys that a client last listed, per prefix: the keys that exist for the reader of a watch from then on.
 
-    A watch needs it only if the store forgets the history between a listing and the watch since it.
+    A watch needs them only if the store loses the history between a listing and the watch since it.
     """
 
     def __init__(self, prefixes: int = 128) -> None:
@@ -96,6 +96,6 @@ class RecentListings:
             del self._listings[next(iter(self._listings))]
 
     def keys(self, prefix: str, revision: int) -> list[str] | None:
-        """The keys of the listing that was made at this revision, if it is remembered."""
+        """The keys of the listing at this revision, if remembered."""
         remembered = self._listings.get(prefix)
         return remembered[1] if remembered is not None and remembered[0] == revision else None

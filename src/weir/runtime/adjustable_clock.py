@@ -1,8 +1,8 @@
-"""A clock that can be moved forward: whoever waits on it waits no longer than it says.
+"""A clock that can be moved forward: tasks that wait on it wake by its time.
 
-The pytest plug-in's brokers run on one (docs/how-to/pytest.md). What messages and policies wait for moves with it.
-Whether a client still lives does not, since it sends its heartbeats by a clock that nobody moves: such questions
-are asked of `liveness(clock)`, which for every other clock is the clock itself.
+The pytest plug-in's brokers run on one (docs/how-to/pytest.md). Waits of messages and policies move with it.
+Timeouts for dead clients do not, since a client sends its heartbeats by its own, unmoved clock: they use
+`liveness(clock)`, which for every other clock is the clock itself.
 """
 
 import asyncio
@@ -14,18 +14,17 @@ from heapq import heapify, heappop, heappush
 
 from weir.runtime.interfaces import Clock, Timer
 
-#: An advance stops at every moment for which a call is due, up to so many times; from then on, and for those who
-#: just sleep between their rounds, it goes in strides of which there are at most so many.
+#: An advance stops at the due time of every call, up to this many stops; after that, and for periodic sleeps, it
+#: moves in strides, of which there are at most this many.
 _MOST_STOPS = 1000
 _STRIDES = 64
-#: Calls that were cancelled are forgotten once per so many new ones.
+#: The clock drops cancelled calls once per this many new ones.
 _FORGET_EVERY = 256
 
 
 @dataclass(order=True, slots=True)
 class _Waiting:
-    """A call that is due at a moment of the moved clock. `round_`: of somebody who sleeps between two looks, and
-    may as well look earlier."""
+    """A call that is due at a time of the moved clock. `round_`: a periodic sleep, which may wake early."""
 
     due: float
     number: int
@@ -39,11 +38,11 @@ class _Waiting:
 
 
 class MovableClock:
-    """Fills `Clock`. It runs as `still` does, ahead of it by what it was moved."""
+    """Implements `Clock`. Runs like `still`, ahead of it by the sum of its moves."""
 
     def __init__(self, still: Clock, *, ahead_s: float = 0.0) -> None:
         self.still = still
-        #: By how much it was moved, in seconds.
+        #: The offset to `still`, in seconds.
         self.ahead_s = ahead_s
         self._waiting: list[_Waiting] = []
         self._numbers = 0
@@ -72,16 +71,16 @@ class MovableClock:
         return self._add(seconds, callback, round_=False)
 
     async def advance(self, seconds: float, settle: Callable[[], Awaitable[None]]) -> None:
-        """Be so much later. Calls that become due are made in their order, each at its moment, and `settle` waits
-        between two moments until everything that they began is done. Whoever sleeps between rounds has a few on
-        the way, and two at the end, whenever the next would have been. One advance at a time."""
+        """Move forward. Calls that become due run in order, each at its time, and `settle` waits between two times
+        until all work that they started is done. Periodic sleeps wake a few times on the way, and twice at the
+        end, even before their due time. One advance at a time."""
         if seconds < 0:
             raise ValueError("a clock goes forward only")
         async with self._moving:
             try:
                 await settle()
                 await self._travel(self.ahead_s + seconds, seconds, settle)
-                for _ in range(2):  # what one round ends, the next may clear away
+                for _ in range(2):  # the second round may clean up after the first
                     self._ring([each for each in self._waiting if each.round_])
                     self._drop_over()
                     await settle()
@@ -93,8 +92,9 @@ class MovableClock:
                 self._arm()
 
     async def silence(self, seconds: float, settle: Callable[[], Awaitable[None]]) -> None:
-        """Of the time that this clock was moved by, whoever is at the other end was silent for so long: the clock
-        of `liveness`, which must be movable, too, is so much later, and this one stays as it is."""
+        """Simulate that the other ends were silent for this part of the time that this clock has moved: the clock
+        of `liveness`, which must be movable too, moves forward, and this one goes back by as much, so its time
+        stays."""
         still = self.still
         if not isinstance(still, MovableClock):
             raise ValueError("this clock's liveness cannot be moved")
@@ -141,7 +141,7 @@ class MovableClock:
         return waiting
 
     def _fire(self, *, rounds: bool = True) -> bool:
-        """Call everybody who is due, in order; whether there was anybody."""
+        """Run all due calls in order; returns whether any call was due."""
         now, due = self.monotonic(), []
         while rounds and self._waiting and self._waiting[0].due <= now:
             due.append(heappop(self._waiting))
@@ -164,7 +164,7 @@ class MovableClock:
         heapify(self._waiting)
 
     def _arm(self) -> None:
-        """One timer of the clock that nobody moves, for the first who is due."""
+        """Set one timer of the unmoved clock, for the first due call."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -182,19 +182,19 @@ class MovableClock:
 
 
 def liveness(clock: Clock) -> Clock:
-    """The clock to ask whether somebody at the other end still lives: it goes as theirs do."""
+    """The clock for timeouts of other ends: it runs like theirs."""
     return clock.still if isinstance(clock, MovableClock) else clock
 
 
 def unmoved(clock: Clock) -> Clock:
-    """The clock under all that move it: for what nobody but this process waits for."""
+    """The innermost clock, without any moves, for waits inside this process."""
     while isinstance(clock, MovableClock):
         clock = clock.still
     return clock
 
 
 def clients_behind_ms(clock: Clock) -> int:
-    """By how much a moment that a client names, by its own clock, is too early."""
+    """By how much a time from a client's own clock is too early."""
     return int(clock.ahead_s * 1000) + clients_behind_ms(clock.still) if isinstance(clock, MovableClock) else 0
 
 

@@ -1,16 +1,15 @@
-"""One budget for bytes in memory: a bound for all holders together, a share for each, and who waits for capacity.
+"""Byte budgets for memory: a bound for all holders together, a share for each, and waiting for capacity.
 
-Everything in Weir that bounds memory by bytes is one of these: requests that are received (`request_budget`),
-batches that are not stored, deliveries and answers that clients have not read. `acquire` counts what is there
-already and never refuses, so the bound is kept by asking before: `exhausted`, `wait_capacity` or `reserve`.
+Everything in Weir that bounds memory by bytes uses one: received requests (`request_budget`), batches that are not
+stored yet, deliveries and answers that clients have not read. `acquire` counts bytes that exist already and never
+refuses, so holders must check before: `exhausted`, `wait_capacity` or `reserve`.
 
-Bytes of requests that are being received or served, over all listeners: above a limit, sockets are not read.
-
-A request that does not come in one piece says first how large it is. It is read on once there is capacity for all
-of it, so everything that is being received can come to its end: nobody waits for what another holds while that one
-waits too. Small requests and large ones have a byte budget of half the limit each, in whose lines the smallest are
-first, so that large ones never keep small ones out. A lone one always has capacity, whatever its size. Whoever
-sits on capacity that others wait for, and sends too slowly, is late: its connection is ended.
+`RequestBudget` bounds the bytes of requests in reception or in service, over all listeners: above the limit,
+servers do not read sockets. A request that arrives in several pieces first announces its size; the server reads on
+once it has capacity for the whole request, so every request in reception can complete, without deadlock. Small and
+large requests each have a byte budget of half the limit with the smallest waiting request first, so that large
+ones never block small ones. A lone request always has capacity, whatever its size. A server ends a connection as
+late if it has capacity that others wait for, and sends too slowly.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from weir.runtime.adjustable_clock import liveness
 from weir.runtime.interfaces import Clock
 from weir.runtime.waiters import Waiters
 
-#: Reservations that may wait. More would be too much: each holds what told its size.
+#: Maximum of waiting reservations, since each of them has the bytes that announced its size.
 MAX_WAITING = 256
 
 
@@ -34,12 +33,12 @@ class _Turn(NamedTuple):
 
 
 class ByteBudget:
-    """A bound on all shares together; it is exhausted from `limit_bytes` on until no more than `resume_bytes` are
-    used (by default the same).
+    """A bound on all shares together; it is exhausted above `limit_bytes`, until usage falls to `resume_bytes` (by
+    default the same).
 
-    When it is exhausted, those shares wait that use more than is assured to them: an equal part of the limit (so
-    a flood slows itself down, and no more than twice the limit is used, and one acquisition of each share), or
-    nothing, where each may still have one acquisition: nobody is starved.
+    While it is exhausted, shares above their assured bytes wait. The assured bytes are an equal part of the limit
+    (so that a flood slows itself down, and usage stays within twice the limit plus one acquisition of each share),
+    or nothing, where each share may still have one acquisition: no share starves.
     """
 
     def __init__(
@@ -55,16 +54,16 @@ class ByteBudget:
         check(self._resume_bytes <= limit_bytes, "a budget resumes below its limit")
         self._equal_parts = equal_parts
         self._max_waiting = max_waiting
-        #: Shares of which somebody wants to be called when there is capacity.
+        #: Shares with callbacks for new capacity.
         self.callers: dict[ByteShare, None] = {}
         self._line: list[_Turn] = []
         self.used_bytes = 0
         #: Shares that use something.
         self.holders = 0
         self.exhausted = False
-        #: Called when a reservation begins to wait: who holds bytes without need may let go of them.
+        #: Called when a reservation begins to wait: holders may release bytes that they do not need.
         self.on_pressure: dict[object, Callable[[], None]] = {}
-        #: Tasks that wait until some share need not wait any more.
+        #: Tasks that wait for the capacity of some share.
         self.waiters = Waiters()
 
     def share(self, limit_bytes: int | None = None) -> "ByteShare":
@@ -77,7 +76,7 @@ class ByteBudget:
 
     @property
     def assured_bytes(self) -> int:
-        """What each share may use when the budget is exhausted."""
+        """The bytes that each share may use while the budget is exhausted."""
         return self.limit_bytes // max(1, self.holders) if self._equal_parts else 0
 
     @property
@@ -92,7 +91,7 @@ class ByteBudget:
     # --- for the shares ---------------------------------------------------------------------------------
 
     def moved(self, size: int, holders: int) -> None:
-        """A share acquired (or released, if negative) so much, and so many more of them hold something now."""
+        """Apply an acquisition (or a release, if negative) of a share, and the change in the number of holders."""
         self.used_bytes += size
         self.holders += holders
         check(self.used_bytes >= 0 and self.holders >= 0, "no more is released than was acquired")
@@ -109,7 +108,7 @@ class ByteBudget:
             self.waiters.wake()
 
     async def reserve(self, share: "ByteShare", size: int) -> None:
-        if self.has_capacity(size):  # if others wait, then for more than that
+        if self.has_capacity(size):  # others in the line wait for larger sizes
             share.acquire(size)
             return
         turn = _Turn(size, asyncio.get_running_loop().create_future())
@@ -122,7 +121,7 @@ class ByteBudget:
                 )
         for call in list(self.on_pressure.values()):
             call()
-        # What is granted is counted at once, by the budget; it becomes the share's own when its task wakes.
+        # The budget counts a grant immediately; the share adopts it when its task wakes.
         try:
             await turn.granted
         except asyncio.CancelledError:
@@ -146,7 +145,7 @@ class ByteBudget:
 
 
 class ByteShare:
-    """What one holder (a connection, a topic) uses of a budget."""
+    """The part of a budget that one holder (a connection, a topic) uses."""
 
     __slots__ = ("_limit_bytes", "_over", "_waiting", "budget", "closed", "used_bytes")
 
@@ -160,8 +159,8 @@ class ByteShare:
 
     @property
     def exhausted(self) -> bool:
-        """Whether this holder should acquire nothing for now: it is over its own limit (until half of that is
-        released), or the budget is exhausted and it uses more than is assured to it."""
+        """Whether this holder should acquire nothing for now: it is over its own limit (until it has released half
+        of that), or the budget is exhausted and it uses more than its assured bytes."""
         budget = self.budget
         return self._over or (budget.exhausted and self.used_bytes > budget.assured_bytes)
 
@@ -171,8 +170,8 @@ class ByteShare:
         return self.budget.left_bytes
 
     def acquire(self, size: int) -> None:
-        """Count bytes that are there. A closed share counts nothing: what it held is on its way out."""
-        check(size >= 0, "what is acquired is a size")
+        """Count existing bytes. A closed share counts nothing, since its bytes are about to be freed."""
+        check(size >= 0, "an acquired size is not negative")
         if self.closed or not size:
             return
         before, self.used_bytes = self.used_bytes, self.used_bytes + size
@@ -181,8 +180,8 @@ class ByteShare:
         self.budget.moved(size, 0 if before else 1)
 
     async def reserve(self, size: int) -> None:
-        """Acquire once there is capacity for all of it: the smallest that wait are first. If too many wait, the
-        largest gets TooManyError. A lone one always has capacity."""
+        """Acquire once the whole size fits: the smallest waiting reservation is first. If too many wait, the
+        largest gets TooManyError. In an empty budget it always fits."""
         await self.budget.reserve(self, size)
 
     def adopt(self, size: int) -> None:
@@ -193,7 +192,7 @@ class ByteShare:
 
     def release(self, size: int) -> None:
         """Bytes that were acquired are gone. After `close` there is nothing left to release."""
-        check(size >= 0, "what is released is a size")
+        check(size >= 0, "a released size is not negative")
         if self.closed or not size:
             return
         check(size <= self.used_bytes, "a holder releases no more than it acquired")
@@ -230,7 +229,7 @@ class ByteShare:
             call()
 
     def close(self) -> None:
-        """The holder is gone, and with it all that it held."""
+        """Release everything when the holder ends."""
         if self.closed:
             return
         self._waiting.clear()
@@ -240,11 +239,11 @@ class ByteShare:
 
 
 MIB = 1024 * 1024
-#: So much of a request that has not come whole yet counts for nothing: heartbeats, fetches and most others.
+#: A request in reception does not count up to this size: heartbeats, fetches and most others.
 FREE_BYTES = 16 * 1024
-#: The part of the limit that a request may have and still count as small: 16 MiB, where nobody set less than 256.
+#: The fraction of the limit up to which a request counts as small: 16 MiB at a limit of 256 MiB.
 _SMALL_PART = 16
-#: While others wait, a request may be silent for so long, and must come at such a rate.
+#: While others wait, a request may pause this long, and must arrive at least at this rate.
 PATIENCE_S = 5.0
 _HURRY_BYTES_PER_S = MIB
 
@@ -265,7 +264,7 @@ class RequestBudget:
 
     @property
     def exhausted(self) -> bool:
-        """Whether a connection should have no more than one request under way."""
+        """Whether a connection should have at most one request in progress."""
         return self.small.used_bytes + self.large.used_bytes >= self.limit_bytes
 
     @property
@@ -285,7 +284,7 @@ class RequestShare:
         self._budget = budget
         self._clock = liveness(clock)
         self._small, self._large = budget.small.share(), budget.large.share()
-        #: The size of the request that is being received, if there is capacity for it.
+        #: The size of the request in reception, if it has capacity.
         self.arriving = 0
         self._since = 0.0
 
@@ -302,7 +301,7 @@ class RequestShare:
         self._since = self._clock.monotonic()
 
     def acquire(self, size: int) -> None:
-        """A request came whole: the one for which there was capacity, or one in a single piece."""
+        """Count a complete request: the announced one, or one in a single piece."""
         if self.arriving == size:
             self.arriving = 0  # it is counted already
             return
@@ -315,12 +314,12 @@ class RequestShare:
         self._of_size(size).release(size)
 
     def arrived(self) -> None:
-        """What was being received, if there was something, came whole, and is counted elsewhere from now on."""
+        """Release the request in reception, if any: it is complete, and its owner counts it from now on."""
         size, self.arriving = self.arriving, 0
         self._of_size(size).release(size)
 
     def late(self, now: float, heard_at: float) -> bool:
-        """Whether others wait while its request does not come; `heard_at`: when it last brought something."""
+        """Whether others wait while its request does not arrive; `heard_at`: when it last sent bytes."""
         if not self.arriving or not self._budget.of_size(self.arriving).waiting:
             return False
         silent_s, all_s, patience_s = now - max(heard_at, self._since), now - self._since, self._budget.patience_s

@@ -12,13 +12,13 @@ from weir.model.ids import Buffer
 from weir.runtime.interfaces import Connection, Network
 from weir.wire.first_bytes import HTTP, TLS, protocol_of
 
-#: Requests that may be sent again when nobody knows what became of the first.
+#: Methods that are safe to send again after an unknown outcome.
 _REPEATABLE = ("GET", "HEAD")
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What a server said. Header names are in lower case."""
+    """A server's answer. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -63,8 +63,8 @@ class HttpEndpoint:
         max_bytes: int,
         connect_timeout_s: float,
     ) -> HttpAnswer:
-        """Ask, and wait for the whole answer. A kept connection may end just when it is used: then a request that
-        can be repeated is, on a fresh one."""
+        """Send a request and wait for the whole answer. A kept connection may end just at its reuse; then the
+        client repeats a repeatable request on a fresh connection."""
         while True:
             connection = await self.connect(timeout_s=connect_timeout_s)
             fresh = not connection.used
@@ -101,8 +101,8 @@ class HttpConnection:
         self._first = b""
         #: Whether it took a request before.
         self.used = False
-        # While idle, someone must listen: or a server that has closed is only noticed after a request was sent,
-        # when it is unknown whether it was carried out.
+        # An idle connection keeps reading: otherwise the client would notice a close by the server only after it
+        # has sent a request, when the outcome of the request is unknown.
         self._listening: asyncio.Task[Buffer] | None = None
 
     async def send(
@@ -170,7 +170,7 @@ class HttpConnection:
                     raise ConnectionLostError(f"{self._host} closed the connection") from wrong
                 raise self._no_http(wrong) from wrong
             if event is h11.PAUSED:
-                raise WireError(f"{self._host} sent more than was asked for")
+                raise WireError(f"{self._host} sent data after its answer")
             if isinstance(event, h11.ConnectionClosed):
                 raise ConnectionLostError(f"{self._host} closed the connection")
             return event
@@ -206,12 +206,12 @@ class HttpConnection:
         try:
             return await self._raw.receive()
         except ConnectionLostError:
-            return b""  # read as the end of the stream by whoever asks
+            return b""  # the next reader treats it as the end of the stream
 
     def leave_idle(self) -> bool:
         """Whether the connection still stands."""
         if self._listening is not None and self._listening.done():
-            self.close()  # closed by the server, or it spoke unasked
+            self.close()  # the server closed it, or sent data without a request
             return False
         return True
 

@@ -1,9 +1,9 @@
-"""What Weir asks of the world: a clock, a network, a disk, dice, and what it uses of its machine.
+"""The interfaces to the outside: a clock, a network, a disk, random numbers, and the resources of the machine.
 
-Two implementations fill these: `weir.runtime.real` (asyncio, threads, the operating system) and
-`weir.testing` (one seeded scheduler). One conformance suite runs over both. Code above this layer uses
-asyncio's tasks, futures and events freely, since both run on an asyncio event loop, but never its sleep,
-sockets or threads. Every failure is an error from `weir.model.errors`.
+Two implementations exist: `weir.runtime.real` (asyncio, threads, the operating system) and `weir.testing` (one
+seeded scheduler). One conformance suite runs over both. Code above this layer uses asyncio's tasks, futures and
+events freely, since both run on an asyncio event loop, but never its sleep, sockets or threads. Every failure is
+an error from `weir.model.errors`.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,17 +46,17 @@ class Connection(Protocol):
 
     @property
     def certificate(self) -> bytes | None:
-        """What the other side proved to own in the TLS handshake, as DER; None if it was not asked to."""
+        """The certificate from the TLS handshake, as DER; None if the handshake did not request one."""
 
     @property
     def on_reserve(self) -> bool:
         """Whether it has the last file descriptor of the process: it is to end soon."""
 
     async def receive(self) -> Buffer:
-        """The next bytes, as many as came; empty at the end of the stream.
+        """The next bytes, as many as arrived; empty at the end of the stream.
 
-        Raises ConnectionLostError when the stream broke rather than ended. The buffer belongs to the caller:
-        it is never overwritten while any view of it lives. One task receives at a time.
+        Raises ConnectionLostError if the stream broke rather than ended. The buffer belongs to the caller: the
+        connection never overwrites it while any view of it lives. One task receives at a time.
         """
 
     def write(self, buffers: Sequence[Buffer]) -> None:
@@ -64,16 +64,16 @@ class Connection(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What was written and has not left this process; zero once the connection is gone."""
+        """Written bytes that have not left this process; zero once the connection has ended."""
 
     async def drain(self) -> None:
         """Wait while more than the high-water mark is queued; ConnectionLostError if it broke."""
 
     def close(self) -> None:
-        """Send what is queued, then end the stream in both directions. Closing twice is fine."""
+        """Send the queue, then end the stream in both directions. A second call has no effect."""
 
     def abort(self) -> None:
-        """Break the connection at once; what is queued is dropped."""
+        """Break the connection immediately and drop the queue."""
 
 
 class Listener(Protocol):
@@ -97,7 +97,7 @@ class Network(Protocol):
 
     @property
     def descriptor_waits(self) -> int:
-        """Times that a connection could not be accepted for want of a file descriptor, and had to wait."""
+        """The number of times that a connection had to wait because the process had no file descriptor left."""
 
     async def connect(
         self, host: str, port: int, *, timeout_s: float = 10.0, tls: SSLContext | None = None
@@ -113,9 +113,10 @@ class Network(Protocol):
         reserve: bool = False,
         clear_too: bool = False,
     ) -> Listener:
-        """Bind an address (port 0: any free one), or raise AddressInUseError. `reserve`: one file descriptor is
-        kept for it, so that it accepts one connection at a time when the process has none left. `clear_too`: with
-        `tls`, connections in the clear are accepted as well; the client's first byte decides."""
+        """Bind an address (port 0: any free one), or raise AddressInUseError. `reserve`: the listener keeps one
+        file descriptor, so that it can accept one connection at a time when the process has none left.
+        `clear_too`: with `tls`, the listener also accepts connections without TLS; the client's first byte
+        decides."""
 
 
 class File(Protocol):
@@ -168,7 +169,7 @@ class Disk(Protocol):
     async def exists(self, path: str) -> bool: ...
 
     async def list(self, directory: str) -> list[str]:
-        """Names (not paths) in the directory, sorted; FileMissingError if there is no such directory."""
+        """Names (not paths) in the directory, sorted; FileMissingError if the directory does not exist."""
 
     async def make_dirs(self, directory: str) -> None:
         """Create the directory and its parents, durably; fine if it exists."""
@@ -177,7 +178,7 @@ class Disk(Protocol):
         """Atomically give a file a new name, replacing what had it."""
 
     async def remove(self, path: str) -> None:
-        """Remove a file, or an empty directory; FileMissingError if there is none."""
+        """Remove a file, or an empty directory; FileMissingError if it does not exist."""
 
     async def sync_dir(self, directory: str) -> None:
         """Make creations, renames and removals in this directory survive power loss."""
@@ -202,20 +203,20 @@ class Resources(Protocol):
         """How many cores it may use."""
 
     def memory_bytes(self) -> int:
-        """What it has in memory; 0 where nobody can say."""
+        """Memory of the process; 0 if unknown."""
 
     def memory_limit_bytes(self) -> int:
-        """What it may have: that of its container, else of the machine."""
+        """The memory limit: that of its container, else of the machine."""
 
     def open_files(self) -> tuple[int, int]:
-        """Files and connections that are open, and how many may be; 0 where nobody can say."""
+        """The number of open files and connections, and their limit; 0 if unknown."""
 
 
 @dataclass(slots=True)
 class LoopHolds:
-    """For how long one thing after the other ran on the event loop without a pause, as whoever watches it says."""
+    """How long single callbacks blocked the event loop, as `LoopWatch` measures it."""
 
-    #: In CPU time of the loop's thread, and where that was, if somebody saw it.
+    #: In CPU time of the loop's thread, and the function, if known.
     longest_s: float = 0.0
     longest_at: str = ""
     #: How many were longer than a quarter of a second.

@@ -1,10 +1,11 @@
-"""A second record of how far a log was acknowledged, kept up beside the log without holding up any commit.
+"""Two records beside a log: the end record of its acknowledged end, and the losses that an operator accepted.
 
-It follows the log: written (not synced) right after a commit, at most once per `write_pause_s`, and synced at most
-`sync_pause_s` later. So it never says more than what is durable, and it lags by the first pause when a process
-dies, by both when power fails. Failures of it are harmless, and only told: it testifies to less then.
+The end record follows the log without delaying a commit: written (not synced) right after a commit, at most once
+per `write_pause_s`, and synced at most `sync_pause_s` later. So it never exceeds the durable end, and it lags by
+the first pause when a process dies, by both when power fails. Its failures are harmless and only logged: it then
+proves less.
 
-The durable record of losses that an operator accepted: one line of JSON each, never removed.
+The record of accepted losses is durable: one line of JSON each, never removed.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ _SYNC_PAUSE_S = 1.0
 
 
 async def load_end_record(disk: Disk, path: str) -> EndRecord | None:
-    """What the file testifies to; None if there is none, or if nothing in it is whole."""
+    """The newest whole record of the file; None without one."""
     try:
         file = await disk.open(path)
     except FileMissingError:
@@ -38,7 +39,7 @@ async def load_end_record(disk: Disk, path: str) -> EndRecord | None:
             if damaged:
                 found, damaged = end_records(bytes(await file.read_at(0, SLOTS * SLOT_BYTES)))
         if damaged and not found:
-            log.warning("%s is damaged: nothing tells whether its log ends where it should", path)
+            log.warning("%s is damaged: the end of its log cannot be verified", path)
         return max(found, default=None)
     finally:
         await file.close()
@@ -136,8 +137,8 @@ class EndFile:
                 self._next = None
 
     async def _open(self) -> File:
-        """The file, its space reserved and its name durable. The slot that holds the last word is not the first to
-        be written again."""
+        """Open the file with reserved space and a durable name. The first write goes to the slot without the
+        newest record."""
         last = await load_end_record(self._disk, self._path)
         file = await self._disk.open(self._path, create=True)
         try:
@@ -159,7 +160,7 @@ class EndFile:
             await self._clock.sleep(self._sync_pause_s)
             self._unsynced.clear()
             if self._file is not None:
-                # Operations on a file run in their order: what is written from here on is written after the sync.
+                # Operations on a file run in order: later writes happen after the sync.
                 self._slot = 1 - self._slot
                 try:
                     await self._file.sync()
@@ -176,7 +177,7 @@ _NAME = "accepted-losses"
 
 
 async def record_accepted(runtime: Runtime, folder: str, losses: Sequence[Loss]) -> None:
-    """Say in the log and, durably, in the folder what is given up; before anything acts on it."""
+    """Log the accepted losses, and record them durably in the folder; call this before acting on them."""
     path, unfinished = f"{folder}/{_NAME}", f"{folder}/{_NAME}.tmp"
     lines = await _read(runtime, path)
     for loss in losses:

@@ -1,8 +1,8 @@
-"""One connection to another node of the cluster, from its making to its end; it never comes back.
+"""One connection to another node of the cluster, from connect to end; it is not reused.
 
-What is sent while it is being made waits; everything sent in one turn of the loop goes out in one write.
-
-The side of a proof (`wire.proof`) that connects: nothing of the other side's is read before it is known.
+The link queues output until the handshake is done; one write sends all output of one turn of the loop. `prove` is
+the connecting side of a proof (`wire.proof`): it reads nothing else from the other side before that side has
+proved itself.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ _HINT = "have both the same cluster.secret?"
 
 
 async def prove(connection: Connection, splitter: FrameSplitter, proving: ProvingClient) -> None:
-    """Prove that this side knows the secret, and have the other prove it; whoever calls sets the time limit.
-    NotAuthenticatedError, WireError or NetworkError, after which the connection is of no use."""
+    """Prove that this side knows the secret, and verify that the other side does; the caller sets the time limit.
+    Raises NotAuthenticatedError, WireError or NetworkError; the connection is then unusable."""
     connection.write([proving.begin()])
     while not proving.known:
         try:
             data = await connection.receive()
         except NetworkError as lost:
-            raise NetworkError(f"it let go of us: {lost.what}", hint=_HINT) from lost
+            raise NetworkError(f"it closed the connection during the proof: {lost.what}", hint=_HINT) from lost
         if not data:
-            raise NetworkError("it let go of us", hint=_HINT)
+            raise NetworkError("it closed the connection during the proof", hint=_HINT)
         for body in splitter.feed(data):
             if proving.known:
-                raise WireError("more came than the proof")
+                raise WireError("unexpected data after the proof")
             reply = proving.receive(body)
             if reply is not None:
                 connection.write([reply])
@@ -44,7 +44,7 @@ ResponseT = TypeVar("ResponseT")
 
 @dataclass(frozen=True, slots=True)
 class LinkWords:
-    """What two kinds of nodes agree on. `purpose`: what a proof between them is good for."""
+    """Constants that two kinds of nodes agree on. `purpose`: the scope of a proof between them."""
 
     purpose: str
     max_hello_bytes: int
@@ -85,7 +85,8 @@ class NodeLink(ABC, Generic[ResponseT]):
 
     @abstractmethod
     def _read_welcome(self, body: memoryview) -> int:
-        """The longest frame that the other node takes; WireError, or what it says instead of a welcome."""
+        """The longest frame that the other node accepts; raises WireError, or the error it sent in place of a
+        welcome."""
 
     @abstractmethod
     def _read_response(self, body: memoryview) -> ResponseT:
@@ -96,7 +97,7 @@ class NodeLink(ABC, Generic[ResponseT]):
         """Called once, whatever ended it. `sent`: whether the other node may have heard of requests."""
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        """Queue for sending. Unbounded here: the one who asks bounds the requests under way."""
+        """Queue for sending. Unbounded here: callers bound their requests in progress."""
         self._out += buffers
         if self.ready and not self._flush_due:
             self._flush_due = True
@@ -151,7 +152,7 @@ class NodeLink(ABC, Generic[ResponseT]):
             bodies = list(splitter.feed(data))
         most = self._read_welcome(bodies[0])
         if len(bodies) > 1:
-            raise NetworkError("more came than a welcome")
+            raise NetworkError("unexpected data after the welcome")
         return most
 
     def _welcomed(self, most: int) -> None:

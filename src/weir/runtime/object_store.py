@@ -13,7 +13,7 @@ from weir.runtime.interfaces import Runtime
 
 _FILE = "file://"
 _S3 = ("s3://", "s3a://")
-#: What is gathered before it is written to a file.
+#: Buffer size for writes to a file.
 _WRITE_BYTES = 1024 * 1024
 
 
@@ -31,10 +31,10 @@ class ObjectStore(Protocol):
         """In bytes. ObjectMissingError."""
 
     async def delete(self, name: str) -> None:
-        """Fine if it is gone."""
+        """Delete an object; no error if it does not exist."""
 
     async def list(self) -> list[str]:
-        """Names, also of what was never finished where the store shows that; none if nothing was ever put."""
+        """Names, including unfinished objects where the store shows them; empty if nothing was ever put."""
 
     async def clear(self) -> None:
         """Delete everything under the address, and the address itself where it is something."""

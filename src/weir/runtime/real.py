@@ -1,14 +1,11 @@
-"""A watch over the event loop: how long it was held by one thing, and by what.
+"""The real runtime: asyncio (on uvloop where available), I/O threads, the operating system.
 
-A timer of the loop that comes late says that something ran for so long without a pause. The delay counts as far as
-the loop's own thread was computing meanwhile: on a machine that is busy with other programs, or that was asleep, a
-timer is late and nothing was held. A thread looks at where the loop is while it is held, so that the log names it.
-
-The real world: asyncio (on uvloop where it is available), I/O threads, the operating system.
-
-What this process uses of its machine, by the operating system's own count.
-
-Ends or halts this process at a step that the environment names: how tests learn what a crash there leaves.
+`RealResources` reads the process's resource usage from the operating system. `LoopWatch` measures how long single
+callbacks block the event loop: a late timer means that something ran without a pause. The delay counts only as far
+as the loop's own thread used CPU: on a machine that is busy with other programs, or was asleep, a timer is late
+without a block. A thread samples the loop's stack during a block, so that the log names the function. `stop_at`
+kills or stops this process at a step named in the environment: tests use it to inspect the state after a crash
+there.
 """
 
 import asyncio
@@ -77,8 +74,8 @@ _PAUSE = "pause:"
 
 
 def stop_at(wanted: str | None) -> Callable[[str], None]:
-    """To be told each step. At `STEP` the process ends as by `kill -9`; at `pause:STEP` it stands still, the first
-    time that it comes there, until somebody has it go on (SIGCONT)."""
+    """A callback for each step. At `STEP` the process kills itself as by `kill -9`; at `pause:STEP` it stops the
+    first time, until it receives SIGCONT."""
     left = [wanted or ""]
 
     def reached(step: str) -> None:
@@ -96,7 +93,7 @@ log = logging.getLogger(__name__)
 _INTERVAL_S = 0.1
 #: From here on a hold is counted, and its place is in the log.
 LONG_S = 0.25
-#: Places that are named; whoever has more has another problem.
+#: Maximum of distinct places in the log.
 _MOST_PLACES = 100
 
 
@@ -148,10 +145,10 @@ class LoopWatch:
         self._arm()
 
     def _tell(self, held_s: float, place: str) -> None:
-        """Once for each place: a client that found a slow one would fill the log with it."""
+        """Log once per place: a client that found a slow operation would otherwise flood the log."""
         if place not in self._named and len(self._named) < _MOST_PLACES:
             self._named[place] = None
-            where = place or "a place that nobody saw"
+            where = place or "an unknown place"
             log.warning("the event loop was held for %.2f s at %s; everyone waited for it", held_s, where)
 
     def _look(self) -> None:
@@ -173,8 +170,8 @@ def _place_of(frame: FrameType | None) -> str:
 
 T = TypeVar("T")
 
-#: An I/O thread that comes back from the kernel waits at most this long for the interpreter, not the default
-#: 5 ms: under load that wait would be added to every group commit.
+#: An I/O thread that returns from the kernel waits at most this long for the interpreter, not the default 5 ms,
+#: which under load would add to every group commit.
 _SWITCH_INTERVAL_S = 0.0005
 #: An option of mallopt(3).
 _M_MMAP_THRESHOLD = -3

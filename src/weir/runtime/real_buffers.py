@@ -1,13 +1,12 @@
-"""Receive buffers that are held only while bytes come, and reused only when nobody looks at them any more.
+"""Pooled receive buffers: a connection has one only while bytes arrive, and the pool reuses it only without views.
 
-Freshly touched memory is the hidden cost of receiving (docs/internals/runtime.md), so chunks are recycled.
-CPython's own
-reference counts say when: every view of a chunk, and every slice of a view, holds a reference to it, so a
-chunk that only the pool refers to can be filled again. A slow reader thus never sees its bytes overwritten.
+Freshly touched memory is the hidden cost of receiving (docs/internals/runtime.md), so the pool recycles chunks. It
+uses CPython's reference counts: every view of a chunk, and every slice of a view, has a reference to it, so the
+pool may refill a chunk that only the pool refers to. A slow reader thus never sees its bytes overwritten.
 
-A chunk is lent for one read: the event loop asks for room, reads, and says how much came, without a pause. A few
-bytes are copied out of it, many make it the connection's own until they are taken; so an idle connection has
-none, and requests and heartbeats pin none.
+The pool lends a chunk for one read: the event loop gets space, reads, and reports the count, without a pause. The
+inbox copies a few bytes out of it; with many, the chunk belongs to the connection until its reader consumed them.
+So an idle connection has none, and small requests and heartbeats pin none.
 """
 
 import sys
@@ -21,9 +20,9 @@ _LAST_START = CHUNK_BYTES - _MIN_SPACE_BYTES
 COPIED_BYTES = 4 * 1024
 #: Chunks remembered for reuse, with room and without; more than that are left to the garbage collector.
 _KEPT_CHUNKS = 64
-#: While connections together hold more than this that nobody has taken, each reads but little at a time.
+#: While all connections together have more unconsumed bytes than this, each read is small.
 _CROWDED_BYTES = 128 * 1024 * 1024
-#: How many retired chunks one `lend` looks at before it allocates.
+#: Maximum of retired chunks that one `lend` checks before it allocates.
 _LOOK_AT = 4
 
 
@@ -37,13 +36,13 @@ class Chunk:
         self.end = 0
 
     def recycle(self) -> bool:
-        """Begin anew, if nobody looks; whether there is room enough for a read."""
+        """Reset the chunk if no views exist; returns whether it has enough space for a read."""
         if self.references() == _UNSHARED:
             self.end = 0
         return self.end <= _LAST_START
 
     def references(self) -> int:
-        """How many there are to its bytes: its own, that of the question, and one for each view."""
+        """The number of references to its bytes: its own, that of this call, and one per view."""
         return sys.getrefcount(self.data)
 
 
@@ -59,7 +58,7 @@ class BufferPool:
         #: The last one is lent next, and stays the last until the read is over.
         self.open: list[Chunk] = []
         self._retired: deque[Chunk] = deque()
-        #: Bytes that came, and that nobody has taken, over all connections.
+        #: Received and unconsumed bytes of all connections.
         self.waiting = 0
         self.connections = 0
 
@@ -97,8 +96,8 @@ class Inbox:
     def __init__(self, pool: BufferPool) -> None:
         self._pool = pool
         self._chunk: Chunk | None = None
-        self._start = 0  # of the bytes in the current chunk that nobody took yet
-        self._full: deque[memoryview] = deque()  # what came before those
+        self._start = 0  # of the unconsumed bytes in the current chunk
+        self._full: deque[memoryview] = deque()  # earlier bytes
         self.size = 0
 
     def space(self) -> memoryview:
@@ -137,14 +136,14 @@ class Inbox:
         return taken
 
     def _joined(self, first: memoryview) -> memoryview:
-        """With all the small pieces behind it, so that whoever is late looks at them together."""
+        """Join the piece with all small pieces after it, so that a late reader handles them together."""
         pieces = [first]
         while self._full and len(self._full[0]) <= COPIED_BYTES:
             pieces.append(self._full.popleft())
         return memoryview(b"".join(pieces)) if len(pieces) > 1 else first
 
     def finish(self) -> None:
-        """Nothing more will come for now: the chunk goes back, whoever may still hold what is in it."""
+        """Return the chunk to the pool until more bytes arrive; views of it may remain."""
         chunk = self._chunk
         if chunk is not None:
             if self._start < chunk.end:
@@ -153,7 +152,7 @@ class Inbox:
             self._pool.give(chunk)
 
     def drop(self) -> None:
-        """Nobody will take what is here."""
+        """Discard all unconsumed bytes."""
         self.finish()
         self._full.clear()
         self._pool.waiting -= self.size

@@ -1,17 +1,13 @@
-"""Files and directories of the operating system, without ever blocking the loop.
+"""Files and directories of the operating system, without blocking the event loop.
 
-Small synced writes without a thread: the loop submits them, the kernel finishes them.
+Operations run on I/O threads, on lanes that keep the order of one file's operations. A lane costs one hop to a
+thread and back per operation: callers combine related work (a vectored write and its sync) into one operation.
 
-A hop to a thread and back costs about half as much as the fdatasync that it is made for. Linux's asynchronous
-I/O needs no hop: whole blocks, written directly (past the page cache) and synced, are handed over in one system
-call, and an event descriptor wakes the loop when they are on the disk. The loop never waits for a disk: the
-write is marked "do not wait", and whatever the kernel would have to wait for (a block to allocate, a file time
-to write down), or refuses for any reason, is done on a thread as if nothing had been tried.
-
-Threads for calls that would block the loop, with lanes that keep the order of one file's operations.
-
-A lane costs one hop to a thread and one back per operation, whatever it does there: callers put everything
-that belongs together (a vectored write and its sync) into one operation.
+Small synced writes need no thread: a hop costs about half as much as the fdatasync itself. With Linux's
+asynchronous I/O the loop submits whole blocks, written directly (past the page cache) and synced, in one system
+call, and an event descriptor wakes the loop when they are on the disk. The loop never waits for a disk: the write
+has the flag "do not wait", and if the kernel would have to wait (to allocate a block, to update a file time) or
+refuses for any reason, a thread does the whole operation instead.
 """
 
 import asyncio
@@ -43,9 +39,9 @@ MAX_BYTES = 64 * 1024
 #: io_setup, io_destroy, io_getevents, io_submit
 _SYSTEM_CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 _SLOTS = 16
-#: A write that took longer says that the processors are busy (the kernel finishes direct writes on the very one
-#: that asked, however busy it is; threads find a free one) or the disk is slow (and the hop is small beside it):
-#: so many writes after it go to threads.
+#: A slower write means that the processors are busy (the kernel completes direct writes on the submitting
+#: processor, however busy it is; threads find a free one) or that the disk is slow (and the hop is small beside
+#: it): the next `_REST_WRITES` writes go to threads.
 _SLOW_S = 0.001
 _REST_WRITES = 64
 _OP_WRITE = 1
@@ -57,7 +53,7 @@ _EVENT = Struct("<QQqq")
 #: in groups, and drops only whole groups.
 _AROUND_BYTES = 4 * 1024 * 1024
 
-#: Told, from the loop, whether every byte is on the disk.
+#: Called from the loop with whether every byte is on the disk.
 Done = Callable[[bool], None]
 
 
@@ -81,8 +77,8 @@ class DirectFile:
         return queue.write(self._direct, offset, buffers, size, done)
 
     def prepare(self, offset: int) -> None:
-        """Make the next writes, around `offset`, more likely to go the direct way. Called by the thread that did
-        what a direct write could not: cached pages are in its way."""
+        """Make direct writes around `offset` more likely to succeed, by dropping cached pages, which block them.
+        Called by the thread that did a write in place of a direct one."""
         if self._queues.resting:
             return
         if self._direct is None:
@@ -251,10 +247,10 @@ class Lane:
         return not self._work
 
     def call(self, work: Callable[[], T], *, shortcut: "Shortcut | None" = None) -> "asyncio.Future[T]":
-        """Run `work` on a thread, after everything called before it; to be called from the loop.
+        """Run `work` on a thread, after all earlier calls; call from the loop.
 
-        If nothing is before it, `shortcut` may do the same without a thread. It says whether it tries, and calls
-        what it was given when it knows whether it did; if it did not, a thread does.
+        If the lane is idle, `shortcut` may do the same without a thread. It returns whether it tries, and calls
+        its argument with whether it succeeded; if not, a thread does the work.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -279,7 +275,7 @@ class Lane:
             result, failure = None, raised
         try:
             loop.call_soon_threadsafe(self._finish, future, result, failure)
-        except RuntimeError:  # the loop is closed; nobody waits any more
+        except RuntimeError:  # the loop is closed, so no caller waits
             self._work.clear()
 
     def _finish(self, future: "asyncio.Future[Any]", result: Any, failure: BaseException | None) -> None:
@@ -394,7 +390,7 @@ class RealFile:
             await self._lane.call(partial(self._run, self._close))
 
     def _read_now(self, offset: int, length: int) -> bytearray | None:
-        """What the system holds in memory, read without a thread; None if that is not all of it."""
+        """Read from the page cache without a thread; None if it does not have all of the bytes."""
         if _READ_NOW_FLAG is None:
             return None
         data = bytearray(length)
@@ -478,7 +474,7 @@ class RealFile:
 
 
 def _after(pieces: list[Buffer], written: int) -> list[Buffer]:
-    """What is left of the pieces once `written` bytes of them are gone."""
+    """The rest of the pieces after `written` bytes."""
     for i, piece in enumerate(pieces):
         if written < len(piece):
             return [memoryview(piece)[written:], *pieces[i + 1 :]]

@@ -1,18 +1,15 @@
-"""Listening sockets that outlast the limit of file descriptors: it is said once, and one descriptor is kept.
+"""TCP on the asyncio event loop, with TLS on request: listeners, connections, and send buffers.
 
-asyncio's own servers complain once per attempt, and have no descriptor left for anyone. Here a listener that
-cannot accept pauses while its clients wait in the kernel's queue; one whose clients must be answered all the same
-(health) has one descriptor in reserve, for one connection at a time.
+Listeners survive the limit of file descriptors. asyncio's own servers log every failed accept, and have no
+descriptor left. Here a listener that cannot accept pauses, while its clients wait in the kernel's queue, and logs
+the limit once; a listener whose clients need an answer even then (health) keeps one descriptor in reserve, for one
+connection at a time.
 
-Connections over TCP, with TLS if asked, on the asyncio event loop.
-
-What a connection was told to send and its transport has not: bounded in the transport, counted here.
-
-Transports take whatever they are given and differ in what they say of it. asyncio's `writelines` never says
-`pause_writing` in Python 3.12.0 to 3.12.8 and 3.13.0 to 3.13.1, and turns for ever around an empty buffer; TLS
-does not count what it has encrypted and handed on. So a transport is given one piece after the other, none of
-them empty, and asked how much it holds after each; above the mark the rest waits here, as references and not as
-copies.
+`Sender` counts the bytes that its transport has not sent, and bounds those in the transport. Transports accept any
+amount and differ in their reports. asyncio's `writelines` never calls `pause_writing` in Python 3.12.0 to 3.12.8
+and 3.13.0 to 3.13.1, and loops forever on an empty buffer; TLS does not count data that it has encrypted and
+passed on. So the sender passes one non-empty piece after the other, and reads the transport's size after each;
+above the mark the rest waits in the sender, as references and not as copies.
 """
 
 import asyncio
@@ -31,26 +28,26 @@ from weir.model.errors import AddressInUseError, ConnectFailedError, ConnectionL
 from weir.model.ids import Buffer
 from weir.runtime.real_buffers import BufferPool, Inbox
 
-#: A transport holds at most its high-water mark and one such piece.
+#: A transport has at most its high-water mark plus one such piece.
 PIECE_BYTES = 256 * 1024
 
 
 class Sender:
-    """The way out of one connection. The protocol passes `pause_writing` and `resume_writing` on to it."""
+    """The send side of one connection. The protocol forwards `pause_writing` and `resume_writing` to it."""
 
     def __init__(self, transport: asyncio.Transport, high_bytes: int) -> None:
         self._transport = transport
         self._high_bytes = high_bytes
         self._waiting: deque[Buffer] = deque()
-        #: Bytes that the transport has not been given.
+        #: Bytes not passed to the transport yet.
         self.waiting_bytes = 0
-        self._full = False  # the transport has more than the mark, and has not come down yet
+        self._full = False  # the transport exceeded the mark, and has not resumed yet
         self._room = asyncio.Event()
         self._room.set()
         transport.set_write_buffer_limits(high=high_bytes)
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Send these after what was written before."""
+        """Send these buffers after the earlier ones."""
         if not all(map(len, buffers)):
             buffers = [each for each in buffers if len(each)]
         if not buffers:
@@ -65,36 +62,36 @@ class Sender:
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits here, and what the transport has (of TLS, all but a few encrypted records)."""
+        """Bytes in the sender and in the transport (for TLS, all but a few encrypted records)."""
         return self.waiting_bytes + self._transport.get_write_buffer_size()
 
     async def drain(self) -> None:
-        """Wait until the transport has room for more."""
+        """Wait until the transport can accept more."""
         await self._room.wait()
 
     def pause(self) -> None:
-        """The transport has more than the mark."""
+        """The transport exceeds the mark."""
         self._full = True
         self._room.clear()
 
     def resume(self) -> None:
-        """The transport has sent most of what it had."""
+        """The transport has sent most of its data."""
         self._full = False
         self._give_more()
 
     def finish(self) -> None:
-        """Give the transport all that waits: it is told to close next, and sends what it has before it does."""
+        """Pass everything to the transport before its close: it sends its data before it closes."""
         if self._waiting:
             self._transport.writelines(list(self._waiting))
         self.drop()
 
     def drop(self) -> None:
-        """Nothing that waits will be sent."""
+        """Discard the waiting buffers."""
         self._waiting.clear()
         self.waiting_bytes = 0
 
     def end(self) -> None:
-        """The transport is gone, and nobody need wait for it."""
+        """Discard everything and wake `drain`, because the transport has ended."""
         self.drop()
         self._room.set()
 
@@ -126,42 +123,43 @@ class Sender:
         else:
             self._transport.writelines(piece)
         if not self._full and self._transport.get_write_buffer_size() > self._high_bytes:
-            # It did not say so. Told its limits, every transport looks again; then it also says when it has room.
+            # The transport did not report it. Setting its limits makes every transport check again and later
+            # report resumption.
             self._transport.set_write_buffer_limits(high=self._high_bytes)
 
 
 log = logging.getLogger(__name__)
 
-#: Connections accepted by the kernel that no session has taken yet.
+#: Maximum of connections that the kernel accepted and no session has.
 BACKLOG = 1024
-#: How long a client may take for the TLS handshake.
+#: Time limit of the TLS handshake.
 _HANDSHAKE_S = 10.0
-#: Where TLS and clear text share a port: how long a client may take for its first byte, how many clients may be
-#: silent at a time (the one that is silent longest goes first), and the byte that begins a TLS handshake.
+#: For a port shared by TLS and clear text: the time limit for a client's first byte, the maximum number of silent
+#: clients (above it the listener closes the oldest), and the byte that begins a TLS handshake.
 _FIRST_BYTE_S = 10.0
 _MAX_SILENT = 512
 _TLS_HANDSHAKE_RECORD = 0x16
 _PER_TURN = 64
 _PAUSE_S = 0.1
-#: So long without trouble, and the limit is said again when it is reached.
+#: After this long without reaching the limit, the log reports it again.
 _CALM_S = 60.0
-#: Reasons of OpenSSL for a peer that does not use TLS.
+#: OpenSSL's reasons for a peer that does not use TLS.
 NOT_TLS = frozenset({"HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG"})
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class DescriptorLimit:
-    """Of one process: how often a connection could not be accepted for it, and the descriptor in reserve."""
+    """The descriptor limit of one process: how often a connection waited for it, and the descriptor in reserve."""
 
     def __init__(self) -> None:
         self._users = 0
         self._reserve: int | None = None
         self._reached_at: float | None = None
-        #: Times that a connection had to wait for a descriptor.
+        #: The number of times that a connection waited for a descriptor.
         self.reached = 0
 
     def keep_one(self) -> None:
-        """One more listener has the descriptor in reserve."""
+        """Add a listener that may use the descriptor in reserve."""
         self._users += 1
         self._fill()
 
@@ -172,7 +170,7 @@ class DescriptorLimit:
             self._reserve = None
 
     def accept_on_reserve(self, listening: socket.socket) -> socket.socket | None:
-        """A connection in place of the descriptor in reserve; None if that is in use."""
+        """Accept a connection with the descriptor in reserve; None if that is in use."""
         if self._reserve is None:
             return None
         os.close(self._reserve)
@@ -184,11 +182,11 @@ class DescriptorLimit:
             return None
 
     def refill(self) -> bool:
-        """Whether there is one in reserve, if there should be; the first descriptor that is free goes there."""
+        """Reserve the first free descriptor again; returns whether the reserve is complete, or not needed."""
         return not self._users or self._fill()
 
     def note_reached(self, failure: OSError) -> None:
-        """A connection waits for a descriptor."""
+        """Count a connection that waits for a descriptor, and log the limit."""
         self.reached += 1
         now = asyncio.get_running_loop().time()
         if self._reached_at is None or now - self._reached_at > _CALM_S:
@@ -227,7 +225,7 @@ def _refusal(host: str, port: int, refused: OSError) -> ConnectFailedError:
     what, hint = f"cannot listen on {host}:{port}: {refused.strerror or refused}", "check host and port"
     if refused.errno in (errno.EACCES, errno.EPERM):
         hint = (
-            "ports below 1024 need a right: take a higher one, or let systemd give it (AmbientCapabilities="
+            "ports below 1024 need a privilege: use a higher port, or let systemd grant it (AmbientCapabilities="
             "CAP_NET_BIND_SERVICE)"
         )
     elif refused.errno == errno.EADDRNOTAVAIL:
@@ -235,7 +233,7 @@ def _refusal(host: str, port: int, refused: OSError) -> ConnectFailedError:
             "this machine has no such address: listen on 0.0.0.0 or 127.0.0.1, or on one that `ip address` shows"
         )
     elif isinstance(refused, socket.gaierror):
-        hint = "no address is known for that name: write 0.0.0.0, 127.0.0.1, or a name of this machine"
+        hint = "that name does not resolve: write 0.0.0.0, 127.0.0.1, or a name of this machine"
     return ConnectFailedError(what, hint=hint)
 
 
@@ -259,7 +257,7 @@ def _bound(addresses: Sequence[tuple[int, Any]]) -> list[socket.socket]:
 
 
 class RealListener:
-    """A bound address and the connections that nobody has accepted yet."""
+    """A bound address with its connections that the server has not accepted yet."""
 
     def __init__(
         self,
@@ -271,16 +269,16 @@ class RealListener:
         reserve: bool,
         clear_too: bool = False,
     ) -> None:
-        """`connection` makes one; its arguments say whether it has the descriptor in reserve, and whether it is
-        one over TLS. `reserve`: whether one may have the descriptor in reserve. `clear_too`: with `tls`, the
-        client's first byte decides whether its connection is one over TLS."""
+        """`connection` creates one; its arguments say whether it uses the descriptor in reserve, and whether it
+        uses TLS. `reserve`: whether a connection may use the descriptor in reserve. `clear_too`: with `tls`, the
+        client's first byte decides whether its connection uses TLS."""
         self._sockets = sockets
         self._connection = connection
         self._limit = limit
         self._tls = tls
         self._reserve = reserve
         self._clear_too = clear_too and tls is not None
-        #: Clients whose first byte has not come, in the order in which they connected.
+        #: Clients without a first byte, in order of connection.
         self._silent: dict[socket.socket, asyncio.Future[bool]] = {}
         self._address = sockets[0].getsockname()[:2]
         self._loop = asyncio.get_running_loop()
@@ -310,7 +308,7 @@ class RealListener:
         return self._waiting.popleft()
 
     def take(self, connection: "RealConnection") -> None:
-        """A connection is made, with TLS if there is any."""
+        """Add a new connection, after its TLS handshake if any."""
         if self._closed or len(self._waiting) >= BACKLOG:
             connection.abort()
             return
@@ -333,11 +331,11 @@ class RealListener:
         self._arrived.set()
 
     def gone(self) -> None:
-        """A connection that had the descriptor in reserve is gone."""
-        self._loop.call_soon(self._limit.refill)  # its socket is closed after this call
+        """A connection with the descriptor in reserve has ended: refill the reserve."""
+        self._loop.call_soon(self._limit.refill)  # its socket closes after this call
 
     def _accept_some(self, listening: socket.socket) -> None:
-        if not self._limit.refill():  # the one in reserve is in use
+        if not self._limit.refill():  # the reserve is in use
             self._pause(listening)
             return
         for _ in range(_PER_TURN):
@@ -383,13 +381,13 @@ class RealListener:
             if isinstance(failed, SSLError) and failed.reason in NOT_TLS:
                 used = "HTTP" if failed.reason == "HTTP_REQUEST" else "a protocol"
                 log.warning("a client uses %s without TLS on port %d, which serves TLS only", used, self.port)
-            log.debug("a connection is not made: %r", failed)
+            log.debug("a connection failed during setup: %r", failed)
             sock.close()
             if on_reserve:
                 self.gone()
 
     async def _tls_of(self, sock: socket.socket) -> SSLContext | None:
-        """The context for TLS if the client begins with TLS; ConnectionAbortedError if it says nothing in time."""
+        """The TLS context if the client starts with TLS; ConnectionAbortedError if it sends nothing in time."""
         try:
             first = sock.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -401,7 +399,7 @@ class RealListener:
         return self._tls if first[0] == _TLS_HANDSHAKE_RECORD else None
 
     async def _says_something(self, sock: socket.socket) -> bool:
-        """Wait for a client's first byte, or its end; False if it came too late, or too many are silent."""
+        """Wait for a client's first byte, or its end; False on a timeout, or if too many are silent."""
         if self._closed:
             return False
         if len(self._silent) >= _MAX_SILENT:
@@ -434,10 +432,11 @@ def _resolve_silent(came: "asyncio.Future[bool]") -> None:
     _resolve(came, said=False)
 
 
-#: Reading stops while this much waits to be received, writing pushes back above the other.
+#: The connection stops reading above this many unread bytes, and pushes back on writers above the other.
 _INBOX_HIGH_BYTES = 1024 * 1024
 _OUTBOX_HIGH_BYTES = 1024 * 1024
-#: The more connections, the less of that each new one has: they may all stop reading at once.
+#: Total for all send buffers; a new connection gets less of it the more there are, as all may stop reading at
+#: once.
 _OUTBOXES_BYTES = 512 * 1024 * 1024
 _OUTBOX_LEAST_BYTES = 64 * 1024
 
@@ -462,9 +461,9 @@ class RealConnection(asyncio.BufferedProtocol):
         self._sender: Sender | None = None
         self._peer = "?"
         self._certificate: bytes | None = None
-        self._ended = False  # the peer will send no more, or we closed
+        self._ended = False  # the peer ended its stream, or this side closed
         self._lost: str | None = None  # why the connection broke, if it did
-        self._closed = False  # by this side: nobody takes what comes
+        self._closed = False  # by this side: received bytes are dropped
         self._gone = False
         self._paused_reading = False
         self._receiver: asyncio.Future[None] | None = None
@@ -489,7 +488,7 @@ class RealConnection(asyncio.BufferedProtocol):
                 raise ConnectionLostError(f"connection to {self._peer} broke: {self._lost}")
             if self._ended:
                 return b""
-            self._inbox.finish()  # whoever waits holds no buffer
+            self._inbox.finish()  # a waiting connection keeps no buffer
             self._receiver = asyncio.get_running_loop().create_future()
             try:
                 await self._receiver
@@ -527,7 +526,7 @@ class RealConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             sock = self._transport.get_extra_info("socket")
             if sock is not None and not self._gone:
-                # Without this the kernel ends the stream politely, and the peer takes it for the end.
+                # Without this the kernel ends the stream normally, and the peer mistakes it for the regular end.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self._transport.abort()
         if self._sender is not None:
@@ -537,7 +536,7 @@ class RealConnection(asyncio.BufferedProtocol):
     # --- called by the event loop ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        transport = self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._pool.connections += 1
         high = max(_OUTBOX_LEAST_BYTES, min(_OUTBOX_HIGH_BYTES, _OUTBOXES_BYTES // self._pool.connections))
         self._sender = Sender(transport, high)
@@ -600,7 +599,7 @@ class RealConnection(asyncio.BufferedProtocol):
 
 
 class RealNetwork:
-    """TCP as the operating system gives it. All connections share one pool of receive buffers."""
+    """TCP of the operating system. All connections share one pool of receive buffers."""
 
     def __init__(self) -> None:
         self._pool = BufferPool()
@@ -622,7 +621,7 @@ class RealNetwork:
         except TimeoutError as late:
             raise ConnectFailedError(f"no answer from {host}:{port} within {timeout_s:g} s") from late
         except (SSLEOFError, SSLZeroReturnError, SSLSyscallError) as ended:
-            # Whoever was there may have gone just then.
+            # The server may have just stopped.
             raise ConnectFailedError(f"{host}:{port} ended the handshake of TLS") from ended
         except SSLError as refused:
             if refused.reason in NOT_TLS:

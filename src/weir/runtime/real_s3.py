@@ -1,6 +1,6 @@
-"""Objects in a bucket of an S3-compatible server, by Arrow's client on threads of its own.
+"""Objects in a bucket of an S3-compatible server, by Arrow's client on its own threads.
 
-The extra `lake` brings Arrow, which exports use already. Secrets come from the environment of the broker.
+The extra `lake` installs Arrow, which exports use already. Secrets are read from the environment of the broker.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from weir.model.ids import Buffer
 
 T = TypeVar("T")
 
-#: The names of pyiceberg, which `weir lake on --option` takes, and the variables of Amazon's own tools.
+#: Option names of pyiceberg, which `weir lake on --option` accepts, and the environment variables of AWS tools.
 _FROM_ENVIRONMENT = {
     "s3.endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "s3.region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -26,27 +26,27 @@ _FROM_ENVIRONMENT = {
     "s3.secret-access-key": ("AWS_SECRET_ACCESS_KEY",),
     "s3.session-token": ("AWS_SESSION_TOKEN",),
 }
-#: What every S3-compatible server takes; Arrow would ask the network for it otherwise.
+#: Every S3-compatible server accepts this; without it Arrow would ask the network.
 _REGION = "us-east-1"
 _CONNECT_S, _REQUEST_S = 5.0, 30.0
-#: Requests at a time, over all stores of the process.
+#: Concurrent requests, over all stores of the process.
 _THREADS = 8
-#: What is gathered before it is given to Arrow, which sends parts of 10 MB.
+#: Buffer size for writes to Arrow, which sends parts of 10 MB.
 _WRITE_BYTES = 1024 * 1024
-#: Objects of a store that are kept open.
+#: Maximum of open objects per store.
 _SOURCES = 16
 
 _threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="weir-s3")
 
 
 class S3Store:
-    """Made by `open`."""
+    """A bucket, or a folder in it. Create it with `open`."""
 
     def __init__(self, options: tuple[tuple[str, str], ...], url: str) -> None:
         self._options = options
         self._url = url
         self._path = url.partition("://")[2].rstrip("/")
-        #: Each knows the size of its object, which costs a request.
+        #: Open objects; each one has its object's size, which costs a request.
         self._sources: OrderedDict[str, Any] = OrderedDict()
 
     @classmethod
@@ -60,7 +60,7 @@ class S3Store:
 
     @property
     def _files(self) -> Any:
-        """Asked for on a thread: to load Arrow takes a second, and the loop would stand still."""
+        """The client. Call this on a thread: loading Arrow takes a second, and would block the loop."""
         return _client(self._options)
 
     async def put(self, name: str, pieces: AsyncIterable[Buffer]) -> int:
@@ -77,7 +77,7 @@ class S3Store:
                     gathered, gathered_bytes = [], 0
             await self._do(name, partial(out.write, b"".join(gathered)))
         except BaseException:
-            # Closing is what makes it an object: what is not whole goes again at once.
+            # The close creates the object: delete an incomplete one immediately.
             with suppress(ObjectStoreError):
                 await self._do(name, out.close)
             with suppress(ObjectStoreError):
@@ -92,7 +92,7 @@ class S3Store:
             source = await self._do(name, lambda: self._files.open_input_file(f"{self._path}/{name}"))
             self._sources[name] = source
             if len(self._sources) > _SOURCES:
-                self._sources.popitem(last=False)  # whoever reads by it reads on
+                self._sources.popitem(last=False)  # reads in progress keep it open
         self._sources.move_to_end(name)
 
         def ranged() -> bytes:
@@ -136,7 +136,7 @@ class S3Store:
     async def clear(self) -> None:
         for name in await self.list():
             await self.delete(name)
-        with suppress(ObjectStoreError):  # a marker of the folder, which Arrow leaves
+        with suppress(ObjectStoreError):  # Arrow leaves a marker of the folder
             await self._do("", lambda: self._files.delete_dir(self._path))
 
     async def _do(self, name: str, work: Callable[[], T]) -> T:
@@ -149,7 +149,7 @@ class S3Store:
 
 @contextmanager
 def _translated(url: str) -> Iterator[None]:
-    """Arrow's errors as those of a store."""
+    """Translate Arrow's errors to those of a store."""
     try:
         yield
     except FileNotFoundError as missing:
@@ -169,7 +169,7 @@ def _client(options: tuple[tuple[str, str], ...]) -> Any:
         ) from None
     said = dict(options)
     if "s3.endpoint" in said:
-        # Servers that are not Amazon's may not know the checksums that the client sends behind each upload.
+        # Servers other than Amazon's may not support the checksums that the client appends to each upload.
         os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
     scheme, _, host = said.get("s3.endpoint", "").rpartition("://")
     with _translated(said.get("s3.endpoint", "S3")):

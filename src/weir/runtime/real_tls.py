@@ -1,8 +1,7 @@
-"""TLS contexts made of files, which follow their files: what is renewed serves from the next connection on.
+"""TLS contexts that follow their files: a renewed certificate serves from the next connection on.
 
-What is wrong with a file is said by the name of its setting. `FileContext` looks at the files whenever a
-connection begins (that costs less than a hundredth of its handshake); what it cannot use then, it leaves, and says
-so."""
+Errors name the setting of the file. `FileContext` checks the files at each new connection (this costs less than a
+hundredth of its handshake); if it cannot use new files, it keeps the old ones and logs the reason."""
 
 import logging
 import os
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Whoever has to renew a certificate wants to know before clients do.
+#: How long before the expiry of a certificate Weir warns.
 _SOON = timedelta(days=14)
-_RENEW = "make a new one: weir tls renew, or ask whoever signed it"
+_RENEW = "make a new one: weir tls renew, or get one from its issuer"
 _MAKE = "weir tls init makes certificates"
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
@@ -30,8 +29,8 @@ Stamp = tuple[tuple[int, int, int] | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """A certificate with its chain and its key, and the authority of those on the other side, if they are asked
-    for certificates. `settings`: the names of the three in the configuration."""
+    """A certificate with its chain and key, and the authority of the clients, if they must present certificates.
+    `settings`: the names of the three in the configuration."""
 
     certificate: str
     key: str
@@ -39,7 +38,7 @@ class TlsFiles:
     settings: tuple[str, str, str] = ("tls.certificate", "tls.key", "tls.client_ca")
 
     def check(self) -> None:
-        """ConfigError with the one thing that is wrong, and what to do about it."""
+        """Raise ConfigError for the first problem, with a hint."""
         chain = _certificates(self.settings[0], self.certificate)
         key = _key(self.settings[1], self.key)
         if _public(chain[0].public_key()) != _public(key.public_key()):
@@ -51,7 +50,7 @@ class TlsFiles:
             _certificates(self.settings[2], self.authority)
 
     def warnings(self, now: datetime) -> list[str]:
-        """What clients will not like about the certificates, or soon not. The files are known to be whole."""
+        """Reasons why clients refuse the certificates, or soon will. The files must be valid."""
         found = [(self.settings[0], self.certificate)]
         if self.authority:
             found.append((self.settings[2], self.authority))
@@ -60,13 +59,13 @@ class TlsFiles:
         ]
 
     def stamp(self) -> Stamp:
-        """Another one as soon as a file is another one."""
+        """A value that changes when a file changes."""
         return tuple(_stamp_of(path) for path in (self.certificate, self.key, self.authority) if path)
 
 
 class FileContext(ssl.SSLContext):
-    """A context for one side of connections, as `make` fills it from the files. Each connection gets the newest
-    that could be used."""
+    """A context for one side of connections, which `make` builds from the files. Each connection gets the newest
+    usable one."""
 
     _files: TlsFiles
     _make: Callable[[TlsFiles], ssl.SSLContext]
@@ -85,17 +84,17 @@ class FileContext(ssl.SSLContext):
         return self
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
-        """What asyncio and uvloop call for each connection."""
+        """Called by asyncio and uvloop for each connection."""
         try:
             if self.look() is not None:
                 log.info("the TLS files have changed: %s serves from now on", self._files.certificate)
         except ConfigError as wrong:
-            log.warning("the TLS files have changed and cannot be used; the old ones go on: %s", wrong)
+            log.warning("the TLS files have changed and are unusable; still serving the old ones: %s", wrong)
         return self._now.wrap_bio(*args, **options)
 
     def look(self) -> str | None:
-        """The certificate's file, if the files have changed since they were last looked at; ConfigError, once, if
-        they cannot be used: it is tried again when they change."""
+        """Reload changed files. Returns the certificate's file, or None without a change; ConfigError, once, if
+        the files are unusable: the next change triggers another attempt."""
         stamp = self._files.stamp()
         if stamp == self._stamp:
             return None
@@ -106,12 +105,12 @@ class FileContext(ssl.SSLContext):
         return self._files.certificate
 
 
-#: All that this process has.
+#: All contexts of this process.
 _contexts: "WeakSet[FileContext]" = WeakSet()
 
 
 def look_at_files() -> tuple[list[str], list[str]]:
-    """Have every context look at its files now. Which certificates are new, and what is wrong with others."""
+    """Make every context check its files now. Returns the new certificates, and the problems of others."""
     renewed: dict[str, None] = {}
     wrong: dict[str, None] = {}
     for context in list(_contexts):

@@ -1,10 +1,8 @@
-"""The loop of a server: accepts connections, bounds their number, ends the dead ones, and all of them in order.
+"""The server loop: accepts connections, bounds their number, ends dead ones, and shuts all of them down in order.
 
-What a session says: everything of one turn of the loop goes out in one write, in order.
-
-Connections that have not said yet who they are: a bounded number, so that strangers keep nobody out.
-
-Of too many the one that has waited longest goes: whoever belongs here says so within a round trip.
+`Outbox` queues the output of a session: one write sends all output of one turn of the loop, in order. `Strangers`
+bounds the connections that have not authenticated yet, so that they cannot block others: above the limit it ends
+the oldest, since a legitimate peer authenticates within a round trip.
 """
 
 import asyncio
@@ -23,12 +21,12 @@ from weir.runtime.tasks import TaskScope
 log = logging.getLogger(__name__)
 
 _ACCEPT_PAUSE_S = 0.1
-#: So many connections over the limit are told why they are refused; the rest just break.
+#: This many connections over the limit receive the reason of their refusal; the others just break.
 _REFUSALS_AT_ONCE = 64
 
 
 class Session(Protocol):
-    """One connection, served."""
+    """The session of one connection."""
 
     @property
     def peer(self) -> str: ...
@@ -37,13 +35,13 @@ class Session(Protocol):
         """Serve until the connection ends."""
 
     def end(self, why: WeirError) -> None:
-        """Take nothing more, finish what was taken, say why, and end."""
+        """Accept no more requests, finish the accepted ones, send the reason, and end."""
 
     def abort(self) -> None:
-        """End at once."""
+        """End immediately."""
 
     def overdue(self, now: float) -> str | None:
-        """Why it should be ended by force, if it should; asked from time to time."""
+        """The reason to end it by force, or None; called periodically."""
 
 
 S = TypeVar("S", bound=Session)
@@ -51,21 +49,21 @@ S = TypeVar("S", bound=Session)
 
 @dataclass(frozen=True, slots=True)
 class ServingSettings:
-    """Where to listen, and how many may come."""
+    """The listen address, and the maximum of connections."""
 
     host: str = "127.0.0.1"
     port: int = 0
     max_connections: int = 10_000
-    #: How often sessions that say nothing, or read nothing, are looked for.
+    #: How often the server checks for silent sessions and for sessions that do not read.
     sweep_interval_s: float = 1.0
-    #: How long `close` lets sessions finish.
+    #: How long `close` waits for sessions to finish.
     close_grace_s: float = 5.0
-    #: Whether one file descriptor is kept for it when the process has none left.
+    #: Whether to keep one file descriptor for it when the process has none left.
     reserve: bool = False
 
 
 def _too_many(limit: int) -> WeirError:
-    return TooManyError(f"this broker has {limit} connections, which is its limit")
+    return TooManyError(f"this broker is at its limit of {limit} connections")
 
 
 class Server(Generic[S]):
@@ -81,7 +79,8 @@ class Server(Generic[S]):
         tls: SSLContext | None = None,
         too_many: Callable[[int], WeirError] = _too_many,
     ) -> None:
-        """`session` makes the session of a new connection; `too_many` says why one over the limit is refused."""
+        """`session` creates the session of a connection; `too_many` is the reason for refusing one over the
+        limit."""
         self._too_many = too_many
         self._runtime = runtime
         self._name = name
@@ -98,7 +97,7 @@ class Server(Generic[S]):
 
     @property
     def port(self) -> int:
-        """The bound port; differs from the settings' if that was 0."""
+        """The bound port; the settings may have 0."""
         return self._listener.port if self._listener else self._settings.port
 
     @property
@@ -115,7 +114,7 @@ class Server(Generic[S]):
         self._tasks.spawn(self._sweep(), "sweep")
 
     async def close(self, why: WeirError) -> None:
-        """Accept nothing more, let sessions finish within the grace time, and end every connection."""
+        """Accept no more connections, let sessions finish within the grace time, and end every connection."""
         if self._listener is not None:
             self._listener.close()
         await self._tasks.close()
@@ -135,7 +134,7 @@ class Server(Generic[S]):
                 connection = await listener.accept()
             except ConnectionLostError:
                 return
-            except NetworkError as failure:  # out of file descriptors, say: others must still be served
+            except NetworkError as failure:  # for example, out of file descriptors: continue to serve others
                 log.warning("cannot accept a connection: %s", failure)
                 await self._runtime.clock.sleep(_ACCEPT_PAUSE_S)
                 continue
@@ -174,17 +173,17 @@ class Server(Generic[S]):
 
 
 class Unknown(Protocol):
-    """A session whose other side is not known yet."""
+    """A session that has not authenticated yet."""
 
     def abort(self) -> None:
-        """End at once."""
+        """End immediately."""
 
 
 STRANGERS_S = TypeVar("STRANGERS_S", bound=Unknown)
 
 
 class Strangers(Generic[STRANGERS_S]):
-    """Those of one listener."""
+    """The unauthenticated connections of one listener."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -194,7 +193,7 @@ class Strangers(Generic[STRANGERS_S]):
         return len(self._waiting)
 
     def came(self, session: STRANGERS_S) -> None:
-        """A new connection; it may cost the oldest stranger its own."""
+        """Add a new connection; above the limit this ends the oldest one."""
         self._waiting[session] = None
         if len(self._waiting) > self._limit:
             oldest = next(iter(self._waiting))
@@ -202,22 +201,22 @@ class Strangers(Generic[STRANGERS_S]):
             oldest.abort()
 
     def settled(self, session: STRANGERS_S) -> None:
-        """It has proved itself, or is gone: it counts no more."""
+        """Remove a connection that has authenticated or ended."""
         self._waiting.pop(session, None)
 
 
-#: Buffers that are smaller than this on average are joined; a write per tiny frame costs more than the copy.
+#: The outbox joins buffers below this average size; a write per tiny frame costs more than the copy.
 _JOIN_BELOW_BYTES = 4096
 
 
 class SentBytes(Protocol):
-    """Where what is sent is counted, for many clients together."""
+    """Counts sent bytes for many clients together."""
 
     bytes_out: int
 
 
 class Outbox:
-    """Frames on their way to one client. Whoever says much waits in `drain` before saying more."""
+    """Frames on their way to one client. Senders of much data must await `drain` in between."""
 
     def __init__(self, connection: Connection, clock: Clock, counted: SentBytes | None = None) -> None:
         self._counted = counted
@@ -225,12 +224,12 @@ class Outbox:
         self._clock = liveness(clock)
         self._loop = asyncio.get_running_loop()
         self._out: list[Buffer] = []
-        #: Who has something to say at the end of this turn, and whether somebody has.
+        #: Callbacks for the end of this turn, and whether that is scheduled.
         self._last_words: list[Callable[[], None]] = []
         self._due = False
-        #: What was written, for whoever looks.
+        #: Totals, for observers.
         self.sent_bytes = self.writes = 0
-        #: Since when the client has not been reading what it is sent.
+        #: When the client stopped reading.
         self.stalled_at: float | None = None
 
     def say(self, frame: Buffer) -> None:
@@ -240,14 +239,14 @@ class Outbox:
         self._out.append(frame)
 
     def say_all(self, buffers: list[Buffer]) -> None:
-        """Frames in pieces, to be written one after the other."""
+        """Queue frames in pieces, in order."""
         if not self._due:
             self._due = True
             self._loop.call_soon(self._turn_ends)
         self._out += buffers
 
     def say_last(self, words: Callable[[], None]) -> None:
-        """Call somebody at the end of this turn, who then says all that the turn has brought."""
+        """Call a function at the end of this turn, to send one frame for everything in it."""
         if not self._due:
             self._due = True
             self._loop.call_soon(self._turn_ends)
@@ -262,7 +261,7 @@ class Outbox:
         self.flush()
 
     def flush(self) -> None:
-        """Write what was said so far now."""
+        """Write the queued frames now."""
         out = self._out
         if not out:
             return
@@ -279,11 +278,11 @@ class Outbox:
 
     @property
     def is_clear(self) -> bool:
-        """Whether nothing waits to be sent: nobody has to wait in `drain` then."""
+        """Whether no output waits, so that `drain` would not wait."""
         return not self._out and not self._connection.unsent_bytes
 
     async def drain(self) -> None:
-        """Wait while the client has too much to read; ConnectionLostError if it is gone."""
+        """Wait while the client has too much to read; ConnectionLostError if the connection broke."""
         self.flush()
         if self.stalled_at is None:
             self.stalled_at = self._clock.monotonic()

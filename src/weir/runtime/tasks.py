@@ -1,16 +1,13 @@
-"""Turns of the loop: how much one connection does before all others have their turn.
+"""Background tasks with an owner, turns of the event loop for connections, and log fields of a task.
 
-All connections of a process share one event loop, so whatever one of them makes it do without a pause, every
-other waits for. A session spends units of work out of its turn: one for a command that is done at once, more for
-a larger one or for a list that it looks through. When the turn is over it waits for the next. All tasks of a
-session share its turns, so that a thousand requests under way get no more of the loop than one.
+All connections of a process share one event loop, so a connection that keeps it busy delays all others. A session
+spends units of work from its turn: one for a fast command, more for a larger one or for a scan of a list. When the
+turn is over it waits for the next one. All tasks of a session share its turns, so that a thousand concurrent
+requests get no more of the loop than one. Counting units keeps simulations reproducible. The clock is a safety
+net: if work takes longer than its units suggest, the turn ends as well, after that work.
 
-Units are counted, so that a simulation repeats exactly. The clock is a net under the counting: work that costs
-more than its units say is noticed after it, and ends the turn as well.
-
-Background tasks with an owner: started by one part, ended with it, never failing unseen.
-
-What log lines are about: fields that every line of a task, and of the tasks that it starts, carries.
+A `TaskScope` ends its tasks with their owner, and logs every failure. `log_about` sets fields for every log line
+of a task and of the tasks that it starts.
 """
 
 import asyncio
@@ -26,20 +23,20 @@ from weir.runtime.interfaces import Clock
 
 log = logging.getLogger(__name__)
 
-#: Tasks that `close` cancels in one turn of the loop: each of them runs once more to end.
+#: Tasks that `close` cancels per turn of the loop: each of them runs once more to end.
 _CANCELS_PER_TURN = 128
 
 
 class TaskScope:
     """The background tasks of one part. `close()` cancels and awaits them all.
 
-    A task that fails is logged and handed to `on_failure`; the part decides what that means for it.
+    It logs the failure of a task and passes it to `on_failure`, which decides on the consequences.
     """
 
     def __init__(self, name: str, *, on_failure: Callable[[BaseException], None] | None = None) -> None:
         self._name = name
         self._on_failure = on_failure
-        # A dict, not a set: cancelled in the order of their start, so that a seed repeats exactly.
+        # A dict, not a set: cancellation in start order, so that a seed repeats exactly.
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._closed = False
 
@@ -58,7 +55,7 @@ class TaskScope:
             return
         failure = task.exception()
         if failure is not None:
-            trace = None if isinstance(failure, DiskFullError) else failure  # it says all that there is to know
+            trace = None if isinstance(failure, DiskFullError) else failure  # its message is sufficient
             log.error("background task %s failed: %s", task.get_name(), failure, exc_info=trace)
             if self._on_failure is not None:
                 self._on_failure(failure)
@@ -73,7 +70,7 @@ class TaskScope:
         pending = [task for task in self._tasks if task is not this]
         for at in range(0, len(pending), _CANCELS_PER_TURN):
             if at:
-                await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop, whatever its clock says
+                await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop, independent of its clock
             for task in pending[at : at + _CANCELS_PER_TURN]:
                 task.cancel()
         left = [task for task in pending if not task.done()]
@@ -83,25 +80,25 @@ class TaskScope:
 
 T = TypeVar("T")
 
-#: Work that yields the units it has spent wherever it may be interrupted: plain code, which its caller cuts.
+#: Work that yields its spent units at each interruptible point: plain code, which its caller splits.
 Work = Steps[None]
 
-#: Units of one turn; one is about what a small command costs, some microseconds.
+#: Units of one turn; one is about the cost of a small command, some microseconds.
 UNITS = 256
-#: Bytes that cost as much as a unit, where bytes are looked at.
+#: Bytes per unit, for work that scans bytes.
 UNIT_BYTES = 4096
-#: Elements of a list that cost as much as a unit, where each of them takes about a microsecond.
+#: List elements per unit, for work of about a microsecond per element.
 UNIT_ELEMENTS = 8
-#: Units of looking something up by its name, and of answering that there is none such.
+#: Units of a lookup by name, including the answer for a missing one.
 LOOK_UP_UNITS = 4
-#: Units of opening a producer or consumer, or of letting go of one.
+#: Units of opening or closing a producer or consumer.
 OPEN_UNITS = 8
-#: No turn is longer, in seconds, once the command at hand is done.
+#: Maximum length of a turn in seconds, checked after each command.
 LONGEST_S = 0.005
 
 
 class Turns:
-    """Those of one connection."""
+    """The turns of one connection."""
 
     def __init__(self, clock: Clock, units: int = UNITS) -> None:
         self._clock = clock
@@ -111,32 +108,31 @@ class Turns:
         self._next = asyncio.Lock()
 
     def begin(self) -> None:
-        """A new turn: whoever calls has just waited for something."""
+        """Start a new turn, because the caller has just waited."""
         self._left = self._units
         self._began = self._clock.monotonic()
 
     @property
     def left(self) -> int:
-        """Units that the turn still has."""
+        """Remaining units of the turn."""
         return self._left
 
     def spend(self, units: int = 1) -> bool:
-        """So much was done; whether the turn is over by that."""
+        """Spend units; returns whether the turn is over."""
         self._left -= units
         return self._left <= 0 or self._clock.monotonic() - self._began > LONGEST_S
 
     async def next(self) -> None:
-        """Wait for the next turn: after every other task that is ready, and those of this connection that waited
-        before."""
+        """Wait for the next turn: after every other ready task, and after earlier waits of this connection."""
         waits = self._next.locked()
         async with self._next:
-            if waits and not self.spend(0):  # it waited for others, who left something of the turn that they began
+            if waits and not self.spend(0):  # an earlier waiter has begun a turn with units left
                 return
             await self._clock.sleep(0)
             self.begin()
 
     async def through(self, work: Steps[T]) -> T:
-        """Do work that says where it may pause; the next turn is waited for wherever one is over."""
+        """Run work that yields at interruptible points, waiting for the next turn whenever one is over."""
         while True:
             try:
                 units = next(work)
@@ -147,8 +143,8 @@ class Turns:
                 await self.next()
 
     async def run_all(self, works: Iterable[Coroutine[Any, Any, object]], units: int) -> list[Exception]:
-        """Run all of these, `units` each, some at once in each turn; answers the errors of those that failed.
-        `works` makes each coroutine when its turn has come."""
+        """Run all of these, `units` each, several concurrently per turn; returns the errors of failed ones.
+        `works` creates each coroutine when its turn has started."""
         failures: list[Exception] = []
         size = max(1, self._units // units)
         rest = iter(works)
@@ -159,7 +155,7 @@ class Turns:
         return failures
 
     async def pause(self, units: int = 1) -> None:
-        """So much was done, of something that is not `Work`; wait if the turn is over by that."""
+        """Spend units outside of `Work`; wait if the turn is over."""
         if self.spend(units):
             await self.next()
 
@@ -169,10 +165,10 @@ _about: ContextVar[Mapping[str, str]] = ContextVar("log_about", default=_NOTHING
 
 
 def log_about(**fields: str) -> None:
-    """From here on, in this task, lines are about this (a topic, a connection) and nothing else."""
+    """Set the fields of this task's log lines (a topic, a connection), replacing the previous ones."""
     _about.set(fields)
 
 
 def log_fields() -> Mapping[str, str]:
-    """What a line written now is about."""
+    """The fields for a log line now."""
     return _about.get()

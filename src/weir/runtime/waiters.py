@@ -1,11 +1,9 @@
-"""A future whose result is told at once, to those who ask for that, and not a turn of the loop later.
+"""Waiting and notification: `Waiters` for a change of state, `PromptFuture` for immediate callbacks, locks by
+name.
 
-What is stored goes up through four layers before its sender is told. A turn of the loop for each of them costs
-more than all that they do, and holds up the answer behind whatever else these turns bring.
-
-Tasks that wait for something to change, woken all at once: the one way to do so.
-
-Locks by name: there while somebody has one or waits for it.
+A stored message passes four layers before its sender gets the acknowledgement. A turn of the loop for each of them
+costs more than all their work, and delays the answer behind everything else in these turns. A `PromptFuture` calls
+registered callbacks immediately, not a turn later.
 """
 
 import asyncio
@@ -15,10 +13,11 @@ from typing import Any, TypeVar
 
 
 class Waiters:
-    """Whoever is woken looks for itself whether what it waits for has come: a wake is a hint, never a promise.
+    """Tasks that wait for a change. Each task must check its condition after a wake: a wake is a hint, not a
+    promise.
 
-    A task that stops waiting (cancelled, timed out) is forgotten at once, so a change that never comes costs
-    no more than those who wait for it now.
+    A task that stops waiting (cancelled, timed out) is removed immediately, so a change that never happens costs
+    no more than the current waiters.
     """
 
     __slots__ = ("_waiting",)
@@ -30,7 +29,7 @@ class Waiters:
         return len(self._waiting)
 
     async def wait(self) -> None:
-        """Wait for the next `wake`, or raise what `fail` was given."""
+        """Wait for the next `wake`, or raise the error of `fail`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[waiter] = None
         try:
@@ -39,12 +38,12 @@ class Waiters:
             self._waiting.pop(waiter, None)
 
     async def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Wait until a condition holds; it is looked at now and after each `wake`."""
+        """Wait until a condition holds; evaluates it now and after each `wake`."""
         while not holds():
             await self.wait()
 
     def wake(self) -> None:
-        """Wake everyone who waits now, in the order in which they came."""
+        """Wake all current waiters, in order of arrival."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, {}
@@ -53,7 +52,7 @@ class Waiters:
                 waiter.set_result(None)
 
     def fail(self, failure: BaseException) -> None:
-        """Everyone who waits now gets this error: what they wait for never comes."""
+        """Raise this error in all current waiters, because the change will never happen."""
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             if not waiter.done():
@@ -64,8 +63,9 @@ T = TypeVar("T")
 
 
 class PromptFuture(asyncio.Future[T]):
-    """A result calls those of `tell_promptly` before `set_result` returns, in the order in which they asked; they
-    are plain functions that may not count on a turn in between. Failures, and all others, take the usual way."""
+    """A future with prompt callbacks: `set_result` calls those of `tell_promptly` before it returns, in order of
+    registration; they are plain functions and must not rely on a turn of the loop in between. Failures, and all
+    other callbacks, are delivered as usual."""
 
     _prompt: list[Callable[["asyncio.Future[T]"], object]] | None = None
 
@@ -80,7 +80,7 @@ class PromptFuture(asyncio.Future[T]):
         for callback in prompt:
             try:
                 callback(self)
-            except Exception as failure:  # as the loop would: it is no business of whoever has the result
+            except Exception as failure:  # like the loop does: the caller of set_result is not responsible
                 self.get_loop().call_exception_handler(
                     {"message": f"{callback!r} failed", "exception": failure, "future": self}
                 )
@@ -95,7 +95,7 @@ class PromptFuture(asyncio.Future[T]):
 
 
 def tell_promptly(future: "asyncio.Future[T]", callback: Callable[["asyncio.Future[Any]"], object]) -> None:
-    """Have a function called with the future when it is done: at once with its result, if it is a prompt one."""
+    """Call a function with the future when it is done: immediately at its result, if it is a `PromptFuture`."""
     if isinstance(future, PromptFuture):
         future.add_prompt_callback(callback)
     else:
@@ -103,10 +103,10 @@ def tell_promptly(future: "asyncio.Future[T]", callback: Callable[["asyncio.Futu
 
 
 class NamedLocks:
-    """One at a time for each name, in the order of asking."""
+    """A lock per name, first come, first served."""
 
     def __init__(self) -> None:
-        #: With how many have it or wait for it.
+        #: Each lock with its number of holders and waiters.
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
     @asynccontextmanager
