@@ -70,7 +70,7 @@ async def test_a_topic_without_messages_has_ended() -> None:
 
 
 async def test_silence_before_the_last_message_is_an_error() -> None:
-    with pytest.raises(StreamError, match="goes on to 1:9"):
+    with pytest.raises(StreamError, match="continues to 1:9"):
         await consume(FakeConsumer(given=3, last=9))
 
 
@@ -79,12 +79,12 @@ async def test_others_may_have_the_rest_of_a_subscription() -> None:
 
 
 async def test_a_consumer_that_is_closed_is_an_error_that_says_how_much_came() -> None:
-    with pytest.raises(ConsumerClosedError, match="3 messages came before"):
+    with pytest.raises(ConsumerClosedError, match="3 messages arrived before"):
         await consume(FakeConsumer(3, 9, ConsumerClosedError("closed")))
 
 
 async def test_fewer_than_were_asked_for_is_an_error() -> None:
-    with pytest.raises(StreamError, match="3 of 5 messages came"):
+    with pytest.raises(StreamError, match="3 of 5 messages arrived"):
         await consume(FakeConsumer(given=3, last=2), count=5)
 
 

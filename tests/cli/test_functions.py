@@ -29,14 +29,14 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_function_is_deployed_updated_stopped_and_deleted(run_here: Any, file: Path) -> None:
     done = run_here("functions", "deploy", f"{file}:tidy", "--in", "tidy-in", "--out", "tidy-out", "--set", "a=b")
-    assert (done.code, done.out) == (0, "function tidy is deployed; it runs as soon as weir functions run does\n")
+    assert (done.code, done.out) == (0, "function tidy is deployed; it runs once weir functions run is up\n")
     assert "fn-tidy" in run_here("subscriptions", "list", "tidy-in").out
     (row,) = json.loads(run_here("functions", "list", "--json").out)
     assert {"tidy", 1, "waiting", "tidy-in", "tidy-out"} <= set(row.values())
     again = run_here("functions", "deploy", f"{file}:tidy", "--in", "other")
     assert (again.code, "function tidy exists already" in again.err) == (1, True)
     assert "is updated to version 2" in run_here("functions", "update", "tidy", "--parallelism", "2").out
-    assert "is as it was" in run_here("functions", "update", "tidy", str(file), "--parallelism", "2").out
+    assert "is unchanged" in run_here("functions", "update", "tidy", str(file), "--parallelism", "2").out
     told = run_here("functions", "describe", "tidy").out
     for said in (
         "f.py:tidy",
@@ -48,7 +48,7 @@ def test_a_function_is_deployed_updated_stopped_and_deleted(run_here: Any, file:
         assert said in told
     assert run_here("functions", "describe", "tidy", "--code").out == CODE
     assert "waiting" in run_here("functions", "stats", "tidy").out
-    assert "stops as soon as its runner sees it" in run_here("functions", "stop", "tidy").out
+    assert "stops when its runner reads the change" in run_here("functions", "stop", "tidy").out
     assert "stopped" in run_here("functions", "list").out
     assert "is started" in run_here("functions", "start", "public/default/tidy").out
     assert run_here("functions", "logs", "tidy").out == ""
@@ -67,12 +67,12 @@ def test_a_function_is_deployed_updated_stopped_and_deleted(run_here: Any, file:
     [
         (("{}:nope", "--in", "a"), "has no function nope"),
         (("{}:tidy",), "reads nothing"),
-        (("{}:tidy", "--in", "a", "--out", "a"), "read and written"),
-        (("{}:tidy", "--in", "a", "--log-topic", "a"), "read and written"),
+        (("{}:tidy", "--in", "a", "--out", "a"), "both input and output"),
+        (("{}:tidy", "--in", "a", "--log-topic", "a"), "both input and output"),
         (("{}:tidy", "--in", "a", "--dead-letter-topic", "b//c"), "is not a namespace name"),
         (("{}:tidy", "--in", "a", "--parallelism", "0"), "parallelism is 0"),
         (("{}:tidy", "--in", "a", "--retries", "soon"), "is not a wait"),
-        (("{}:tidy", "--in", "a", "--set", "x"), "sets nothing"),
+        (("{}:tidy", "--in", "a", "--set", "x"), "is not a pair"),
         (("nowhere.py:f", "--in", "a"), "cannot be read"),
         (("{}:tidy", "--in", "nobody/there/a"), "there is no namespace nobody/there"),
         (("{}:tidy", "--in", "a", "--out", "nobody/there/b"), "there is no namespace nobody/there"),

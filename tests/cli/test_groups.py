@@ -268,7 +268,7 @@ def test_a_token_may_be_in_a_file(run_here: Any, tmp_path: Any) -> None:
 def test_a_kafka_group_can_be_given_its_beginning_before_it_exists(
     weir_up: UpProcess, admin: Any, refused: Any, kafka_group: str
 ) -> None:
-    assert "--create makes one of Kafka" in refused("groups reset early --to 4 --topic grouped")
+    assert "--create creates a Kafka group" in refused("groups reset early --to 4 --topic grouped")
     assert "name a topic" in refused("groups reset early --to 4 --create", 2)
     shown = admin("groups reset early --to 4 --topic grouped --create --dry-run --json")
     assert [(one["before"], one["after"]) for one in shown["partitions"]] == [(None, 4), (None, 4)]

@@ -125,7 +125,7 @@ def test_check_finds_what_is_wrong_and_says_so_by_its_exit_code(cluster: Cluster
     found = cluster.weir("check", str(ledger.ledger_id))
     assert found.exit_code == 1
     assert "unplugged" in found.output
-    assert "nobody reachable holds 1" in found.output
+    assert "no reachable bookie has 1" in found.output
     (report,) = json.loads(cluster.weir("check", "--json").output)
     assert report["lost"] == [1]
     assert [(r["missing"], r["damaged"]) for r in report["replicas"]] == [([1], []), ([], [1]), ([], [])]
@@ -137,7 +137,7 @@ def test_replicate_fills_gaps_and_replaces_lost_bookies(cluster: Cluster) -> Non
     del cluster.pool.get(first).ledgers[ledger.ledger_id].entries[EntryId(1)]
     filled = cluster.weir("replicate", str(ledger.ledger_id))
     assert filled.exit_code == 0, filled.output
-    assert f"{first} got 1 entries again" in filled.output
+    assert f"{first} received 1 missing entries" in filled.output
     lose(cluster, second)
     replaced = cluster.weir("replicate", "--lost", second, "--json")
     assert replaced.exit_code == 0, replaced.output
@@ -147,7 +147,7 @@ def test_replicate_fills_gaps_and_replaces_lost_bookies(cluster: Cluster) -> Non
 
 
 def test_replicate_without_arguments_works_off_the_marks(cluster: Cluster) -> None:
-    assert "nothing is marked" in cluster.weir("replicate").output
+    assert "no ledger is marked for repair" in cluster.weir("replicate").output
 
     async def degraded(client: LedgerClient) -> LedgerMetadata:
         writer = await client.create(Quorum(4, 4, 2))

@@ -92,7 +92,7 @@ def test_json_is_read_as_it_is_printed(line: bytes, expected: tuple[Any, ...]) -
 
 @pytest.mark.parametrize("line", [b"no json", b"[]", b"{}", b'{"payload_base64": "!"}'])
 def test_json_that_is_no_message_is_refused(line: bytes) -> None:
-    with pytest.raises(ConfigError, match="is no message"):
+    with pytest.raises(ConfigError, match="is not a message"):
         made(line, format=InputFormat.JSON)
 
 

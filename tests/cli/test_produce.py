@@ -145,7 +145,7 @@ def test_following_waits_for_a_topic_and_prints_all_of_it(weir_up: UpProcess) ->
     following = subprocess.Popen(command, stdout=pipe, stderr=pipe, env=variables, text=True)
     try:
         assert following.stderr is not None
-        assert following.stderr.readline() == "there is no topic not-yet yet; waiting for it\n"
+        assert following.stderr.readline() == "topic not-yet does not exist yet; waiting for it\n"
         sent = [sys.executable, "-m", "weir.cli.main", "produce", "not-yet", "one", "two"]
         subprocess.run(sent, env=variables, check=True, capture_output=True)
         assert following.communicate(timeout=60)[0] == "one\ntwo\n"

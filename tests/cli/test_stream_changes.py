@@ -56,9 +56,9 @@ def defined(weir_up: UpProcess) -> Access:
 @pytest.mark.process
 def test_a_stream_is_paused_resumed_and_dropped(run_here: Any, defined: Access) -> None:
     done = run_here("streams", "pause", "changed")
-    assert (done.code, done.out) == (0, "stream changed pauses as soon as its runner sees it\n")
+    assert (done.code, done.out) == (0, "stream changed pauses when its runner reads the change\n")
     assert rest.get_stream(defined, NAME).stream.wanted is Wanted.PAUSED
-    assert "as soon as weir streams run does" in run_here("streams", "resume", "public.default.changed").out
+    assert "it runs once weir streams run is up" in run_here("streams", "resume", "public.default.changed").out
     assert rest.get_stream(defined, NAME).stream.wanted is Wanted.RUNNING
     assert run_here("streams", "drop", "changed").out == "stream changed is dropped; its topic stays\n"
     assert rest.find_stream(defined, NAME) is None

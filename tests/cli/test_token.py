@@ -52,7 +52,7 @@ def test_a_secret_of_an_earlier_release_keeps_its_tokens_and_signs_new_ones_for_
             up.start()
             for token in tokens:
                 assert weir("produce", "t", "x", "--token", token, url=up.pulsar_url).code == 0
-            assert ("earlier releases took the text of this secret as the key" in up.log) == source.startswith(
+            assert ("earlier releases used the text of this secret as the key" in up.log) == source.startswith(
                 "file:"
             )
         finally:

@@ -36,8 +36,8 @@ def test_a_connector_is_added_run_paused_stopped_resumed_and_removed(
     file.write_text(
         f'{said}path = "{folder}"\naccess_key = {{ env = "SHOP_KEY" }}\nsecret_key = {{ env = "SHOP_PASSWORD" }}\n'
     )
-    assert "is right" in weir_connect("add", str(file), "--check")
-    assert "as soon as weir connect run does" in weir_connect("add", str(file))
+    assert "is valid" in weir_connect("add", str(file), "--check")
+    assert "it starts with weir connect run" in weir_connect("add", str(file))
     assert "is defined" in weir_connect("add", str(file)), "asking twice is fine"
     (listed,) = json.loads(weir_connect("list", "--json"))
     assert (listed["connector"], listed["type"]) == (unique, "files source")

@@ -62,7 +62,7 @@ def test_a_source_and_a_sink_are_updated_again_and_again_and_each_record_is_ther
     assert [row["n"] for row in weir.values(unique)] == list(range(records + 2))
     assert {one.connector.id for one in all_connectors(weir.place.access)} == ids
     for file in definitions(8, pattern="*"):
-        assert "is as it was" in weir_connect("update", file)
+        assert "is unchanged" in weir_connect("update", file)
         weir_connect("remove", Path(file).stem)
 
 

@@ -194,9 +194,9 @@ def test_copies_are_made_checked_and_restored_as_their_page_says(served: UpProce
         text = text.replace(written, meant)
     for line in _lines(text):
         reader.shell(line)
-    assert reader.said.count("is copied to") == 3
-    assert reader.said.count("all as they were copied") == 2
-    assert reader.said.count("is as it was at") == 2
+    assert reader.said.count("copied to") == 3
+    assert reader.said.count("unchanged since the copy") == 2
+    assert reader.said.count("restored to the state of") == 2
 
 
 def test_the_steps_of_an_operator_can_be_followed(tmp_path: Path) -> None:

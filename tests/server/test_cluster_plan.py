@@ -55,7 +55,7 @@ def test_a_port_of_the_cluster_that_somebody_has_is_told_with_whose_it_is(
     plan = plan_cluster(tmp_path, ports, brokers=2, bookies=1, etcd_members=1)
     ports.close()
     with socket.create_server(("127.0.0.1", plan.brokers[1].kafka)):
-        told = rf"127\.0\.0\.1:{plan.brokers[1].kafka} is in use, and is the port of broker-2 \(kafka\)"
+        told = rf"127\.0\.0\.1:{plan.brokers[1].kafka} is in use, but belongs to broker-2 \(kafka\)"
         with pytest.raises(AddressInUseError, match=told):
             plan_cluster(tmp_path, ports, brokers=2, bookies=1, etcd_members=1)
         ports.close()
@@ -85,7 +85,7 @@ def test_a_port_offset_is_of_the_first_start_and_kept(tmp_path: Path) -> None:
     assert plan(1, 20_100) == [20_100, 20_100]
     assert plan(2) == [20_100, 20_100, 20_101, 20_101]
     assert plan(2, 20_100) == plan(2)
-    with pytest.raises(ConfigError, match="keeps its ports, since clients know them: Kafka's are 29192, 29193"):
+    with pytest.raises(ConfigError, match="keeps its ports, because clients know them: Kafka's are 29192, 29193"):
         plan(2, 20_200)
     with pytest.raises(ConfigError, match="would reach 65536, above 65535") as told:
         plan_cluster(tmp_path / "new", ports, brokers=2, bookies=1, etcd_members=0, port_offset=56_443)

@@ -68,9 +68,9 @@ def test_a_topic_is_turned_on_exported_looked_at_and_turned_off(weir, topics: To
     assert after[0]["table"] == f"file://{tmp_path}/a lake/public/default/{topic}"
     assert "everything is in the lake" in done(weir("lake", "run", "--once", "--master", "none"))
     assert "lake" in done(weir("subscriptions", "list", topic))
-    assert "files of old days gone: 1" in done(weir("lake", "upkeep")), "the messages are of 2023"
+    assert "files of old days removed: 1" in done(weir("lake", "upkeep")), "the messages are of 2023"
     assert "nothing to do" in done(weir("lake", "upkeep"))
-    assert "exports that run now" in str(weir("lake", "upkeep", "--orphans", "1min").exception)
+    assert "running exports" in str(weir("lake", "upkeep", "--orphans", "1min").exception)
 
     assert "no longer" in done(weir("lake", "off", topic))
     assert json.loads(done(weir("lake", "status", topic, "--json"))) == []
@@ -89,7 +89,7 @@ def test_a_table_that_cannot_be_looked_after_is_told_and_the_exit_code_says_so( 
     file.unlink()
     result = weir("lake", "upkeep", "--master", "none", "--files", "2")
     assert result.exit_code == 1
-    assert "it is tried again later" in result.output
+    assert "retried later" in result.output
     assert "1 topic was not looked after" in str(result.exception)
     done(weir("lake", "off", topic))
 
@@ -195,7 +195,7 @@ def test_internal_topics_of_a_namespace_are_left_out_unless_they_are_named(
     try:
         result = weir("lake", "on", "public/inner", "--to", str(tmp_path))
         assert "(2 topics now)" in done(result)
-        assert "5 internal topics are left out" in result.stderr
+        assert "5 internal topics are skipped" in result.stderr
 
         def listed() -> set[str]:
             found = json.loads(done(weir("lake", "status", "public/inner", "--json")))

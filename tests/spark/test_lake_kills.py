@@ -122,7 +122,7 @@ def kill_broker_for_longer(place: Place, export: "subprocess.Popen[str]") -> Non
     place.up.kill()
     waiting, failed = place.go_on(export).splitlines()
     assert "it is tried again for" in waiting, "it says what it waits for, while it does"
-    assert re.fullmatch(r"weir: 1 topic was not exported to the end; \S+: .*cannot connect to \S+: .*", failed)
+    assert re.fullmatch(r"weir: 1 topic was not fully exported; \S+: .*cannot connect to \S+: .*", failed)
     added = place.step != "planned"
     assert ("6 rows were added; then: " in failed) == added, "it says what it has done"
     place.up.start()

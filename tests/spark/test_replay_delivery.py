@@ -196,8 +196,8 @@ def test_one_that_cannot_go_on_says_how_to_go_on_and_does_not_hold_up_the_others
         result = CliRunner().invoke(cli, ["replay", "resume", "--url", up.http_url])
         assert result.exit_code == 1
         assert isinstance(result.exception, ReplayStateError)
-        assert "1 of 2 replays did not go on" in str(result.exception)
-        assert f"`weir replay resume {left[0].id}` tries again, `cancel` ends it" in result.stderr
+        assert "1 of 2 replays failed to resume" in str(result.exception)
+        assert f"`weir replay resume {left[0].id}` resumes it, `cancel` ends it" in result.stderr
         assert [value for _, value in stored(topics.servers, target)] == ["a"]
         assert find_replay(place.access, left[1].id).state is ReplayState.DONE
 

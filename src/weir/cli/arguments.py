@@ -1,6 +1,6 @@
-"""Names that a shell completes while a command is typed: asked of the running server, or none.
+"""Command-line values: sizes, spans, times and name=value pairs, and shell completion of names.
 
-Moments, spans of time, sizes and pairs as people write them on the command line.
+Completion queries the running server for topics, namespaces, subscriptions and streams.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def parse_pairs(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def show_moment(wall_ms: int) -> str:
-    """A moment in UTC, to the millisecond."""
+    """A time in UTC, to the millisecond."""
     if not wall_ms:
         return ""
     return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -56,7 +56,7 @@ def short_topic(name: str) -> str:
     return rest.removeprefix("public/default/")
 
 
-#: Nobody waits longer for the answer to a tab.
+#: The longest wait for the server after the tab key.
 _PATIENCE_S = 1.0
 _MOST = 500
 
@@ -74,7 +74,7 @@ def complete_topic(ctx: click.Context, _param: click.Parameter, incomplete: str)
 
         path = join("persistent", *namespace.split("/"))
         query: dict[str, str | int | bool] = {"limit": _MOST}
-        if local:  # begin a little before what is typed: lists are in order
+        if local:  # the list is sorted: start just before the typed prefix
             before = local[:-1] + chr(max(33, ord(local[-1]) - 1))
             query["after"] = f"persistent://{namespace}/{before}"
         found: list[str] = await admin.get(path, query)
@@ -104,7 +104,7 @@ def complete_namespace(ctx: click.Context, _param: click.Parameter, incomplete: 
 
 
 def complete_subscription(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Of the topic that was typed before it."""
+    """Subscriptions of the topic that precedes them on the command line."""
 
     async def ask(admin: Any) -> list[str]:
         from weir.client.admin import topic_path
@@ -127,7 +127,7 @@ def complete_stream(ctx: click.Context, _param: click.Parameter, incomplete: str
 
 
 def _asked(ctx: click.Context, ask: Callable[[Any], Coroutine[Any, Any, list[str]]]) -> list[str]:
-    """Nothing, rather than an error in the middle of a line that is being typed."""
+    """Return no names after an error, so that no error text appears on the line that the user is typing."""
     try:
         return _ask(ctx, ask)
     except Exception:
@@ -141,7 +141,7 @@ def _ask(ctx: click.Context, ask: Callable[[Any], Coroutine[Any, Any, list[str]]
     from weir.runtime.real import run
 
     def given(name: str) -> str | None:
-        """Whatever was typed before, else what the environment says: defaults are not read while completing."""
+        """The value on the command line, else in the environment: click applies no defaults during completion."""
         return ctx.params.get(name) or os.environ.get(VARIABLES[name])
 
     token = choose_token(given("token"), given("token_file"))

@@ -1,7 +1,4 @@
-"""`weir bookie inspect|verify|rebuild-index`: looks into the folder of a stopped bookie.
-
-`weir bookie ...`: run a storage node, and look into its files when it is stopped.
-"""
+"""`weir bookie`: run a storage node, and inspect, verify or repair the files of a stopped one."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -31,7 +28,7 @@ from weir.runtime.real import run
     },
 )
 def bookie() -> None:
-    """Run a storage node, or look into its files while it is stopped."""
+    """Run a storage node, or inspect its files while it is stopped."""
 
 
 _folder = click.argument("folder", type=click.Path(exists=True, file_okay=False))
@@ -76,7 +73,7 @@ def inspect_command(folder: str, out: Output) -> None:
     for problem in found.problems:
         click.echo(f"problem: {problem}", err=True)
     if found.problems:
-        click.echo("run weir bookie verify for all of it", err=True)
+        click.echo("run weir bookie verify for the full report", err=True)
 
 
 @click.command(
@@ -87,8 +84,8 @@ Examples:
   weir bookie verify /var/lib/weir/b1
   weir bookie verify ./b1 --json
 
-Ends with 1 if anything is damaged. A damaged entry is read from another replica; a damaged index is made anew by
-`weir bookie rebuild-index` or at the next start.
+Exits with 1 if anything is damaged. The cluster reads a damaged entry from another replica. To rebuild a damaged
+index, run `weir bookie rebuild-index` or restart the bookie.
 """,
 )
 @_folder
@@ -116,10 +113,10 @@ Example:
 )
 @_folder
 def rebuild_command(folder: str) -> None:
-    """Make the index of every entry log in FOLDER anew, from the entries themselves."""
+    """Rebuild the index of every entry log in FOLDER from the entries themselves."""
     with _progress("rebuilding") as moved:
         rows = run(lambda runtime: rebuild_index(runtime, _absolute(folder), moved))
-    click.echo(f"{sum(rows.values())} entries in {len(rows)} entry logs are indexed anew")
+    click.echo(f"{sum(rows.values())} entries in {len(rows)} entry logs indexed")
 
 
 def _absolute(folder: str) -> str:
@@ -144,7 +141,7 @@ def _show_verification(result: Verification, out: Output) -> None:
             f"{decimal(result.bytes_read)} read"
         )
     if result.damages or csv:
-        columns = (Column("file", cut="start"), "offset", Column("what is wrong", cut="end"))
+        columns = (Column("file", cut="start"), "offset", Column("problem", cut="end"))
         out.table(columns, [(one.path, one.offset, one.what) for one in result.damages], title="Damage")
     else:
         click.echo("no damage found")
@@ -152,7 +149,7 @@ def _show_verification(result: Verification, out: Output) -> None:
 
 @contextmanager
 def _progress(what: str, *, hidden: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar in bytes, on the error stream, for as long as the block runs."""
+    """Show a progress bar in bytes on standard error while the block runs."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=hidden, transient=True) as bar:
         task = bar.add_task(what, total=None)

@@ -1,7 +1,7 @@
-"""A private authority in a folder, and what it signs: certificates of servers, clients and nodes of a cluster.
+"""A private certificate authority in a folder, and the server, client and node certificates that it signs.
 
-A key is readable by its owner alone from the moment it exists, and no file is ever written over, but for a
-certificate that is renewed: that one is replaced whole, by one of the same key.
+Only its owner can read a key file, from the moment the file exists. No file is ever overwritten, except a
+renewed certificate: the new one, with the same key, replaces the old file as a whole.
 """
 
 import os
@@ -26,16 +26,16 @@ from cryptography.x509.oid import NameOID
 
 from weir.model.errors import ConfigError
 
-#: Clocks of clients may be behind by so much.
+#: Allowance for client clocks that are behind.
 _SKEW = timedelta(hours=1)
 
 
 class Purpose(Enum):
-    """What a certificate is good for."""
+    """The use of a certificate."""
 
     SERVER = (Usage.SERVER_AUTH,)
     CLIENT = (Usage.CLIENT_AUTH,)
-    #: A node asks others, and is asked.
+    #: A node is a client and a server of other nodes.
     NODE = (Usage.SERVER_AUTH, Usage.CLIENT_AUTH)
 
 
@@ -55,7 +55,7 @@ class Pair:
         return self.certificate.exists() or self.key.exists()
 
     def check_new(self) -> None:
-        """ConfigError if one of them is there already."""
+        """ConfigError if one of the files exists already."""
         for path in (self.certificate, self.key):
             if path.exists():
                 raise ConfigError(f"{path} exists", hint="nothing is overwritten; choose another name or folder")
@@ -63,7 +63,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a certificate says."""
+    """The contents of a certificate."""
 
     name: str
     issuer: str
@@ -73,7 +73,7 @@ class Described:
 
 
 class Authority:
-    """Who signs: a certificate and its key, in files of their own."""
+    """The signing certificate and its key, in separate files."""
 
     def __init__(self, files: Pair) -> None:
         self.files = files
@@ -92,7 +92,7 @@ class Authority:
         return cls(files)
 
     def sign(self, files: Pair, name: str, hosts: Sequence[str], purpose: Purpose, days: int) -> None:
-        """A new key, and a certificate for it."""
+        """Create a key and a certificate for it."""
         files.check_new()
         key = ec.generate_private_key(ec.SECP256R1())
         made = self._begun(_name(name), key.public_key(), days)
@@ -104,15 +104,16 @@ class Authority:
         _write(files, made.sign(self._key, hashes.SHA256()), key)
 
     def renew(self, file: Path, days: int) -> None:
-        """Replace a certificate by one of the same name, hosts, purpose and key that ends later."""
+        """Replace a certificate by one with the same name, hosts, purpose and key, and a later end."""
         old = load_certificate(file)
         if old.issuer != self._certificate.subject:
             raise ConfigError(
-                f"{file} is not of {self.files.certificate}", hint="renew it with the authority that signed it"
+                f"{file} was not signed by {self.files.certificate}",
+                hint="renew it with the authority that signed it",
             )
         key = old.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise ConfigError(f"{file} was not made by weir tls", hint="renew it with what made it")
+            raise ConfigError(f"{file} was not made by weir tls", hint="renew it with the tool that made it")
         made = self._begun(old.subject, key, days)
         for kind in (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.SubjectAlternativeName):
             try:
@@ -159,12 +160,12 @@ def _load_key(file: Path) -> ec.EllipticCurvePrivateKey:
         key = load_pem_private_key(file.read_bytes(), None)
     except OSError as failure:
         raise ConfigError(
-            f"{file} cannot be read: {failure.strerror}", hint="whoever signs needs the authority's key"
+            f"{file} cannot be read: {failure.strerror}", hint="signing needs the authority's key"
         ) from None
     except (ValueError, TypeError):
         raise ConfigError(f"{file} is not a private key in PEM form") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{file} was not made by weir tls", hint="sign with what made it")
+        raise ConfigError(f"{file} was not made by weir tls", hint="sign with the tool that made it")
     return key
 
 

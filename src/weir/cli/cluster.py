@@ -1,8 +1,6 @@
-"""`weir cluster status | drain | move | decommission`: look after a cluster, through any of its brokers.
+"""`weir cluster`: run a cluster on one machine; show, drain, move and decommission nodes; set isolation policies.
 
-`weir cluster isolation ...`: which brokers are kept for which namespaces.
-
-`weir cluster ...`: run a cluster on one machine, and look after any cluster.
+The commands work through any broker of the cluster.
 """
 
 from typing import Any
@@ -98,19 +96,21 @@ def _broker_row(broker: dict[str, Any], leader: str) -> tuple[object, ...]:
     epilog="""
 \b
 Examples:
-  weir cluster drain broker-2           then stop or upgrade it; starting it again ends the draining
+  weir cluster drain broker-2           then stop or upgrade it; a restart ends the drain
   weir cluster drain broker-2 --resume
 """
 )
 @click.argument("broker")
-@click.option("--resume", is_flag=True, help="Have it take bundles again.")
+@click.option("--resume", is_flag=True, help="Let the broker own bundles again.")
 @remote_options
 def drain(broker: str, resume: bool, remote: Remote, as_json: bool) -> None:
-    """Have BROKER give all its topics to the others, and take none."""
+    """Hand all bundles of BROKER over to other brokers, and assign it no new ones."""
     verb = "resume" if resume else "drain"
     remote.admin(lambda admin: admin.own("PUT", join("cluster", "brokers", broker, verb)))
     done(
-        f"{broker} takes bundles again" if resume else f"{broker} has nothing left", as_json=as_json, broker=broker
+        f"{broker} accepts bundles again" if resume else f"{broker} owns no more bundles",
+        as_json=as_json,
+        broker=broker,
     )
 
 
@@ -125,7 +125,7 @@ Example:
 @click.argument("broker")
 @remote_options
 def move(bundle: str, broker: str, remote: Remote, as_json: bool) -> None:
-    """Hand BUNDLE (as weir cluster status names it) to BROKER."""
+    """Hand BUNDLE over to BROKER. weir cluster status shows bundle names."""
     name = BundleName.parse(bundle)
     tenant, namespace, hashes = str(name).split("/")
     path = join("namespaces", tenant, namespace, hashes, "transfer")
@@ -137,28 +137,31 @@ def move(bundle: str, broker: str, remote: Remote, as_json: bool) -> None:
     epilog="""
 \b
 Examples:
-  weir cluster decommission bookie-3            ends when it may be stopped
-  weir cluster decommission bookie-3 --cancel   let it take ledgers again
+  weir cluster decommission bookie-3            exits when the bookie can be stopped
+  weir cluster decommission bookie-3 --cancel   let it accept ledgers again
 
-Copies go on where they were if this command is ended and given again.
+An interrupted run resumes where it stopped: give the command again.
 """
 )
 @click.argument("bookie")
-@click.option("--cancel", is_flag=True, help="Let it take ledgers again.")
+@click.option("--cancel", is_flag=True, help="Cancel: let the bookie accept ledgers again.")
 @remote_options
 def decommission(bookie: str, cancel: bool, remote: Remote, as_json: bool) -> None:
-    """Copy everything off BOOKIE and let nothing new come to it."""
+    """Copy all ledgers off BOOKIE and place no new ones on it."""
     path = join("cluster", "bookies", bookie, "decommission")
     if cancel:
         remote.admin(lambda admin: admin.own("DELETE", path))
-        done(f"{bookie} takes ledgers again", as_json=as_json, bookie=bookie)
+        done(f"{bookie} accepts ledgers again", as_json=as_json, bookie=bookie)
         return
     moved = remote.admin(lambda admin: _empty(admin, bookie, path))
-    done(f"{bookie} holds nothing, and may be stopped", as_json=as_json, bookie=bookie, ledgers=moved)
+    done(f"{bookie} holds no ledgers; stop it now", as_json=as_json, bookie=bookie, ledgers=moved)
 
 
 async def _empty(admin: AdminClient, bookie: str, path: str) -> int:
-    """Until it holds nothing; how many ledgers it held. NotAllowedError once the rest cannot lie elsewhere."""
+    """Wait until the bookie holds no ledgers; return how many it held.
+
+    NotAllowedError if the remaining ledgers fit on no other bookies.
+    """
     begun = await admin.own("PUT", path)
     total: int = begun["left"]
     clock = real_runtime().clock
@@ -175,13 +178,13 @@ async def _empty(admin: AdminClient, bookie: str, path: str) -> int:
             problems = problems + 1 if found["problem"] else 0
             if problems > _TRIES:
                 raise NotAllowedError(
-                    f"{found['left']} ledgers cannot be taken off {bookie}: {found['problem']}",
-                    hint="start more bookies and give the command again, or --cancel",
+                    f"{found['left']} ledgers cannot be moved off {bookie}: {found['problem']}",
+                    hint="start more bookies and repeat the command, or give --cancel",
                 )
             await clock.sleep(_LOOK_S)
 
 
-#: So often in a row may a ledger not be moved before it is given up.
+#: Consecutive failures to move a ledger before the command gives up.
 _TRIES = 30
 
 _POLICIES = join("clusters", STANDALONE, "namespaceIsolationPolicies")
@@ -197,11 +200,11 @@ Examples:
   weir cluster isolation brokers
   weir cluster isolation delete fast
 
-Namespaces and brokers are regular expressions of whole names; a broker's may also be that of its host.
+Namespaces and brokers are regular expressions that match whole names; brokers also match by their host names.
 """
 )
 def isolation() -> None:
-    """Keep brokers for some namespaces."""
+    """Reserve brokers for some namespaces."""
 
 
 @isolation.command("list", epilog=examples("weir cluster isolation list", "weir cluster isolation list -o json"))
@@ -235,9 +238,17 @@ def show(policy: str, remote: Remote, out: Output) -> None:
 )
 @click.argument("policy")
 @click.option("--namespaces", multiple=True, required=True, help="tenant/namespace; may be repeated.")
-@click.option("--primary", multiple=True, required=True, help="Brokers that are kept for these; may be repeated.")
-@click.option("--secondary", multiple=True, help="Brokers that serve them as well when primary ones are too few.")
-@click.option("--min-limit", type=click.IntRange(0), default=1, show_default=True, help="Fewer are too few.")
+@click.option(
+    "--primary", multiple=True, required=True, help="Brokers reserved for the namespaces; may be repeated."
+)
+@click.option("--secondary", multiple=True, help="Brokers to add when primary ones are too few.")
+@click.option(
+    "--min-limit",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Fewest primary brokers that suffice.",
+)
 @remote_options
 def set_(
     policy: str,
@@ -249,7 +260,7 @@ def set_(
     remote: Remote,
     as_json: bool,
 ) -> None:
-    """Keep the primary brokers for these namespaces. What is elsewhere is handed over bit by bit."""
+    """Reserve the primary brokers for these namespaces. Brokers hand other bundles over step by step."""
     body = {
         "namespaces": list(namespaces),
         "primary": list(primary),
@@ -267,7 +278,7 @@ def set_(
 @click.argument("policy")
 @remote_options
 def delete(policy: str, remote: Remote, as_json: bool) -> None:
-    """Delete a policy: its brokers are for everybody again."""
+    """Delete a policy: its brokers serve all namespaces again."""
     remote.admin(lambda admin: admin.delete(f"{_POLICIES}/{join(policy)}"))
     done(f"isolation policy {policy} is deleted", as_json=as_json, policy=policy)
 
@@ -275,7 +286,7 @@ def delete(policy: str, remote: Remote, as_json: bool) -> None:
 @isolation.command(epilog=examples("weir cluster isolation brokers"))
 @remote_options
 def brokers(remote: Remote, out: Output) -> None:
-    """List the brokers, and what they are kept for."""
+    """List the brokers and the namespaces that they are reserved for."""
 
     async def work(admin: AdminClient) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = await admin.get(_BROKERS)
@@ -309,4 +320,4 @@ def _role(broker: dict[str, Any]) -> str:
     },
 )
 def cluster() -> None:
-    """Run a cluster on this machine, and look after any cluster: brokers, bookies, and who serves what."""
+    """Run a cluster on this machine, and manage any cluster: brokers, bookies, bundles and isolation."""

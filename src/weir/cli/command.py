@@ -1,9 +1,7 @@
-"""A group of commands that are named first and loaded when they are used.
+"""A command group that imports a subcommand only when it runs, and the examples block of a command's help.
 
-So `weir --help` starts fast, and commands that compose a node can live in `weir.server`, the composition root,
-which stands above this layer and may not be imported by it.
-
-Examples under a command's help, one line each.
+Lazy imports keep `weir --help` fast. They also let commands that compose a node live in `weir.server`, the
+composition root, which this layer must not import.
 """
 
 import importlib
@@ -16,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 
 class Lazy(NamedTuple):
-    """A command that is not loaded: where it is (`module:attribute`), and its line in the list of commands."""
+    """A command that is not imported yet: its target (`module:attribute`) and its line in the command list."""
 
     target: str
     help: str
@@ -25,7 +23,7 @@ class Lazy(NamedTuple):
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are given as `module:attribute`, or as `Lazy`, listed without being loaded."""
+    """A group with commands given as `module:attribute`, or as `Lazy`, which the help lists without an import."""
 
     def __init__(
         self,
@@ -54,7 +52,7 @@ class LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Commands by their names, without loading any: whoever types waits."""
+        """Complete command names without an import, because the user waits for the answer."""
         named = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         found = [(name, self.lazy.get(name)) for name in named]
         items = [
@@ -93,6 +91,6 @@ class LazyGroup(click.Group):
 
 
 def examples(*lines: str) -> str:
-    """What `click.command(epilog=...)` takes."""
+    """The examples block for `click.command(epilog=...)`."""
     head = "Example:" if len(lines) == 1 else "Examples:"
     return "\n".join(("", "\b", head, *(f"  {line}" for line in lines), ""))

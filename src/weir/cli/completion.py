@@ -11,7 +11,7 @@ from weir.model.errors import ConfigError
 _SHELLS = ("bash", "zsh", "fish")
 _VARIABLE = "_WEIR_COMPLETE"
 _MARK = "# weir completion"
-#: Fish finds its files by itself; the others are told in what they read first.
+#: Fish finds its completion files itself; bash and zsh need a line in their startup file.
 _STARTS = {"bash": ".bashrc", "zsh": ".zshrc"}
 _ZSH_READY = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\n"
 
@@ -20,17 +20,17 @@ _ZSH_READY = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit 
     epilog="""
 \b
 Examples:
-  weir completion --install             for the shell that you use
+  weir completion --install             for your current shell
   weir completion zsh --install
-  source <(weir completion bash)        in this shell alone
+  source <(weir completion bash)        for this session only
   weir completion fish > ~/.config/fish/completions/weir.fish
 
-Commands and options are completed without a server; topics, namespaces and subscriptions by asking the one that
-runs (as --url or WEIR_URL name it), for a second at the most.
+Commands and options complete without a server. Topics, namespaces and subscriptions complete from the running
+server (as --url or WEIR_URL name it), within one second.
 """
 )
 @click.argument("shell", required=False, type=click.Choice(_SHELLS))
-@click.option("--install", is_flag=True, help="Write it to where the shell finds it, instead of printing it.")
+@click.option("--install", is_flag=True, help="Install the script for the shell instead of printing it.")
 def completion(shell: str | None, install: bool) -> None:
     """Print the script that completes weir's commands in SHELL, or install it."""
     chosen = shell or _own_shell()
@@ -44,12 +44,12 @@ def completion(shell: str | None, install: bool) -> None:
 
 
 def script(shell: str) -> str:
-    """What the shell reads."""
+    """The completion script for the shell."""
     from weir.cli.main import cli
 
     kind = get_completion_class(shell)
     if kind is None:
-        raise ConfigError(f"{shell} is not known", hint=f"one of {', '.join(_SHELLS)}")
+        raise ConfigError(f"unknown shell {shell}", hint=f"one of {', '.join(_SHELLS)}")
     found = kind(cli, {}, "weir", _VARIABLE)
     text = found.source_template % found.source_vars()
     return (_ZSH_READY + text if shell == "zsh" else text).strip() + "\n"
@@ -58,12 +58,12 @@ def script(shell: str) -> str:
 def _own_shell() -> str:
     name = Path(os.environ.get("SHELL", "")).name
     if name not in _SHELLS:
-        raise ConfigError("which shell is not known", hint="name it: weir completion bash|zsh|fish")
+        raise ConfigError("the current shell is unknown", hint="name it: weir completion bash|zsh|fish")
     return name
 
 
 def _install(shell: str, text: str) -> list[Path]:
-    """The files that were written or added to. What is there already is not added twice."""
+    """Write or extend the shell's files and return their paths. Existing lines are not added twice."""
     home = Path.home()
     if shell == "fish":
         config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")

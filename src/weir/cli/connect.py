@@ -1,4 +1,4 @@
-"""`weir connect`: what is carried between topics and other systems, and the process that carries it."""
+"""`weir connect`: define, list and control connectors, and run the process that moves their records."""
 
 import json
 import logging
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from weir.model.topics import TopicName
 
 _PATIENCE_S = 5.0
-#: A service may be started before its broker is.
+#: A service may start before its broker does.
 _BROKER_PATIENCE_S = 60.0
-#: One that was killed is the runner until its lease runs out.
+#: A killed runner keeps its role until its lease expires.
 _LEASE_PATIENCE_S = 20.0
 _STANDBY_S = 2.0
 _SHORTEST_LEASE_MS, _LONGEST_LEASE_MS = 1_000, 600_000
@@ -39,17 +39,17 @@ _SHORTEST_LEASE_MS, _LONGEST_LEASE_MS = 1_000, 600_000
     epilog="""
 \b
 Examples:
-  weir connect add orders.toml        define a connector, as a file in TOML says it
-  weir connect update orders.toml     change it; it goes on from where it is
+  weir connect add orders.toml        define a connector from a TOML file
+  weir connect update orders.toml     change it; it resumes at its positions
   weir connect run                    run all connectors, until Ctrl-C
-  weir connect list                   what they do, how far they are, and what is wrong
+  weir connect list                   types, states, progress and errors
   weir connect status orders
   weir connect pause orders           and resume, stop, remove
-  weir connect types                  which kinds there are, and their options
+  weir connect types                  connector types and their options
 """
 )
 def connect() -> None:
-    """Carry records between topics and PostgreSQL, files, S3, HTTP, other Kafka and Pulsar clusters."""
+    """Move records between topics and PostgreSQL, files, S3, HTTP, other Kafka and Pulsar clusters."""
 
 
 @connect.command(
@@ -58,7 +58,7 @@ def connect() -> None:
     )
 )
 @click.argument("file", metavar="FILE.toml", type=click.Path(dir_okay=False, allow_dash=True))
-@click.option("--check", is_flag=True, help="Only say whether the file is right.")
+@click.option("--check", is_flag=True, help="Validate the file; define nothing.")
 @remote_options(changes=True)
 def add(*, file: str, check: bool, remote: Remote, as_json: bool) -> None:
     """Define a connector. `weir connect run`, or weir up --connect, runs it."""
@@ -67,13 +67,13 @@ def add(*, file: str, check: bool, remote: Remote, as_json: bool) -> None:
 
     name, config = _read(file)
     if check:
-        done(f"connector {short_name(name)} is right", as_json=as_json, connector=short_name(name))
+        done(f"connector {short_name(name)} is valid", as_json=as_json, connector=short_name(name))
         return
     access = _access(remote)
     _check_alone(access, parse(name, config))
     add_connector(access, name, config)
     runs = runner(access).where is not None
-    rest = "" if runs else "; it runs as soon as weir connect run does"
+    rest = "" if runs else "; it starts with weir connect run"
     done(f"connector {short_name(name)} is defined{rest}", as_json=as_json, connector=short_name(name))
 
 
@@ -85,10 +85,10 @@ def add(*, file: str, check: bool, remote: Remote, as_json: bool) -> None:
     )
 )
 @click.argument("file", metavar="FILE.toml", type=click.Path(dir_okay=False, allow_dash=True))
-@click.option("--check", is_flag=True, help="Only say whether the update is possible.")
+@click.option("--check", is_flag=True, help="Check whether the update is possible; change nothing.")
 @remote_options(changes=True)
 def update(*, file: str, check: bool, remote: Remote, as_json: bool) -> None:
-    """Change a connector's definition to FILE.toml. It goes on from the positions that it has."""
+    """Change a connector's definition to FILE.toml. The connector resumes at its positions."""
     from weir.client.connectors import update_connector
     from weir.connect.definitions import check_update, parse, short_name
 
@@ -103,7 +103,7 @@ def update(*, file: str, check: bool, remote: Remote, as_json: bool) -> None:
         return
     _check_alone(access, after)
     update_connector(access, name, config)
-    what = "is as it was" if before.config == config else "is updated; it keeps its positions"
+    what = "is unchanged" if before.config == config else "is updated; it keeps its positions"
     done(f"connector {shown} {what}", as_json=as_json, connector=shown)
 
 
@@ -112,7 +112,7 @@ def update(*, file: str, check: bool, remote: Remote, as_json: bool) -> None:
 )
 @remote_options
 def list_connectors(*, remote: Remote, out: Output) -> None:
-    """List the connectors, and how far they are."""
+    """List the connectors and their progress."""
     from weir.client.connectors import all_connectors, runner
     from weir.connect.definitions import short_name
 
@@ -154,7 +154,7 @@ def list_connectors(*, remote: Remote, out: Output) -> None:
 @click.argument("name")
 @remote_options
 def describe(*, name: str, remote: Remote, out: Output) -> None:
-    """Show a connector: its definition, with secrets by name only, and how far it is."""
+    """Show a connector: its definition (secrets by name only) and its progress."""
     access = _access(remote)
     (one,) = _found(access, (name,))
     out.fields([*_status(access, one), *_definition(one.connector.config)])
@@ -164,7 +164,7 @@ def describe(*, name: str, remote: Remote, out: Output) -> None:
 @click.argument("name")
 @remote_options
 def status(*, name: str, remote: Remote, out: Output) -> None:
-    """Show how far a connector is, how often it failed, why, and when it is tried again."""
+    """Show a connector's progress, its failures, their cause, and the time of the next retry."""
     access = _access(remote)
     (one,) = _found(access, (name,))
     out.fields(_status(access, one))
@@ -189,24 +189,22 @@ def _changing(word: str, wanted: ConnectorWanted, what: str, about: str) -> clic
     return change
 
 
-_changing(
-    "pause", ConnectorWanted.PAUSED, "pauses", "Let connectors pause: they keep what they have open, and wait."
-)
-_changing("resume", ConnectorWanted.RUNNING, "runs", "Let connectors run again, from where they were.")
+_changing("pause", ConnectorWanted.PAUSED, "pauses", "Pause connectors: they keep their connections open.")
+_changing("resume", ConnectorWanted.RUNNING, "runs", "Resume connectors at their positions.")
 _changing(
     "stop",
     ConnectorWanted.STOPPED,
     "is stopped",
-    "Let connectors stop: they close everything, and keep their positions.",
+    "Stop connectors: they close their connections and keep their positions.",
 )
 
 
 @connect.command(epilog=examples("weir connect remove orders", "weir connect remove orders --if-exists"))
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--if-exists", is_flag=True, help="One that is not there is no error.")
+@click.option("--if-exists", is_flag=True, help="Ignore connectors that do not exist.")
 @remote_options(changes=True)
 def remove(*, names: tuple[str, ...], if_exists: bool, remote: Remote, as_json: bool) -> None:
-    """End connectors for good, with their positions; what they carried stays."""
+    """Remove connectors and their positions; records that they have moved stay."""
     from weir.client.connectors import remove_connector
     from weir.connect.definitions import short_name
 
@@ -214,7 +212,7 @@ def remove(*, names: tuple[str, ...], if_exists: bool, remote: Remote, as_json: 
     for one in _found(access, names, missing_ok=if_exists):
         remove_connector(access, one.connector.name)
         shown = short_name(one.connector.name)
-        done(f"connector {shown} is removed; what it carried stays", as_json=as_json, connector=shown)
+        done(f"connector {shown} is removed; its records stay", as_json=as_json, connector=shown)
 
 
 @connect.command(
@@ -223,7 +221,7 @@ def remove(*, names: tuple[str, ...], if_exists: bool, remote: Remote, as_json: 
 @click.argument("wanted", required=False, metavar="[TYPE]")
 @remote_options
 def types(*, wanted: str | None, remote: Remote, out: Output) -> None:
-    """List which sources and sinks there are, and their options."""
+    """List the types of sources and sinks, and their options."""
     from weir.connect.options import TYPES
 
     rows = [
@@ -245,17 +243,23 @@ def types(*, wanted: str | None, remote: Remote, out: Output) -> None:
         "weir connect run", "weir connect run --url https://weir:8443 --ca ca.pem --token file:runner.token"
     )
 )
-@click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
-@click.option("--patience", type=click.IntRange(min=1), metavar="S", help="End if the broker is away for so long.")
-@click.option("--standby", is_flag=True, help="While another one runs the connectors, wait until it does not.")
+@click.option(
+    "--kafka",
+    metavar="HOST:PORT",
+    help="The Kafka listener, if the address that the server announces does not work.",
+)
+@click.option(
+    "--patience", type=click.IntRange(min=1), metavar="S", help="Exit if the broker is unavailable for S seconds."
+)
+@click.option("--standby", is_flag=True, help="Wait while another process runs the connectors.")
 @click.option(
     "--lease",
     default="15s",
     show_default=True,
     metavar="SPAN",
-    help="For how long another one waits for this one, if it dies.",
+    help="How long another process waits before it takes over, if this one dies.",
 )
-@click.option("--debug", is_flag=True, help="Log all that is known of a connector that fails.")
+@click.option("--debug", is_flag=True, help="Log the full details of a connector failure.")
 @remote_options(changes=True)
 def run(
     *,
@@ -267,7 +271,7 @@ def run(
     remote: Remote,
     as_json: bool,
 ) -> None:
-    """Run the connectors: one process does it for all of them, as a superuser where there are tokens."""
+    """Run the connectors: one process runs all of them; with authentication it needs a superuser's token."""
     from weir.client.connectors import runner as asked_runner
     from weir.client.weir_cluster import Place
     from weir.connect import runner as runners
@@ -289,7 +293,7 @@ def run(
         if found is not None and found.where is None:
             break
         if found is not None and not said:
-            click.echo(f"the connectors are run by {found.where}; this one stands by")
+            click.echo(f"{found.where} runs the connectors; this process is on standby")
             said = True
         time.sleep(min(_STANDBY_S, lease_ms / 4000))
     runner = runners.Runner(place, lease_ms=lease_ms)
@@ -301,7 +305,7 @@ def run(
 
 
 def _take(runner: "Runner", stopped: list[int], *, patience_s: float | None) -> None:
-    """Become the runner, also if the last one died a moment ago."""
+    """Acquire the runner lease; wait for the lease of a previous runner that died."""
     deadline = None if patience_s is None else time.monotonic() + patience_s
     while not stopped:
         try:
@@ -314,7 +318,7 @@ def _take(runner: "Runner", stopped: list[int], *, patience_s: float | None) -> 
 
 
 def _asked(ask: Callable[[], Any]) -> Any:
-    """None while the broker is away."""
+    """Return None while the broker is unavailable."""
     try:
         return ask()
     except (NetworkError, TopicClosedError):
@@ -326,7 +330,7 @@ def _access(remote: Remote, patience_s: float = _PATIENCE_S) -> "Access":
 
 
 def _read(file: str) -> "tuple[TopicName, str]":
-    """The name and the definition of a connector, by its file; - for standard input."""
+    """Read the name and the definition of a connector from its file; - is standard input."""
     from weir.connect.definitions import read_file
 
     try:
@@ -344,7 +348,7 @@ def _check_alone(access: "Access", wanted: "Definition") -> None:
 
 
 def _found(access: "Access", names: Sequence[str], *, missing_ok: bool = False) -> "list[DefinedConnector]":
-    """All of them, before anything is done to one."""
+    """Find all named connectors before a command changes one of them."""
     from weir.client.connectors import all_connectors
     from weir.connect.definitions import parse_name, short_name
 
@@ -356,7 +360,11 @@ def _found(access: "Access", names: Sequence[str], *, missing_ok: bool = False) 
             found.append(one)
         elif not missing_ok:
             known = ", ".join(short_name(each) for each in list(listed)[:5])
-            hint = f"there are {known}" if known else "there are none; weir connect add defines one"
+            hint = (
+                f"known connectors: {known}"
+                if known
+                else "no connectors are defined; weir connect add defines one"
+            )
             raise ConnectorNotFoundError(f"there is no connector {name}", hint=hint)
     return found
 
@@ -370,7 +378,7 @@ def _type(config: str) -> str:
 def _state(one: "DefinedConnector", *, runs: bool) -> str:
     wanted = one.connector.wanted.value
     if not runs:
-        return f"{wanted}, and nobody runs it" if wanted == "running" else wanted
+        return f"{wanted}, but no worker is connected" if wanted == "running" else wanted
     if one.progress is None:
         return "starting" if wanted == "running" else wanted
     return one.progress.state
@@ -413,7 +421,7 @@ def _moment(ms: int) -> str | None:
 
 
 def _definition(config: str) -> list[tuple[str, object]]:
-    """Options as the file said them."""
+    """Options as the definition file states them."""
     found: list[tuple[str, object]] = []
     for key, value in json.loads(config).items():
         if isinstance(value, dict):

@@ -1,8 +1,7 @@
-"""Receiving for `weir consume`: until there is enough, through lost connections, never half of it.
+"""`weir consume`: print the messages of a topic to standard output.
 
-`weir consume`: messages of a topic to standard output.
-
-Where `weir consume` begins: an end of the topic, an offset, a message or a moment, on each partition.
+A session starts at an end of the topic, an offset, a message or a time, on each partition. It survives lost
+connections, and fails rather than print an incomplete result as a complete one.
 """
 
 import asyncio
@@ -43,13 +42,13 @@ from weir.runtime.real import RealClock
 from weir.wire.pulsar import pulsar_api_pb2 as api
 from weir.wire.pulsar.ids import EARLIEST, LATEST, MessageId, parse_id
 
-#: Larger numbers are moments in milliseconds: no partition has had so many messages.
+#: Larger numbers are times in milliseconds: no partition has had so many messages.
 _MOST_OFFSET = 10**11
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What was asked for: `at`, or an offset (from the end if it is negative), or a moment."""
+    """The requested start: `at`, or an offset (from the end if it is negative), or a time."""
 
     at: MessageId | None = None
     offset: int | None = None
@@ -76,14 +75,14 @@ class Start:
 
     @property
     def asked(self) -> bool:
-        """Whether the server must be asked which messages these are."""
+        """Whether the server must resolve the position to messages."""
         return self.at is None
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Where each partition begins; and the first offset that is wanted of each, where that is known: the first
-    batch may hold messages before it."""
+    """The start on each partition, and the first wanted offset of each where it is known: the first batch may
+    contain earlier messages."""
 
     starts: Mapping[int, MessageId] = field(default_factory=dict)
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -112,7 +111,7 @@ async def find_begin(admin: AdminClient, topic: TopicName, start: Start) -> Begi
 
 
 def _beyond(topic: TopicName, offset: int, ranges: list[tuple[int, int]]) -> ConfigError:
-    """No partition has had the offset, nor gives it to the next message."""
+    """The error for an offset that is neither stored nor the next one on any partition."""
     first, end = min(first for first, _ in ranges), max(end for _, end in ranges)
     of = topic.local if len(ranges) == 1 else f"any of the {len(ranges)} partitions of {topic.local}"
     held = f"its offsets are {first} to {end - 1}" if end > first else "it has no messages"
@@ -124,16 +123,16 @@ def _beyond(topic: TopicName, offset: int, ranges: list[tuple[int, int]]) -> Con
 
 log = logging.getLogger(__name__)
 
-#: Acknowledged together at the latest.
+#: The longest delay before a batch of acknowledgments.
 _ACK_EVERY = 500
 _RETRY_PAUSE_S = 0.5
-#: So long a silence is waited for what is known to be there before that is an error.
+#: How long a consumer waits for messages that are known to exist before it fails.
 _SLOW_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """When there is enough. `offsets`: the first of each partition; `to_the_end`: all that is there is wanted."""
+    """When a session is complete. `offsets`: the first of each partition; `to_the_end`: up to the current end."""
 
     count: int | None = None
     patience_s: float | None = None
@@ -144,7 +143,7 @@ class Wanted:
 
 
 class Session:
-    """Receives until there is enough; after a lost connection, goes on from where it was."""
+    """Receives until it has the wanted messages; after a lost connection, resumes at its last position."""
 
     def __init__(
         self, client: PulsarClient, topic: str, asked: Subscribing, wanted: Wanted, printer: Printer
@@ -158,7 +157,7 @@ class Session:
         self._last: dict[int, MessageId] = {}
         self._names: list[TopicName] = []
         self._waited_s = 0.0
-        #: How many were printed, and of each partition the first and the last offset.
+        #: How many it has printed, and the first and last offset of each partition.
         self.count = 0
         self.seen: dict[TopicName, tuple[int, int]] = {}
 
@@ -182,18 +181,19 @@ class Session:
                     raise
                 if not waits:
                     waits = True
-                    click.echo(f"there is no topic {short_topic(self._topic)} yet; waiting for it", err=True)
-                # All messages of a topic that is created from now on are new.
+                    click.echo(f"topic {short_topic(self._topic)} does not exist yet; waiting for it", err=True)
+                # All messages of a topic that is created later are new.
                 self._asked = replace(self._asked, earliest=True, start=None, starts={})
             except (NetworkError, ConsumerClosedError, TopicClosedError) as failure:
                 if not self._wanted.follow:
                     raise _after(failure, self.count) from None
-                log.warning("%s; connecting again", failure)
+                log.warning("%s; reconnecting", failure)
             await runtime.clock.sleep(_RETRY_PAUSE_S)
         missing = (self._wanted.count or 0) - self.count
         if missing > 0 and not self._wanted.follow:
             raise StreamError(
-                f"{self.count} of {self._wanted.count} messages came", hint="give a longer --wait, or a smaller -n"
+                f"{self.count} of {self._wanted.count} messages arrived",
+                hint="give a longer --wait, or a smaller -n",
             )
 
     def _patience_ended(self, waited_s: float) -> bool:
@@ -223,14 +223,14 @@ class Session:
         await self._acknowledge(consumer)
 
     def _is_old(self, message: Incoming) -> bool:
-        """Seen before the connection was lost, or before where it shall begin."""
+        """Whether the session has printed the message before a reconnect, or it precedes the start position."""
         if 0 <= message.offset < self._wanted.offsets.get(message.part, 0):
             return True
         return message.id <= self._last.get(message.part, EARLIEST) and not self._wanted.ack
 
     async def _at_end(self, consumer: Consumer) -> bool:
-        """Whether silence means that there is nothing more: a broker may be slow, and what is there may be held up
-        by damage. Others may have what a subscription shares, so only a reader can know."""
+        """Whether silence means the end: a slow broker or damage may delay messages. Only a reader can know,
+        because other consumers may receive the messages of a shared subscription."""
         if self._asked.durable or not self._wanted.to_the_end:
             return True
         ends = await consumer.last_ids()
@@ -243,7 +243,7 @@ class Session:
         if self._waited_s < _SLOW_S:
             return False
         raise StreamError(
-            f"{self._names[left[0]]} goes on to {ends[left[0]]}, and nothing came for {self._waited_s:.0f} s",
+            f"{self._names[left[0]]} continues to {ends[left[0]]}, but no message came in {self._waited_s:.0f} s",
             hint="see weir topics stats and the broker's log: the next messages may be damaged",
         )
 
@@ -251,7 +251,7 @@ class Session:
         last = self._last.get(part)
         if last is not None:
             return last.ledger, last.entry
-        # One that begins at its end has nothing that could come.
+        # A partition that starts at its end has no messages to wait for.
         start = self._asked.starts.get(part)
         return (start.ledger, start.entry - 1) if start is not None else (-1, -1)
 
@@ -277,33 +277,33 @@ class Session:
 
 
 async def left_out(admin: AdminClient, topic: TopicName, session: Session) -> None:
-    """StreamError if what was printed has gaps, since messages are damaged: nobody shall take it for all."""
+    """StreamError if damage left gaps in the printed messages, so that the output does not pass for complete."""
     if not session.seen:
         return
     try:
         stats = await topic_stats(admin, topic)
-    except BrokerError:  # who may consume may not always look
+    except BrokerError:  # a role that may consume may lack permission for stats
         return
     parts = stats.get("partitions") or {str(topic): stats}
     for name, (first, last) in session.seen.items():
         for lost in (parts.get(str(name)) or {}).get("lostEntries") or ():
             if lost["firstOffset"] <= last and lost["endOffset"] > first and lost["firstOffset"] >= 0:
                 raise StreamError(
-                    f"offsets {lost['firstOffset']} to {lost['endOffset'] - 1} of {name} are damaged: left out",
-                    hint="see weir topics stats for all of them",
+                    f"offsets {lost['firstOffset']} to {lost['endOffset'] - 1} of {name} are damaged: skipped",
+                    hint="weir topics stats lists all of them",
                 )
 
 
 def _after(failure: WeirError, count: int) -> WeirError:
-    """The same, saying how much came before it."""
+    """The same error, with the count of messages printed before it."""
     if not count:
         return failure
     came = "1 message" if count == 1 else f"{count} messages"
-    return type(failure)(f"{failure.what}; {came} came before", hint=failure.hint)
+    return type(failure)(f"{failure.what}; {came} arrived before", hint=failure.hint)
 
 
 async def _close(consumer: Consumer) -> None:
-    with suppress(NetworkError):  # gone already
+    with suppress(NetworkError):  # closed already
         await consumer.close()
 
 
@@ -320,22 +320,22 @@ _SILENCE = "2s"
     epilog=f"""
 \b
 Examples:
-  weir consume orders                            everything that is there; leaves no trace
-  weir consume orders --follow --from latest     what comes from now on
-  weir consume orders --from -10min              of the last ten minutes
-  weir consume orders --offset 1500 -n 10        ten, from offset 1500 on (of each partition)
+  weir consume orders                            all stored messages; leaves no subscription
+  weir consume orders --follow --from latest     new messages only
+  weir consume orders --from -10min              the last ten minutes
+  weir consume orders --offset 1500 -n 10        ten, from offset 1500 (on each partition)
   weir consume orders --offset -5                the last five (of each partition)
-  weir consume orders -s billing                 as a subscription; what is shown is acknowledged
+  weir consume orders -s billing                 by a subscription; acknowledges what it prints
   weir consume orders -s billing -n 10 --json    ten messages, one JSON object per line
-  weir consume orders -F '%p:%o %k=%s %h%n'      as the format says
+  weir consume orders -F '%p:%o %k=%s %h%n'      in this format
   weir consume orders -o wide                    with offset, time, key and headers
 
 \b
 In a format:
 {WORDS}
 
-It ends with 0 once everything that was there is printed, or -n messages; with 1 if anything kept it from that. It
-never creates TOPIC: without one, --follow waits until it is created, and everything else is an error.
+Exits with 0 after all stored messages, or -n messages, are printed; with 1 if an error prevented that. It never
+creates TOPIC: with --follow it waits until TOPIC exists; without, a missing topic is an error.
 """
 )
 @click.argument("topic", shell_complete=complete_topic)
@@ -344,10 +344,15 @@ never creates TOPIC: without one, --follow waits until it is created, and everyt
     "--subscription",
     metavar="SUB",
     shell_complete=complete_subscription,
-    help="Consume by this subscription, created if it is new. Without: by a reader that leaves no trace.",
+    help="Consume by this subscription, created if needed. Without it: by a reader, which leaves none.",
 )
 @click.option(
-    "--type", "kind", type=click.Choice(list(_TYPES)), default="exclusive", show_default=True, help="Of SUB."
+    "--type",
+    "kind",
+    type=click.Choice(list(_TYPES)),
+    default="exclusive",
+    show_default=True,
+    help="The type of SUB.",
 )
 @click.option(
     "--from",
@@ -356,15 +361,15 @@ never creates TOPIC: without one, --follow waits until it is created, and everyt
     help="Start position: earliest (the default), latest, an offset, a message id, a time, or a span (-10min).",
 )
 @click.option("--offset", type=int, metavar="N", help="Short for --from with an offset; -N: the last N messages.")
-@click.option("-p", "--partition", type=click.IntRange(min=0), metavar="P", help="Of this partition alone.")
-@click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="End after N messages.")
-@click.option("-f", "--follow", is_flag=True, help="Wait for more, until interrupted.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), metavar="P", help="Read only this partition.")
+@click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="Exit after N messages.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for new messages, until interrupted.")
 @click.option(
     "--wait",
     metavar="SPAN",
-    help=f"End if no message arrives for SPAN; {_SILENCE} by default, with -n or --follow only if given.",
+    help=f"Exit if no message arrives for SPAN; default {_SILENCE}, none with -n or --follow.",
 )
-@click.option("-F", "--format", "pattern", metavar="FORMAT", help="Print each message so: see below.")
+@click.option("-F", "--format", "pattern", metavar="FORMAT", help="Format of each message: see below.")
 @click.option("--no-ack", is_flag=True, help="Acknowledge nothing.")
 @click.option("--compacted", is_flag=True, help="Only the last message of each key, as far as compacted.")
 @remote_options(patient=True)
@@ -385,7 +390,7 @@ def consume(
     remote: Remote,
     out: Output,
 ) -> None:
-    """Print the messages of TOPIC, one per line. Without --follow or -n, ends when there are no more."""
+    """Print the messages of TOPIC, one per line. Without --follow or -n, exits after the last stored message."""
     name = TopicName.parse(topic)
     if partition is not None:
         name = name.at(partition)
@@ -435,9 +440,9 @@ def _begin(remote: Remote, topic: TopicName, start: Start, subscription: str | N
         return Begin()
     if subscription is not None:
         raise ConfigError(
-            "a subscription goes on where it was; a new one begins at earliest or latest",
+            "a subscription resumes at its position; a new one starts at earliest or latest",
             hint=f"move it with weir groups reset {subscription} --topic {topic.local} --to WHERE",
         )
     if not parse_url(remote.url).http:
-        raise ConfigError(f"{remote.url} cannot say where that is", hint="give --url http://host:8080")
+        raise ConfigError(f"{remote.url} cannot resolve this position", hint="give --url http://host:8080")
     return remote.admin(lambda admin: find_begin(admin, topic, start))

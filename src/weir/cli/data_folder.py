@@ -1,10 +1,7 @@
-"""`weir backup` and `weir restore`: a whole data folder copied, while it runs or not, and put back.
+"""`weir backup`, `restore`, `verify` and `salvage`: copy, check and repair data folders and clusters.
 
-How commands show what they found in a data folder, and how far they are.
-
-`weir verify` and `weir salvage`: what is damaged in a data folder, and what can be saved of it.
-
-Copies of a running cluster, and bringing them into a new one: for `weir backup` and `weir restore`.
+A backup copies a stopped or running folder, or a running cluster. Verify reports damage, and salvage saves
+readable data into a new folder.
 """
 
 import asyncio
@@ -38,17 +35,17 @@ from weir.model.errors import ConfigError
 from weir.runtime.interfaces import Runtime
 from weir.runtime.real import run
 
-#: Places of one kind that are shown one by one; JSON has all.
+#: The most damaged places of one kind that the text output lists; JSON lists all.
 _SHOWN = 50
 
 
-#: Of all that was found, for CSV.
+#: Columns of the CSV output, for all kinds of findings.
 _FOUND = ("kind", "file", "byte", "topic", "partition", "of", "first offset", "end offset", "messages")
 _FOUND_ALSO = ("ledger", "first entry", "last entry", "cause")
 
 
 def show_survey(report: FolderSurvey, out: Output) -> None:
-    """What was read, each damaged place, and what is lost by topic and offsets; as CSV one row for each."""
+    """Print totals, damaged places, and lost messages by topic and offsets; as CSV, one row for each."""
     if out.format is Format.CSV:
         out.table((*_FOUND, *_FOUND_ALSO), _found_rows(report))
         return
@@ -62,13 +59,13 @@ def show_survey(report: FolderSurvey, out: Output) -> None:
     show_damages(report.damages)
     if report.losses:
         print_losses("Lost", report.losses)
-        click.echo(f"lost: {lost_messages(report)} messages at the most, where they can be counted")
+        click.echo(f"lost: {lost_messages(report)} messages at most, as far as they can be counted")
     elif report.damages:
         click.echo("no message is lost")
     if report.meta.lost_changes:
-        click.echo(f"lost: {report.meta.lost_changes} changes of the metadata (topics, positions, policies)")
+        click.echo(f"lost: {report.meta.lost_changes} metadata changes (topics, positions, policies)")
     if report.known:
-        print_losses("Lost before, and known", report.known)
+        print_losses("Known earlier losses", report.known)
 
 
 def _found_rows(report: FolderSurvey) -> list[tuple[object, ...]]:
@@ -100,7 +97,7 @@ def _found_rows(report: FolderSurvey) -> list[tuple[object, ...]]:
 def show_damages(damages: Sequence[FileDamage]) -> None:
     if damages:
         rows = [(each.path, each.offset, each.what) for each in damages[:_SHOWN]]
-        print_table(("file", "byte", "what is wrong"), rows, title="Damage")
+        print_table(("file", "byte", "problem"), rows, title="Damage")
         _more(len(damages))
 
 
@@ -118,7 +115,7 @@ def offsets(lost: LostRange) -> str:
     if lost.first_offset < 0:
         return ""
     if lost.end_offset < 0:
-        return f"{lost.first_offset} and on"
+        return f"{lost.first_offset} onwards"
     return f"{lost.first_offset} to {lost.end_offset - 1}"
 
 
@@ -134,7 +131,7 @@ def _more(count: int) -> None:
 
 @contextmanager
 def byte_progress(what: str, *, hidden: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar in bytes, on the error stream, for as long as the block runs."""
+    """Show a progress bar in bytes on standard error while the block runs."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with ProgressProgress(
@@ -148,14 +145,14 @@ Progress = Callable[[int, int], None]
 
 
 class Place(NamedTuple):
-    """Where the metadata of a cluster is, and the secret of its nodes, if a file says it."""
+    """The metadata URL of a cluster, and the secret of its nodes if a file states it."""
 
     meta: str
     secret: str = ""
 
 
 def cluster_at(folder: str | None, meta_url: str | None) -> Place | None:
-    """The cluster that is meant: by its metadata, or by the folder of `weir cluster up`; None if none is."""
+    """The cluster named by its metadata URL or by the folder of `weir cluster up`; None if neither names one."""
     if meta_url is not None:
         return Place(meta_url)
     plan = None if folder is None else Path(folder) / "cluster.json"
@@ -166,26 +163,28 @@ def cluster_at(folder: str | None, meta_url: str | None) -> Place | None:
     except (OSError, ValueError, KeyError, TypeError) as bad:
         raise ConfigError(f"{plan} cannot be read: {bad}", hint="name the metadata: --meta etcd://...") from None
     if not ports:
-        raise ConfigError(f"the cluster in {folder} has its metadata elsewhere", hint="name it: --meta etcd://...")
+        raise ConfigError(
+            f"the cluster in {folder} keeps its metadata elsewhere", hint="name it: --meta etcd://..."
+        )
     meta = "etcd://" + ",".join(f"127.0.0.1:{port}" for port in ports)
     return Place(meta, f"file:{plan.with_name('secret').absolute()}")
 
 
 def new_place(to: str) -> Path:
-    """Where a copy is put together; ConfigError if the place that it is for is taken."""
+    """A temporary path for the copy under construction; ConfigError if the destination exists."""
     target = Path(to)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{to} exists", hint="name a new folder or file for each copy of a cluster")
     aside = target.with_name(f"{target.name}.partial")
     if aside.exists():
-        raise ConfigError(f"{aside} exists: a copy was broken off, or is being made", hint="remove it first")
+        raise ConfigError(f"{aside} exists: another backup was interrupted, or still runs", hint="remove it first")
     return aside
 
 
 async def backup_cluster(
     runtime: Runtime, place: Place, to: str, progress: Progress
 ) -> tuple[BackupReport, ClusterCopy]:
-    """One moment of the cluster into `to`, a new folder or a new file. It is put together aside first."""
+    """Copy a consistent state of the cluster into `to`, a new folder or file, by way of a temporary one."""
     aside = new_place(to)
     try:
         async with ledger_session(runtime, place.meta, place.secret) as client:
@@ -198,7 +197,7 @@ async def backup_cluster(
 
 
 async def restore_to_cluster(runtime: Runtime, place: Place, copy: str, copies: int, progress: Progress) -> int:
-    """How many ledgers were brought into it."""
+    """Restore the copy into the cluster; return the number of ledgers."""
     async with ledger_session(runtime, place.meta, place.secret) as client:
         if not is_archive(copy):
             return await restore_cluster(runtime, client, copy, copies, progress)
@@ -210,7 +209,7 @@ async def restore_to_cluster(runtime: Runtime, place: Place, copy: str, copies: 
             await asyncio.to_thread(shutil.rmtree, aside, ignore_errors=True)
 
 
-#: Exit code when something is damaged.
+#: Exit code after damage.
 DAMAGED = 1
 
 _folder = click.argument("data", type=click.Path(file_okay=False))
@@ -222,15 +221,15 @@ _folder = click.argument("data", type=click.Path(file_okay=False))
 Examples:
   weir verify weir-data                  stop weir up first
   weir verify /var/lib/weir --json
-  weir verify /backups/monday            a copy that weir backup made
+  weir verify /backups/monday            a backup
 
-Ends with 0 if everything is whole, and with 1 if anything is damaged. The folder of one bookie can be named too.
+Exits with 0 if everything is intact, and with 1 if anything is damaged. DATA can also be the folder of one bookie.
 """
 )
 @_folder
 @output_options
 def verify(data: str, out: Output) -> int:
-    """Check every checksum in the data folder DATA, and say which messages are lost, by topic and offsets."""
+    """Verify every checksum in the data folder DATA, and list lost messages by topic and offsets."""
     path = _absolute(data)
     if Path(path, "cookie").is_file():
         click.get_current_context().invoke(verify_bookie_command, folder=path, output_format=out.format.value)
@@ -244,11 +243,11 @@ def verify(data: str, out: Output) -> int:
         if out.format is Format.CSV:
             pass
         elif report.is_whole:
-            click.echo("everything is whole")
+            click.echo("everything is intact")
         else:
             for command in report.remedies:
-                click.echo(f"to mend the bookie's cookie: {command}")
-            click.echo(f"to save what can be read: weir salvage {data} --into NEW")
+                click.echo(f"to repair the bookie's cookie: {command}")
+            click.echo(f"to save readable data: weir salvage {data} --into NEW")
     return 0 if report.is_whole else DAMAGED
 
 
@@ -260,8 +259,8 @@ Examples:
   weir up --data weir-saved
   weir salvage /var/lib/weir --into /mnt/new/weir --json > report.json
 
-DATA is only read. Topics keep their names and offsets, subscriptions their positions; where messages are lost,
-consumers go on behind them, and `weir topics stats` names the offsets. The report stays in NEW as salvage.json.
+Salvage only reads DATA. Topics keep their names and offsets, subscriptions their positions. Consumers skip lost
+messages; `weir topics stats` names their offsets. NEW keeps the report as salvage.json.
 """
 )
 @_folder
@@ -270,7 +269,7 @@ consumers go on behind them, and `weir topics stats` names the offsets. The repo
 )
 @output_options
 def salvage_command(data: str, into: str, out: Output) -> None:
-    """Save everything that can be read in the stopped data folder DATA into a new one, and list what is lost."""
+    """Save all readable data of the stopped data folder DATA into a new one, and list the losses."""
     with byte_progress("saving", hidden=out.format is not Format.TABLE) as moved:
         report = run(lambda runtime: salvage(runtime, _absolute(data), _absolute(into), moved))
     if out.json:
@@ -307,16 +306,17 @@ _as_json = output_options
 \b
 Examples:
   weir backup weir-data --to /backups/weir       while weir up runs, or after it
-  weir backup weir-data --to /backups/weir       again: only what is new is copied
-  weir backup weir-data --to monday.tar.gz       one new file; .tar is not squeezed, and quicker
-  weir backup --check /backups/weir              is every file still what was copied?
+  weir backup weir-data --to /backups/weir       again: copies only changes
+  weir backup weir-data --to monday.tar.gz       one new file; .tar is uncompressed and faster
+  weir backup --check /backups/weir              verify the checksums of the copy
   weir backup --check monday.tar.gz
   weir restore /backups/weir --data weir-again
   weir backup weir-cluster --to /backups/monday  the folder of weir cluster up, while it runs
   weir backup --meta etcd://etcd-1:2379 --to /backups/monday   any cluster, while it runs
 
-Of a cluster it needs the metadata and the bookies, and WEIR_CLUSTER_SECRET=file:... where nodes have a secret.
-Else run it on the machine of the folder, as a user who may write there: a running Weir is asked by a file in it.
+A cluster backup connects to the metadata and the bookies; set WEIR_CLUSTER_SECRET=file:... if nodes have a secret.
+To back up a data folder, run the command on its machine, as a user with write access: it signals a running Weir
+by a file in the folder.
 """
 )
 @click.argument("data", type=click.Path(), required=False)
@@ -333,7 +333,7 @@ Else run it on the machine of the folder, as a user who may write there: a runni
 )
 @_as_json
 def backup(data: str | None, meta_url: str | None, to: str | None, check: bool, as_json: bool) -> None:
-    """Copy the data folder DATA, running or stopped, or a running cluster, with everything that was acknowledged
+    """Copy the data folder DATA, running or stopped, or a running cluster, including every message acknowledged
     before."""
     if (data is None) == (meta_url is None):
         raise click.UsageError("name what to copy: the folder DATA, or a cluster by --meta")
@@ -358,13 +358,13 @@ def backup(data: str | None, meta_url: str | None, to: str | None, check: bool, 
         print_json(_fields(report))
     elif check:
         click.echo(
-            f"{data}: {report.files} files, {decimal(report.bytes)}, all as they were copied at {_when(report)}"
+            f"{data}: {report.files} files, {decimal(report.bytes)}, unchanged since the copy at {_when(report)}"
         )
     else:
         how = "while it ran" if report.running else "stopped"
         click.echo(
-            f"{data} is copied to {to} ({how}): {report.files} files, {decimal(report.bytes)}, "
-            f"of which {decimal(report.copied_bytes)} are new; put back with: weir restore {to} --data NEW"
+            f"{data} copied to {to} ({how}): {report.files} files, {decimal(report.bytes)}, "
+            f"{decimal(report.copied_bytes)} of them new; restore with: weir restore {to} --data NEW"
         )
 
 
@@ -383,11 +383,11 @@ def _backup_cluster(place: Place, to: str, *, as_json: bool) -> None:
         )
         return
     click.echo(
-        f"the cluster is copied to {to}: {copied.ledgers} ledgers, {decimal(report.bytes)}; writes waited"
-        f" {copied.held_s * 1000:.0f} ms; put back with: weir restore {to} --meta URL, or --data NEW for one node"
+        f"cluster copied to {to}: {copied.ledgers} ledgers, {decimal(report.bytes)}; writes paused for"
+        f" {copied.held_s * 1000:.0f} ms; restore with: weir restore {to} --meta URL, or --data NEW for one node"
     )
     if copied.lost:
-        click.echo(f"warning: {copied.lost} entries are damaged on all bookies, and are so in the copy", err=True)
+        click.echo(f"warning: {copied.lost} entries are damaged on all bookies and in the copy", err=True)
 
 
 @click.command(
@@ -397,20 +397,26 @@ Examples:
   weir restore /backups/weir --data weir-data
   weir restore monday.tar.gz --data weir-data
   weir up --data weir-data
-  weir restore /backups/monday --meta etcd://etcd-1:2379     into a new cluster: bookies run, brokers not yet
-  weir restore /backups/monday --data weir-cluster           the same: weir cluster up --data ... --brokers 0 runs
+  weir restore /backups/monday --meta etcd://etcd-1:2379     into a new cluster with bookies but no brokers yet
+  weir restore /backups/monday --data weir-cluster           the same, for weir cluster up --data ... --brokers 0
 """
 )
 @click.argument("copy", metavar="FROM", type=click.Path())
 @click.option("--data", metavar="NEW", type=click.Path(file_okay=False), help="A new, empty folder.")
-@click.option("--meta", "meta_url", metavar="URL", help="Instead: the metadata of a new cluster without brokers.")
 @click.option(
-    "--copies", type=click.IntRange(1, 9), default=2, show_default=True, help="In a cluster: on so many bookies."
+    "--meta", "meta_url", metavar="URL", help="Instead of NEW: the metadata of a new cluster without brokers."
+)
+@click.option(
+    "--copies",
+    type=click.IntRange(1, 9),
+    default=2,
+    show_default=True,
+    help="In a cluster: replicas of each ledger.",
 )
 @_as_json
 def restore(copy: str, data: str | None, meta_url: str | None, copies: int, as_json: bool) -> None:
-    """Put the copy FROM, made by weir backup, back as the data folder NEW, or into a new cluster; each file is
-    checked on the way."""
+    """Restore the backup FROM as the data folder NEW, or into a new cluster. Restore verifies the checksum of each
+    file."""
     if (data is None) == (meta_url is None):
         raise click.UsageError("say where to: --data NEW, or a cluster by --meta")
     place = cluster_at(data, meta_url)
@@ -418,7 +424,7 @@ def restore(copy: str, data: str | None, meta_url: str | None, copies: int, as_j
     if place is not None:
         with byte_progress("restoring", hidden=as_json) as moved:
             ledgers = run(lambda runtime: restore_to_cluster(runtime, place, source, copies, moved))
-        done(f"{ledgers} ledgers are in the cluster: start its brokers now", as_json=as_json, ledgers=ledgers)
+        done(f"{ledgers} ledgers restored: start the brokers of the cluster now", as_json=as_json, ledgers=ledgers)
         return
     assert data is not None
     target = _absolute(data)
@@ -429,7 +435,7 @@ def restore(copy: str, data: str | None, meta_url: str | None, copies: int, as_j
         print_json(_fields(report))
     else:
         click.echo(
-            f"{data} is as it was at {_when(report)}: {report.files} files, {decimal(report.bytes)}; "
+            f"{data} restored to the state of {_when(report)}: {report.files} files, {decimal(report.bytes)}; "
             f"start it with: weir up --data {data}"
         )
 

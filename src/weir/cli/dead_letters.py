@@ -1,4 +1,4 @@
-"""`weir subscriptions retry` and `dead-letters`: what becomes of messages that fail, and putting them back."""
+"""`weir subscriptions retry` and `dead-letters`: retry policies, and dead letters listed and redriven."""
 
 from base64 import b64decode
 from collections.abc import Callable
@@ -35,9 +35,13 @@ _SHOWN_CHARS = 60
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("subscription", shell_complete=complete_subscription)
 @click.option("--schedule", metavar="WAITS", help="As in '1s 10s 1m', or growing as in 1s..10m or '1s..10m x3'.")
-@click.option("--max-deliveries", type=click.IntRange(min=0), help="Then it is a dead letter; 0: never.")
+@click.option(
+    "--max-deliveries",
+    type=click.IntRange(min=0),
+    help="A message becomes a dead letter after N deliveries; 0: never.",
+)
 @click.option("--dead-letter-topic", metavar="TOPIC", help="Instead of TOPIC-SUBSCRIPTION-DLQ.")
-@click.option("--default", "default", is_flag=True, help="As the policies of the topic and its namespace say.")
+@click.option("--default", "default", is_flag=True, help="Use the policies of the topic and its namespace.")
 @remote_options
 def retry(
     *,
@@ -50,12 +54,12 @@ def retry(
     remote: Remote,
     out: Output,
 ) -> None:
-    """Show, or say, what becomes of messages that consumers of a shared subscription fail at."""
+    """Show or set the retry and dead-letter policy of a shared subscription."""
     path = topic_path(TopicName.parse(topic), "subscription", subscription, "retry")
     said = {"schedule": schedule, "maxDeliveries": max_deliveries, "deadLetterTopic": dead_letter_topic}
     given = {name: value for name, value in said.items() if value is not None}
     if given and default:
-        raise ConfigError("--default takes everything back", hint="give it alone")
+        raise ConfigError("--default excludes all other options", hint="give it alone")
 
     async def work(admin: AdminClient) -> Any:
         if default:
@@ -90,23 +94,21 @@ Examples:
 """,
 )
 def dead_letters() -> None:
-    """List messages that a subscription gave up, and put them back where they came from."""
+    """List the dead letters of a subscription, and redrive them to their original topics."""
 
 
 def _filtered(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say which letters are meant."""
+    """Add the options that filter dead letters."""
     options = (
         click.argument("topic", shell_complete=complete_topic),
         click.argument("subscription", shell_complete=complete_subscription),
-        click.option(
-            "--in", "place", metavar="TOPIC", help="Where the letters are, if its policy does not say so."
-        ),
-        click.option("--key", help="Those with this key."),
-        click.option("--property", "prop", metavar="NAME=VALUE", help="Those with this property."),
-        click.option("--reason", help="Those that died of it: rejected, delivery_limit, expired or maxlen."),
-        click.option("--since", metavar="WHEN", help="Those that died then or later: a moment, or as in -1h."),
-        click.option("--until", metavar="WHEN", help="Those that died before."),
-        click.option("--filter", "sql", metavar="SQL", help="Those for which an SQL92 condition holds."),
+        click.option("--in", "place", metavar="TOPIC", help="The dead-letter topic, if the policy names none."),
+        click.option("--key", help="Only messages with this key."),
+        click.option("--property", "prop", metavar="NAME=VALUE", help="Only messages with this property."),
+        click.option("--reason", help="Only this reason: rejected, delivery_limit, expired or maxlen."),
+        click.option("--since", metavar="WHEN", help="Only dead letters since this time, or span as in -1h."),
+        click.option("--until", metavar="WHEN", help="Only dead letters before this time."),
+        click.option("--filter", "sql", metavar="SQL", help="Only messages that match an SQL92 condition."),
     )
     for option in reversed(options):
         command = option(command)
@@ -122,10 +124,12 @@ def _filtered(command: Callable[..., None]) -> Callable[..., None]:
     ),
 )
 @_filtered
-@click.option("-n", "--count", type=click.IntRange(min=1), default=100, show_default=True, help="So many.")
+@click.option(
+    "-n", "--count", type=click.IntRange(min=1), default=100, show_default=True, help="The most to list."
+)
 @remote_options
 def list_(*, count: int, remote: Remote, out: Output, **which: Any) -> None:
-    """List the dead letters of SUBSCRIPTION, the oldest first: why, when, after how many deliveries."""
+    """List the dead letters of SUBSCRIPTION, oldest first, with their reason, time and delivery count."""
 
     async def work(admin: AdminClient) -> list[Any]:
         found: list[Any] = []
@@ -164,16 +168,16 @@ def list_(*, count: int, remote: Remote, out: Output, **which: Any) -> None:
     )
 )
 @_filtered
-@click.option("--dry-run", is_flag=True, help="Only say how many it would be.")
+@click.option("--dry-run", is_flag=True, help="Only count them.")
 @remote_options
 def redrive(*, dry_run: bool, remote: Remote, as_json: bool, **which: Any) -> None:
-    """Put dead letters of SUBSCRIPTION back into the topics that they came from, each exactly once."""
+    """Move dead letters of SUBSCRIPTION back to their original topics, each exactly once."""
     moved, kept = remote.admin(lambda admin: _redrive(admin, which, dry_run=dry_run, quiet=as_json))
     if dry_run:
-        done(f"{moved} would be put back", as_json=as_json, found=moved)
+        done(f"{moved} would be redriven", as_json=as_json, found=moved)
         return
-    stayed = f"; {kept} stay: their topic is gone, or a consumer has them" if kept else ""
-    done(f"{moved} put back{stayed}", as_json=as_json, moved=moved, kept=kept)
+    stayed = f"; {kept} stay: their topic is deleted, or a consumer holds them" if kept else ""
+    done(f"{moved} redriven{stayed}", as_json=as_json, moved=moved, kept=kept)
 
 
 async def _redrive(admin: AdminClient, which: dict[str, Any], *, dry_run: bool, quiet: bool) -> tuple[int, int]:
@@ -181,7 +185,7 @@ async def _redrive(admin: AdminClient, which: dict[str, Any], *, dry_run: bool, 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("letters"))
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
         places = await _places(admin, which)
-        # letters that come while the command runs, or died again because of it, are not redriven
+        # Skip dead letters that arrive while the command runs, including those that fail again because of it.
         ends = [(await admin.own("GET", f"{path}?limit=1"))["end"] for _, path in places]
         for (place, path), end in zip(places, ends, strict=True):
             task = bar.add_task(place.local, total=None)
@@ -203,8 +207,8 @@ async def _redrive(admin: AdminClient, which: dict[str, Any], *, dry_run: bool, 
 
 
 async def _places(admin: AdminClient, which: dict[str, Any]) -> list[tuple[TopicName, str]]:
-    """The topics in which the subscription's dead letters are, each partition by itself; nothing if the
-    subscription has had none so far. NotFoundError if there is no such topic as the command names."""
+    """The dead-letter topics of the subscription, each partition by itself; empty if it has had no dead letters.
+    NotFoundError if the command names a topic that does not exist."""
     topic = TopicName.parse(which["topic"])
     named = which["place"]
     if named is None:

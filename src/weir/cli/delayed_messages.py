@@ -1,4 +1,4 @@
-"""`weir delayed`: messages that wait for their moment, listed, cancelled, or let go before it."""
+"""`weir delayed`: delayed messages, listed, cancelled, or released early."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,14 +22,14 @@ _PAGE = 1000
 \b
 Examples:
   weir produce orders reminder --deliver-in 10min
-  weir delayed list orders                  what waits, the next one first
-  weir delayed cancel orders 12:0           it will never be seen
+  weir delayed list orders                  delayed messages, the next one first
+  weir delayed cancel orders 12:0           consumers never receive it
   weir delayed cancel orders --all
-  weir delayed release orders 12:0          let it be seen now
+  weir delayed release orders 12:0          deliver it now
 """
 )
 def held() -> None:
-    """List, cancel and release messages that wait for their moment (--deliver-in, --deliver-at)."""
+    """List, cancel and release delayed messages (--deliver-in, --deliver-at)."""
 
 
 @held.command(
@@ -42,10 +42,12 @@ Examples:
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)
-@click.option("-n", "--count", type=click.IntRange(min=1), default=1000, show_default=True, help="So many.")
+@click.option(
+    "-n", "--count", type=click.IntRange(min=1), default=1000, show_default=True, help="The most to list."
+)
 @remote_options
 def list_(*, topic: str, count: int, remote: Remote, out: Output) -> None:
-    """List what TOPIC holds until its moment, the next one first."""
+    """List the delayed messages of TOPIC, the next one first."""
     name = TopicName.parse(topic)
     found, total = remote.admin(lambda admin: _list(admin, name, count))
     now_ms = RealClock().wall_ms()
@@ -62,23 +64,23 @@ def list_(*, topic: str, count: int, remote: Remote, out: Output) -> None:
     ]
     out.table(("topic", "id", "due", "in", "messages", "size"), rows, data=found)
     if total > sum(one["messages"] for one in found):
-        click.echo(f"{total} messages are held; more of them with -n", err=True)
+        click.echo(f"{total} messages are delayed; -n lists more", err=True)
 
 
 @held.command(
     epilog="""
 \b
 Examples:
-  weir delayed cancel orders 12:0 12:4      as weir delayed list names them
+  weir delayed cancel orders 12:0 12:4      ids from weir delayed list
   weir delayed cancel orders --all
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--all", "everything", is_flag=True, help="Everything that is held now.")
+@click.option("--all", "everything", is_flag=True, help="All messages that are delayed now.")
 @remote_options
 def cancel(*, topic: str, ids: tuple[str, ...], everything: bool, remote: Remote, as_json: bool) -> None:
-    """Cancel messages that are held: they will never be seen."""
+    """Cancel delayed messages: consumers never receive them."""
     count = _act(remote, topic, ids, everything=everything, verb="DELETE", rest=())
     done(f"{count} cancelled", as_json=as_json, cancelled=count)
 
@@ -87,15 +89,15 @@ def cancel(*, topic: str, ids: tuple[str, ...], everything: bool, remote: Remote
     epilog="""
 \b
 Example:
-  weir delayed release orders 12:0          as weir delayed list names it
+  weir delayed release orders 12:0          an id from weir delayed list
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--all", "everything", is_flag=True, help="Everything that is held now.")
+@click.option("--all", "everything", is_flag=True, help="All messages that are delayed now.")
 @remote_options
 def release(*, topic: str, ids: tuple[str, ...], everything: bool, remote: Remote, as_json: bool) -> None:
-    """Let messages be seen now, before their moment."""
+    """Deliver delayed messages now, before their delivery time."""
     count = _act(remote, topic, ids, everything=everything, verb="POST", rest=("release",))
     done(f"{count} released", as_json=as_json, released=count)
 
@@ -103,10 +105,10 @@ def release(*, topic: str, ids: tuple[str, ...], everything: bool, remote: Remot
 def _act(
     remote: Remote, topic: str, ids: tuple[str, ...], *, everything: bool, verb: str, rest: tuple[str, ...]
 ) -> int:
-    """How many entries (messages that were sent together) it was done with."""
+    """Apply the verb; return the number of entries (messages that a client sent together)."""
     name = TopicName.parse(topic)
     if bool(ids) == everything:
-        raise ConfigError("say which messages", hint=f"give ids as weir delayed list {topic} shows them, or --all")
+        raise ConfigError("no messages named", hint=f"give ids as weir delayed list {topic} shows them, or --all")
 
     async def work(admin: AdminClient) -> int:
         if everything:
@@ -122,7 +124,7 @@ def _act(
 async def _act_on(
     admin: AdminClient, parts: Sequence[TopicName], held_id: str, verb: str, rest: tuple[str, ...]
 ) -> None:
-    """On the partition that has it: an id is of one only."""
+    """Try each partition: an id belongs to one of them only."""
     for part in parts[:-1]:
         try:
             await admin.own(verb, _path(part, held_id, *rest))
@@ -144,7 +146,7 @@ async def _act_on_all(admin: AdminClient, name: TopicName, verb: str, rest: tupl
                 await admin.own(verb, _path(TopicName.parse(one["topic"]), one["id"], *rest))
             except NotAuthorisedError:
                 raise
-            except BrokerError:  # its moment came, or its transaction decides
+            except BrokerError:  # delivered meanwhile, or its transaction decides
                 continue
             count += 1
     return count
@@ -156,7 +158,7 @@ async def _parts(admin: AdminClient, name: TopicName) -> list[TopicName]:
 
 
 async def _list(admin: AdminClient, name: TopicName, count: int) -> tuple[list[dict[str, Any]], int]:
-    """The first so many of all partitions, by their moments; and how many messages are held in all."""
+    """The first `count` messages of all partitions by delivery time, and the total number of delayed messages."""
     found: list[dict[str, Any]] = []
     total = 0
     for part in await _parts(admin, name):
@@ -183,7 +185,7 @@ def _due(one: dict[str, Any]) -> str:
 
 
 def _in(one: dict[str, Any], now_ms: int) -> str:
-    """From now on, in the largest unit that fits."""
+    """The remaining time, in the largest unit that fits."""
     if one["due"] is None:
         return ""
     left_s = max(0, one["due"] - now_ms) // 1000

@@ -1,7 +1,6 @@
-"""What `weir doctor` asks of a Weir that runs, and sees in a data folder: is it ready, is anything damaged, full
-or late.
+"""`weir doctor`: check this machine, a data folder and a running Weir, with a remedy for each problem.
 
-`weir doctor`: whether this machine has what Weir and its data pipeline need, and what to do if not.
+The checks of a running Weir cover readiness, damage, disk space and lag.
 """
 
 import json
@@ -30,14 +29,14 @@ from weir.model.errors import FileLockedError, WeirError
 from weir.runtime.real import run
 
 _TIMEOUT_S = 5.0
-#: Fewer descriptors are used up by a few thousand clients.
+#: A few thousand clients exhaust fewer descriptors.
 _FEW_DESCRIPTORS = 4096
-#: Clocks that differ by more make delays and time-outs surprising.
+#: A larger clock difference makes delays and timeouts surprising.
 _CLOCK_S = 5.0
 
 
 class Answer(NamedTuple):
-    """Of one request; status 0: nobody answered."""
+    """The response to one request; status 0: no response."""
 
     status: int
     text: str
@@ -45,7 +44,7 @@ class Answer(NamedTuple):
 
 
 def ask(url: str, path: str, token: str | None = None) -> Answer:
-    """Plain HTTP, so that no part of Weir has to be sound for the question."""
+    """Send a plain HTTP request, so that the check works even when parts of Weir do not."""
     request = urllib.request.Request(url.rstrip("/") + path)
     if token:
         request.add_header("Authorization", f"Bearer {token}")
@@ -68,20 +67,20 @@ def serves(url: str, instance: str) -> bool:
 
 
 def running(url: str, token: str | None = None) -> Iterator[Check]:
-    """What a Weir at this address says of itself; one line if there is none."""
+    """The state that the Weir at this address reports; one line if none runs."""
     ready = ask(url, "/ready", token)
     if ready.status == 0:
         yield Check("weir", State.GOOD, f"none runs at {url}", "")
         return
     if ready.status == 200:
-        yield Check("weir", State.GOOD, f"runs at {url} and takes messages")
+        yield Check("weir", State.GOOD, f"runs at {url} and accepts messages")
     else:
-        yield Check("weir", State.FAILED, f"runs at {url}, but: {_reason(ready)}", "see the reason, and its log")
+        yield Check("weir", State.FAILED, f"runs at {url}, but: {_reason(ready)}", "see the server's log")
     yield from clock(ready.date)
     metrics = ask(url, "/metrics", token)
     if metrics.status != 200:
         hint = "give doctor a superuser's token: WEIR_TOKEN" if metrics.status in (401, 403) else "see its log"
-        yield Check("weir metrics", State.WARNING, f"not told (status {metrics.status})", hint)
+        yield Check("weir metrics", State.WARNING, f"not available (status {metrics.status})", hint)
         return
     scrape = read_scrape(metrics.text, 0.0)
     values = {name: scrape.sum(name) for name in scrape.values}
@@ -100,7 +99,7 @@ def _reason(answer: Answer) -> str:
 
 
 def clock(date: str) -> Iterator[Check]:
-    """Whether its clock and ours agree."""
+    """Whether the server's clock agrees with this machine's."""
     if not date:
         return
     try:
@@ -108,35 +107,35 @@ def clock(date: str) -> Iterator[Check]:
     except (TypeError, ValueError):
         return
     if apart > _CLOCK_S:
-        hint = "set both by NTP: delays, time to live and tokens go by the server's clock"
+        hint = "set both by NTP: delays, time to live and tokens use the server's clock"
         yield Check("clock", State.WARNING, f"the server's differs from this machine's by {apart:.0f} s", hint)
 
 
 def damage(values: dict[str, float]) -> Iterator[Check]:
-    """Whether it has met damage."""
+    """Whether the server has found damage."""
     damaged, skipped = int(values.get("weir_damaged_entries", 0)), int(values.get("weir_skipped_entries", 0))
     if damaged or skipped:
-        found = f"{damaged} entries are damaged on its disk, {skipped} are lost and left out by readers"
+        found = f"{damaged} entries are damaged on its disk, {skipped} are lost, and readers skip them"
         hint = (
-            "`weir topics stats` names the offsets; stop it and run `weir verify DATA` for all; "
+            "`weir topics stats` names the offsets; to find all, stop it and run `weir verify DATA`; "
             "see docs/how-to/damage.md"
         )
         yield Check("damage", State.WARNING, found, hint)
     else:
-        yield Check("damage", State.GOOD, "none has been met")
+        yield Check("damage", State.GOOD, "none found")
 
 
 def listeners(values: dict[str, float]) -> Iterator[Check]:
-    """Whether it asks those who come over a network who they are."""
+    """Whether listeners that a network can reach require authentication."""
     count = int(values.get("weir_open_listeners", 0))
     if count:
-        found = f"{count} listeners let in everybody who reaches them over a network"
+        found = f"{count} listeners accept network clients without authentication"
         hint = "docs/how-to/security.md has the steps: keys, tokens, grants, TLS; or listen on 127.0.0.1"
         yield Check("listeners", State.WARNING, found, hint)
 
 
 def streams(answer: Answer) -> Iterator[Check]:
-    """Streams that SQL defined and that fail."""
+    """SQL streams that fail."""
     if answer.status != 200:
         return
     try:
@@ -164,24 +163,24 @@ def replicas(answer: Answer) -> Iterator[Check]:
 
 
 def descriptors() -> Check:
-    """How many clients and files this process, and so `weir up` from the same shell, may have open."""
+    """How many connections and files this process, and `weir up` from the same shell, may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _FEW_DESCRIPTORS:
-        hint = "raise it: `ulimit -n 65536` in the shell, LimitNOFILE= in a systemd unit"
+        hint = "raise the limit: `ulimit -n 65536` in the shell, LimitNOFILE= in a systemd unit"
         return Check("file descriptors", State.WARNING, f"{soft} at a time", hint)
     return Check("file descriptors", State.GOOD, f"{soft} at a time")
 
 
 def folder(data: Path) -> Iterator[Check]:
-    """The state of a data folder: of a stopped one all that a start reads, and no messages."""
+    """The state of a data folder; of a stopped one, everything that a start reads, except messages."""
     if not data.exists():
         return
     if not data.is_dir():
-        yield Check("data folder", State.FAILED, f"{data} is no folder", "give --data another name")
+        yield Check("data folder", State.FAILED, f"{data} is not a folder", "give --data another path")
         return
     if not os.access(data, os.R_OK | os.W_OK | os.X_OK):
         hint = f"run Weir as its owner, or: chown -R $(id -un) {data}"
-        yield Check("data folder", State.FAILED, f"{data} may not be written by this user", hint)
+        yield Check("data folder", State.FAILED, f"{data} is not writable by this user", hint)
         return
     files = _files(data)
     losses = [str(path) for path in (data / "accepted-losses", data / "meta" / "accepted-losses") if path.exists()]
@@ -189,17 +188,17 @@ def folder(data: Path) -> Iterator[Check]:
     if files.state is not State.GOOD:
         yield files
     elif losses:
-        hint = "that file says what was given up; `weir verify` (stopped) says whether all else is whole"
+        hint = "that file lists the loss; `weir verify` (stopped) checks all other data"
         yield Check("data folder", State.WARNING, f"a loss was accepted: {', '.join(losses)}", hint)
     elif (data / "salvage.json").exists():
-        hint = f"{data / 'salvage.json'} lists what was lost then"
+        hint = f"{data / 'salvage.json'} lists the losses"
         yield Check("data folder", State.GOOD, f"{data} was salvaged", hint)
     else:
         yield files
 
 
 def _files(data: Path) -> Check:
-    """Whether all files are whole that a start reads."""
+    """Whether all files that a start reads are intact."""
     name = "data folder"
     if not (data / "meta").exists() and not (data / "bookie").exists():
         return Check(name, State.GOOD, str(data))
@@ -212,15 +211,15 @@ def _files(data: Path) -> Check:
         return Check(name, State.FAILED, bad.what, bad.hint)
     if report.is_whole:
         hint = "`weir verify` checks the messages too"
-        return Check(name, State.GOOD, f"{data}: metadata, journal and indexes are whole", hint)
+        return Check(name, State.GOOD, f"{data}: metadata, journal and indexes are intact", hint)
     first = report.damages[0]
     found = f"{len(report.damages)} damaged places, the first: {first.path} at byte {first.offset}: {first.what}"
-    return Check(name, State.FAILED, found, f"`weir verify {data}` lists all and says how to mend them")
+    return Check(name, State.FAILED, found, f"`weir verify {data}` lists all, with their remedies")
 
 
 _OLDEST_PYTHON = (3, 11)
 _PORTS = {"pulsar": 6650, "kafka": 9092, "amqp": 5672, "rocketmq": 8081, "http": 8080}
-#: `weir up` takes nothing new below the first; the second leaves room for a while.
+#: Below the first, `weir up` rejects new messages; the second leaves room for some time.
 _LEAST_BYTES, _GOOD_BYTES = 512 * 1024**2, 5 * 1024**3
 
 
@@ -235,17 +234,17 @@ Examples:
 """
 )
 @click.option(
-    "--data", default="weir-data", show_default=True, metavar="FOLDER", help="Where weir up will keep its data."
+    "--data", default="weir-data", show_default=True, metavar="FOLDER", help="The data folder of weir up."
 )
 @click.option(
     "--url",
     envvar="WEIR_URL",
-    help="A Weir that may be running, and is asked; by default the one that serves the folder.",
+    help="The Weir to check; by default the one that serves the folder.",
 )
-@click.option("--start-spark", is_flag=True, help="Really start a Spark session (some seconds).")
+@click.option("--start-spark", is_flag=True, help="Also start a Spark session (some seconds).")
 @output_options
 def doctor(*, data: str, start_spark: bool, url: str | None, out: Output) -> int:
-    """Check Python, Java, Spark, ports and disk, and a Weir that runs here, and say what to do."""
+    """Check Python, Java, Spark, ports, disk and a running Weir, and suggest remedies."""
     found = list(_checks(Path(data), start_spark, url or _url(Path(data))))
     data_of = [{"name": c.name, "state": c.state.value, "found": c.found, "hint": c.hint} for c in found]
     columns = ("check", "state", Column("found", cut="end"), Column("what to do", cut="end"))
@@ -258,7 +257,7 @@ def doctor(*, data: str, start_spark: bool, url: str | None, out: Output) -> int
 
 
 def _url(data: Path) -> str | None:
-    """Of the server of the folder, which alone gets the token; the default address where there is no folder."""
+    """The URL of the folder's server, the only one that receives the token; without a folder, the default URL."""
     if not data.exists():
         return DEFAULT_URL
     served = addresses_of_folder(data)
@@ -294,9 +293,9 @@ def python(version: tuple[int, ...]) -> Check:
 
 
 def free_port(name: str, port: int, served: str = "") -> Check:
-    """Whether `weir up` can listen on its usual port. `served`: where the one that runs listens."""
+    """Whether `weir up` can listen on its default port. `served`: the address of a Weir that runs already."""
     if served.endswith(f":{port}"):
-        return Check(f"port {name}", State.GOOD, f"{port} is that of the Weir that runs here")
+        return Check(f"port {name}", State.GOOD, f"{port} is in use by the Weir that runs here")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -304,14 +303,14 @@ def free_port(name: str, port: int, served: str = "") -> Check:
         except OSError:
             hint = (
                 "for a second Weir: weir up --port-offset 100 moves all listeners;"
-                f" --set listeners.{name}=127.0.0.1:0 takes a free one"
+                f" --set listeners.{name}=127.0.0.1:0 picks a free one"
             )
             return Check(f"port {name}", State.WARNING, f"{port} is in use", hint)
     return Check(f"port {name}", State.GOOD, f"{port} is free")
 
 
 def disk(data: Path) -> Check:
-    """Whether there is room where the data goes, or in the nearest folder above that exists."""
+    """Whether the disk of the data folder, or of its nearest existing parent, has enough free space."""
     folder = data.absolute()
     while not folder.exists():
         folder = folder.parent

@@ -1,12 +1,7 @@
-"""`weir functions deploy | update`: code, topics and options of a function, looked at before they are sent.
+"""`weir functions`: deploy, update, start, stop, delete and watch Python functions of messages, and run them.
 
-`weir functions`: deploy, update, start, stop, delete, list and watch functions of messages, and run them.
-
-`weir functions start | stop | delete`: what a function shall do; its runner's word is waited for.
-
-`weir functions logs`: what a function printed and logged, from its log topic.
-
-How commands name functions, and reach the Weir that has them.
+Deploy and update check code, topics and options before they send them. Start and stop wait until the runner
+reports the new state. Logs come from the function's log topic.
 """
 
 import json
@@ -56,19 +51,19 @@ _NAMES_PATIENCE_S = 5.0
 
 
 def access_of(remote: Remote, *, patience_s: float = _NAMES_PATIENCE_S) -> Access:
-    """`patience_s`: how long the server may be away."""
+    """`patience_s`: how long the server may be unavailable."""
     return remote.access(patience_s)
 
 
 def find(access: Access, name: str) -> Deployed:
-    """By any of the ways to write its name; FunctionNotFoundError tells those that there are."""
+    """Find a function by any form of its name; FunctionNotFoundError lists the existing ones."""
     listed = rest.all_functions(access)
     for one in listed:
         space = one.function.name.namespace
         if name in names_of(one.function.name) | {f"{space.name}/{one.function.name.local}"}:
             return one
     known = ", ".join(short_name(one.function.name) for one in listed[:5])
-    hint = f"there are {known}" if known else "there are none; weir functions deploy makes them"
+    hint = f"known functions: {known}" if known else "no functions are deployed; weir functions deploy deploys one"
     raise FunctionNotFoundError(f"there is no function {name}", hint=hint)
 
 
@@ -82,19 +77,19 @@ Examples:
   weir functions stop clean
   weir functions stop clean tidy
 
-What is under way is finished. What comes then waits for it, and weir functions start goes on with that.
+A function finishes its current batch. Later messages wait until weir functions start.
 """
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @remote_options(changes=True)
 def stop(*, names: tuple[str, ...], remote: Remote, as_json: bool) -> None:
-    """Let functions stop, until they are started again; messages wait for them."""
+    """Stop functions until weir functions start; their messages wait."""
     access = access_of(remote)
     named = [find(access, name).function for name in names]
-    # All are told before one is waited for.
+    # Send all requests before waiting for the first.
     for function in [rest.want(access, one.name, FunctionWanted.STOPPED).function for one in named]:
         stopped = _reached(access, function, ("stopped",)) == "stopped"
-        what = "is stopped" if stopped else "stops as soon as its runner sees it"
+        what = "is stopped" if stopped else "stops when its runner reads the change"
         done(f"function {short_name(function.name)} {what}", as_json=as_json, function=str(function.name))
 
 
@@ -104,20 +99,20 @@ def stop(*, names: tuple[str, ...], remote: Remote, as_json: bool) -> None:
 Examples:
   weir functions start clean
 
-It goes on with what came meanwhile. Ends with 1 if it fails at once; weir functions describe says more.
+The function resumes with the waiting messages. Exits with 1 if it fails at once; see weir functions describe.
 """
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @remote_options(changes=True)
 def start(*, names: tuple[str, ...], remote: Remote, as_json: bool) -> None:
-    """Let functions run again."""
+    """Start stopped functions."""
     access = access_of(remote)
     named = [find(access, name).function for name in names]
     for function in [rest.want(access, one.name, FunctionWanted.RUNNING).function for one in named]:
         shown, state = short_name(function.name), _reached(access, function, ("running", "failed"))
         if state == "failed":
             raise FunctionError(f"function {shown} fails", hint=f"weir functions describe {shown} says why")
-        what = "runs" if state == "running" else "is started; it runs as soon as weir functions run does"
+        what = "runs" if state == "running" else "is started; it runs once weir functions run is up"
         done(f"function {shown} {what}", as_json=as_json, function=str(function.name))
 
 
@@ -128,15 +123,15 @@ Examples:
   weir functions delete clean
   weir functions delete clean --if-exists
 
-Its subscriptions, its state and what waits to be tried again go with it; what it has written, its dead letters
-and its log stay.
+Its subscriptions, its state and its pending retries are deleted. Its output, its dead letters and its log
+stay.
 """
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--if-exists", is_flag=True, help="One that is not there is no error.")
+@click.option("--if-exists", is_flag=True, help="Ignore functions that do not exist.")
 @remote_options(changes=True)
 def delete(*, names: tuple[str, ...], if_exists: bool, remote: Remote, as_json: bool) -> None:
-    """End functions for good, with their state; the topics that they wrote stay."""
+    """Delete functions and their state; their output topics stay."""
     access = access_of(remote)
     named: list[Function] = []
     for name in dict.fromkeys(names):
@@ -156,7 +151,7 @@ def delete(*, names: tuple[str, ...], if_exists: bool, remote: Remote, as_json: 
 
 
 def _clean(access: Access, function: Function) -> None:
-    """Before the definition goes: whoever is killed in between can be asked again."""
+    """Clean up before the definition is deleted: after an interruption, the command can run again."""
     known: list[TopicName] = []
     with suppress(WeirError):
         known = noted(access, function)
@@ -173,7 +168,7 @@ def _clean(access: Access, function: Function) -> None:
 
 
 def _reached(access: Access, function: Function, awaited: tuple[str, ...]) -> str:
-    """What its runner says once it has seen it; "" if there is none, or it takes its time."""
+    """The state that its runner reports; "" without a runner, or if it does not answer in time."""
     if rest.runner(access).where is None:
         return ""
     clock = real_runtime().clock
@@ -191,54 +186,46 @@ _MOST_BYTES = 500_000
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     given = [
-        click.option(
-            "--in", "inputs", multiple=True, metavar="TOPIC", help="A topic that it reads; may be given again."
-        ),
-        click.option("--out", "output", metavar="TOPIC", help="Where what it returns goes; '' for nowhere."),
+        click.option("--in", "inputs", multiple=True, metavar="TOPIC", help="An input topic; may be repeated."),
+        click.option("--out", "output", metavar="TOPIC", help="The output topic; '' for none."),
         click.option(
             "--on",
             type=click.Choice(["light", "spark"]),
             help="Where it runs; light: in processes beside the broker.",
         ),
+        click.option("--parallelism", type=int, metavar="N", help="Worker processes; each key has one. [1]"),
+        click.option("--retries", "retry", metavar="SCHEDULE", help="Retry delays: '1s 10s 1m'. [1s..1m]"),
         click.option(
-            "--parallelism", type=int, metavar="N", help="Processes that run it; messages of a key go to one. [1]"
+            "--max-deliveries", type=int, metavar="N", help="Deliveries before a dead letter; 0: never. [5]"
         ),
         click.option(
-            "--retries", "retry", metavar="SCHEDULE", help="When what fails comes again: '1s 10s 1m'. [1s..1m]"
+            "--dead-letter-topic", metavar="TOPIC", help="Topic of dead letters. [<topic>-fn-<name>-DLQ]"
         ),
-        click.option("--max-deliveries", type=int, metavar="N", help="Then it is a dead letter; 0: never. [5]"),
-        click.option(
-            "--dead-letter-topic", metavar="TOPIC", help="Where dead letters go. [<topic>-fn-<name>-DLQ]"
-        ),
-        click.option("--log-topic", metavar="TOPIC", help="Where prints and logs go; '' for none. [<name>-logs]"),
+        click.option("--log-topic", metavar="TOPIC", help="Topic of prints and logs; '' for none. [<name>-logs]"),
         click.option(
             "--log-level",
             type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
-            help="The least to log. [INFO]",
+            help="The lowest level to log. [INFO]",
         ),
         click.option(
-            "--start", type=click.Choice(["earliest", "latest"]), help="Where it begins when it is new. [earliest]"
+            "--start",
+            type=click.Choice(["earliest", "latest"]),
+            help="Start position of a new function. [earliest]",
+        ),
+        click.option("--batch-messages", type=int, metavar="N", help="Most messages in one commit. [1000]"),
+        click.option(
+            "--linger", "linger_ms", type=int, metavar="MS", help="How long a batch waits for more messages. [0]"
+        ),
+        click.option("--timeout", "timeout_s", type=float, metavar="S", help="Time limit for one message. [none]"),
+        click.option("--ordered/--unordered", default=None, help="Whether a failed message blocks later ones."),
+        click.option(
+            "--stateful/--stateless", default=None, help="Whether it keeps state by key; default: by its code."
         ),
         click.option(
-            "--batch-messages", type=int, metavar="N", help="Messages committed at once, at the most. [1000]"
+            "--batch/--messages", default=None, help="Whether it takes Arrow batches; default: by its signature."
         ),
         click.option(
-            "--linger", "linger_ms", type=int, metavar="MS", help="How long more of them are waited for. [0]"
-        ),
-        click.option(
-            "--timeout", "timeout_s", type=float, metavar="S", help="How long one message may take. [no end]"
-        ),
-        click.option(
-            "--ordered/--unordered", default=None, help="Whether what fails holds up what comes behind it."
-        ),
-        click.option(
-            "--stateful/--stateless", default=None, help="Whether it keeps state by key; else as its code says."
-        ),
-        click.option(
-            "--batch/--messages", default=None, help="Whether it is of Arrow batches; else as its signature says."
-        ),
-        click.option(
-            "--set", "config", multiple=True, metavar="NAME=VALUE", help="For context.config; may be given again."
+            "--set", "config", multiple=True, metavar="NAME=VALUE", help="For context.config; may be repeated."
         ),
         click.option("--master", help="Where Spark runs it. [local[*]]"),
         click.option("--memory", help="Memory of Spark's driver. [1g]"),
@@ -259,18 +246,16 @@ Examples:
   weir functions deploy f.py:clean --in sales/eu/orders --out sales/eu/clean --name sales/eu/clean
 
 The function takes a message, or a message and a context, or a pyarrow.RecordBatch
-(docs/reference/functions.md). It is run
-by weir functions run, or weir up --functions: where there are tokens, deploying takes a superuser's.
+(docs/reference/functions.md). weir functions run, or weir up --functions, runs it. With authentication, deploying
+needs a superuser's token.
 """
 )
 @click.argument("code", metavar="FILE.py[:FUNCTION]")
-@click.option(
-    "--name", help="Of the function: NAME, or TENANT/NAMESPACE/NAME. By default what it is called in the file."
-)
+@click.option("--name", help="NAME, or TENANT/NAMESPACE/NAME of the function; by default its name in the file.")
 @_options
 @remote_options(changes=True)
 def deploy(*, code: str, name: str | None, remote: Remote, as_json: bool, **given: Any) -> None:
-    """Deploy a Python function of messages: from now on it runs as a subscription of its inputs."""
+    """Deploy a Python function of messages: it runs as a subscription of its inputs."""
     read = _read(code)
     if not given["inputs"]:
         raise ConfigError("the function reads nothing", hint="name a topic with --in")
@@ -286,14 +271,14 @@ def deploy(*, code: str, name: str | None, remote: Remote, as_json: bool, **give
     epilog="""
 \b
 Examples:
-  weir functions update clean f.py               the file as it is now
+  weir functions update clean f.py               the file's current content
   weir functions update clean g.py:clean_better  other code
   weir functions update clean --parallelism 4    the same code
   weir functions update clean --in orders --in returns
 
-The worker of the version before finishes what it has and commits it; the new one begins there, with its state.
-Nothing is lost, and nothing is done twice. Inputs that --in names no more are dropped: once the new one runs,
-their subscriptions are removed, with what waited there.
+The old version's worker commits its current batch; the new one resumes there, with the state. Messages are neither
+lost nor processed twice. Inputs that --in no longer names are dropped: once the new version runs, their
+subscriptions are removed, with their backlogs.
 """
 )
 @click.argument("name")
@@ -301,20 +286,20 @@ their subscriptions are removed, with what waited there.
 @_options
 @remote_options(changes=True)
 def update(*, name: str, code: str | None, remote: Remote, as_json: bool, **given: Any) -> None:
-    """Give a function other code, topics or options, without losing a message."""
+    """Change the code, topics or options of a function, without losing a message."""
     access = access_of(remote)
     before = find(access, name).function
     read = (before.code, before.file, before.entry) if code is None else _read(code, before.entry)
     definition = _definition(before, read, before.name, given)
-    note(access, before)  # whatever is done of this: what it has no more is found
+    note(access, before)  # so that dropped inputs are found even after an interruption
     found = rest.update(access, before.name, definition).function
     subscribe(access, found)
-    what = "is as it was" if found.version == before.version else f"is updated to version {found.version}"
+    what = "is unchanged" if found.version == before.version else f"is updated to version {found.version}"
     _say(access, found, what, as_json=as_json)
 
 
 def _read(code: str, entry: str | None = None) -> tuple[str, str, str]:
-    """The text, the file's name, and the function's: by default the only one that the file names itself after."""
+    """The text, the file name and the function's name: by default the only one defined in the file itself."""
     path, _, named = code.rpartition(":") if ":" in code else (code, "", "")
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -330,7 +315,7 @@ def _read(code: str, entry: str | None = None) -> tuple[str, str, str]:
 def _definition(
     before: Function | None, code: tuple[str, str, str], name: TopicName, given: dict[str, Any]
 ) -> Definition:
-    """What is not said stays as it was."""
+    """Options that are not given keep their values."""
     text, file, entry = code
     seen = look(text, file, entry)
     if before is None or before.code != text:
@@ -355,7 +340,9 @@ def _definition(
     others = [_topic(one, name) for one in (options.log_topic, options.dead_letter_topic) if one]
     for written in [*others, *([] if output is None else [output])]:
         if written in inputs:
-            raise ConfigError(f"{short_name(written)} is read and written", hint="that would go round for ever")
+            raise ConfigError(
+                f"{short_name(written)} is both input and output", hint="messages would loop for ever"
+            )
     return Definition(text, file, entry, inputs, output, to_text(options))
 
 
@@ -364,18 +351,18 @@ def _config(given: tuple[str, ...]) -> dict[str, str]:
     for one in given:
         key, equals, value = one.partition("=")
         if not equals or not key:
-            raise ConfigError(f"--set {one} sets nothing", hint="write --set name=value")
+            raise ConfigError(f"--set {one} is not a pair", hint="write --set name=value")
         found[key] = value
     return found
 
 
 def _topic(text: str, near: TopicName) -> TopicName:
-    """A name without a namespace is one in the function's."""
+    """A name without a namespace belongs to the function's namespace."""
     return check_reachable(TopicName.parse(text if "/" in text else f"{near.namespace}/{text}"))
 
 
 def _say(access: Access, function: Function, what: str, *, as_json: bool) -> None:
-    run = "" if rest.runner(access).where is not None else "; it runs as soon as weir functions run does"
+    run = "" if rest.runner(access).where is not None else "; it runs once weir functions run is up"
     done(
         f"function {short_name(function.name)} {what}{run}",
         as_json=as_json,
@@ -388,16 +375,16 @@ def _say(access: Access, function: Function, what: str, *, as_json: bool) -> Non
     epilog="""
 \b
 Examples:
-  weir functions logs clean             the lines that there are
-  weir functions logs clean -f          and those that come, until Ctrl-C
+  weir functions logs clean             the stored lines
+  weir functions logs clean -f          and new ones, until Ctrl-C
   weir functions logs clean --json
 """
 )
 @click.argument("name")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for new lines, until Ctrl-C.")
 @remote_options
 def logs(*, name: str, follow: bool, remote: Remote, as_json: bool) -> None:
-    """Print what a function printed and logged, and what it failed of."""
+    """Print the output, logs and errors of a function."""
     function = find(access_of(remote), name).function
     topic = from_text(function.options).log_topic
     if not topic:
@@ -445,7 +432,7 @@ def _line(message: Incoming, name: str, *, as_json: bool) -> None:
 _RUNNER_PATIENCE_S = 60.0
 _LEASE_PATIENCE_S = 20.0
 _STANDBY_S = 2.0
-#: A worker that has not said anything for so long is not known to run.
+#: After this silence a worker no longer counts as running.
 _SILENT_MS = 30_000
 
 
@@ -459,13 +446,13 @@ Examples:
   weir functions run                    keep all functions running, until Ctrl-C; or weir up --functions
   weir functions list
   weir functions stats clean            received, sent, failed, lag, latency
-  weir functions logs clean -f          what it prints and logs
-  weir functions update clean f.py      the next version goes on where this one is
+  weir functions logs clean -f          its output and logs
+  weir functions update clean f.py      the next version resumes where this one is
   weir functions stop clean             and start, and delete
 """,
 )
 def functions() -> None:
-    """Deploy Python functions of messages, run them as subscriptions, and look after them."""
+    """Deploy Python functions of messages, run them as subscriptions, and manage them."""
 
 
 for _command in (deploy, update, start, stop, delete):
@@ -484,7 +471,7 @@ Examples:
 )
 @remote_options
 def list_functions(*, remote: Remote, out: Output) -> None:
-    """List the functions: what they read and write, and how they go."""
+    """List the functions: inputs, outputs and state."""
     found = rest.all_functions(access_of(remote))
     columns = [
         Column("NAME"),
@@ -523,7 +510,7 @@ def _row(one: Deployed) -> list[object]:
 
 
 def state_of(one: Deployed) -> str:
-    """In a word; what nobody runs, waits."""
+    """The state in one word; a function without a runner waits."""
     function, stats = one.function, one.stats
     silent = stats is None or (
         stats.state in ("starting", "running") and time.time_ns() // 1_000_000 - stats.reported_ms > _SILENT_MS
@@ -550,7 +537,7 @@ Examples:
 @click.option("--code", is_flag=True, help="Print the text of its file instead.")
 @remote_options
 def describe(*, name: str, code: bool, remote: Remote, out: Output) -> None:
-    """Show all about one function: its topics, options, versions and how it goes."""
+    """Show one function: its topics, options, versions and state."""
     found = find(access_of(remote), name)
     function = found.function
     if code:
@@ -583,7 +570,7 @@ Examples:
 @click.argument("name")
 @remote_options
 def stats(*, name: str, remote: Remote, out: Output) -> None:
-    """Show how a function goes: messages since its worker began, lag, latency and the size of its state."""
+    """Show statistics of a function since its worker started: messages, lag, latency and the size of its state."""
     found = find(access_of(remote), name)
     out.fields([("state", state_of(found)), *_stats_rows(found.stats)])
 
@@ -624,19 +611,23 @@ Examples:
   weir functions run
   weir functions run --standby --url https://weir:8443 --ca ca.pem --token file:runner.token
 
-One process runs the functions of a Weir: each in a worker of its own, those on Spark with a Spark of their own.
-It needs to be a superuser where there are tokens. weir up --functions does the same beside the broker.
+One process runs the functions of a Weir, each in its own worker; functions on Spark get their own Spark. With
+authentication it needs a superuser's token. weir up --functions does the same beside the broker.
 """
 )
-@click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
-@click.option("--checkpoints", metavar="FOLDER", help="Where functions on Spark keep what they need to go on.")
-@click.option("--standby", is_flag=True, help="While another one runs the functions, wait until it does not.")
+@click.option(
+    "--kafka",
+    metavar="HOST:PORT",
+    help="The Kafka listener, if the address that the server announces does not work.",
+)
+@click.option("--checkpoints", metavar="FOLDER", help="Checkpoints of functions on Spark.")
+@click.option("--standby", is_flag=True, help="Wait while another process runs the functions.")
 @click.option(
     "--deployed-by",
     "deployers",
     multiple=True,
     metavar="ROLE",
-    help="Run functions that this role has deployed, and no others; may be given several times.",
+    help="Run only functions that this role has deployed; may be repeated.",
 )
 @remote_options(changes=True)
 def run(
@@ -648,14 +639,14 @@ def run(
     remote: Remote,
     as_json: bool,
 ) -> None:
-    """Run the functions, until a signal ends it; what is under way is finished then."""
+    """Run the functions until a signal arrives; current batches finish first."""
     from weir.functions.runner import Runner, WorkerOptions
 
     verbose = logging.getLogger().isEnabledFor(logging.INFO)
     logging.getLogger("weir").setLevel(logging.INFO)
     access = access_of(remote, patience_s=_RUNNER_PATIENCE_S)
     if not rest.runner(access).allowed:
-        raise ConfigError("functions are run by a superuser", hint="give a superuser's --token")
+        raise ConfigError("only a superuser runs functions", hint="give a superuser's --token")
     options = WorkerOptions(kafka, verbose=verbose, deployers=deployers)
     if checkpoints is not None:
         options = replace(options, checkpoints=Path(checkpoints).absolute())
@@ -678,7 +669,7 @@ def run(
 
 
 def _take(take: Callable[[], None], stopped: Sequence[int], *, standby: bool) -> None:
-    """Become the runner, also if the last one died a moment ago."""
+    """Acquire the runner lease; wait for the lease of a previous runner that died."""
     deadline = time.monotonic() + _LEASE_PATIENCE_S
     while not stopped:
         try:

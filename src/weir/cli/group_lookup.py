@@ -1,6 +1,6 @@
-"""Consumer groups, subscriptions and queues, put together from what topics and coordinators say of them.
+"""Consumer groups, subscriptions and queues in one model, from topic stats and group coordinators.
 
-Where a group shall be on each of its partitions, and putting it there.
+It also plans and commits position resets of a group on each of its partitions.
 """
 
 import re
@@ -18,7 +18,7 @@ from weir.model.topics import NamespaceName, TopicName
 from weir.runtime.real import RealClock
 
 KAFKA, PULSAR, AMQP = "kafka", "pulsar", "amqp"
-#: Where Kafka's topics without a namespace are.
+#: The namespace of Kafka topics without one.
 _HOME = "public/default"
 
 
@@ -31,7 +31,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A group on one partition. `position`: the next offset; None, like the lag, where it has committed none."""
+    """A group on one partition. `position`: the next offset; None, like the lag, without a committed position."""
 
     topic: TopicName
     position: int | None
@@ -39,20 +39,20 @@ class Part:
     end: int | None
     lag: int | None
     members: tuple[Member, ...] = ()
-    #: What of it cannot be read now, and why.
+    #: Parts of the answer that are unreadable now, with the reason.
     unreadable: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class Found:
-    """A group with what it reads. `subscription`: its name on the topics, which of a queue is not its own."""
+    """A group and its partitions. `subscription`: its name on the topics, which differs for a queue."""
 
     name: str
     kind: str
     subscription: str
     state: str = ""
     parts: list[Part] = field(default_factory=list)
-    #: Of Kafka's groups, all that have joined, with partitions or without.
+    #: Of Kafka groups: all joined members, with or without assigned partitions.
     joined: int | None = None
 
     @property
@@ -72,7 +72,7 @@ class Found:
 
 
 async def all_groups(admin: AdminClient, namespace: NamespaceName, topic: TopicName | None = None) -> list[Found]:
-    """Of a namespace, by name; `topic`: of those that read this one."""
+    """The groups of a namespace, sorted by name; `topic`: only those that consume this topic."""
     if topic is not None:
         stats = {str(topic): await topic_stats(admin, topic)}
     else:
@@ -88,13 +88,13 @@ async def all_groups(admin: AdminClient, namespace: NamespaceName, topic: TopicN
                 found[key] = group
     if topic is None and str(namespace) == _HOME:
         missing = [one for name, one in coordinated.items() if (name, "") not in found]
-        for one in missing:  # members that wait for a topic, or read in other namespaces
+        for one in missing:  # groups whose topic does not exist yet, or is in another namespace
             found[one["name"], ""] = Found(one["name"], KAFKA, one["name"], one["state"], [], len(one["members"]))
     return [found[key] for key in sorted(found)]
 
 
 async def find_group(admin: AdminClient, name: str, topic: str | None, namespace: str) -> Found:
-    """The one of this name, on this topic if one is named."""
+    """The group of this name, on this topic if one is given."""
     if topic is not None:
         parsed = TopicName.parse(topic)
         listed = await all_groups(admin, parsed.namespace, parsed)
@@ -107,7 +107,7 @@ async def find_group(admin: AdminClient, name: str, topic: str | None, namespace
         where = f"on {topic}" if topic is not None else f"in {namespace}"
         raise SubscriptionNotFoundError(
             f"there is no group {name!r} {where}",
-            hint="see weir groups list; weir groups reset --create makes one of Kafka",
+            hint="see weir groups list; weir groups reset --create creates a Kafka group",
         )
     if len(found) > 1:
         topics = ", ".join(one.topics[0] for one in found[:5])
@@ -116,11 +116,9 @@ async def find_group(admin: AdminClient, name: str, topic: str | None, namespace
 
 
 async def new_group(admin: AdminClient, name: str, topic: str | None) -> Found:
-    """A Kafka group that has been nowhere yet, on all partitions of the topic, or on the one that is named."""
+    """A Kafka group without positions, on all partitions of the topic, or on the partition that the name gives."""
     if topic is None:
-        raise ConfigError(
-            f"where shall group {name!r} begin?", hint="name a topic, or one partition, with --topic"
-        )
+        raise ConfigError(f"group {name!r} needs a topic", hint="name a topic, or one partition, with --topic")
     parsed = TopicName.parse(topic)
     stats = await topic_stats(admin, parsed)
     parts = {TopicName.parse(part): one for part, one in (stats.get("partitions") or {}).items()}
@@ -129,7 +127,7 @@ async def new_group(admin: AdminClient, name: str, topic: str | None) -> Found:
 
 
 def of_topic(topic: TopicName, stats: dict[str, Any], coordinated: dict[str, Any]) -> Iterator[Found]:
-    """The groups that read one topic, each with all of its partitions."""
+    """The groups that consume one topic, each with all of its partitions."""
     parts = {TopicName.parse(name): one for name, one in (stats.get("partitions") or {}).items()} or {topic: stats}
     for name, whole in (stats.get("subscriptions") or {}).items():
         if not whole.get("isDurable", True):
@@ -177,7 +175,7 @@ def _number(item: tuple[TopicName, Any]) -> int:
 
 
 async def _coordinated(admin: AdminClient) -> dict[str, Any]:
-    """Kafka's groups by name, of every broker that answers."""
+    """Kafka groups by name, from every broker that answers."""
     found = {one["name"]: one for one in await admin.own("GET", "groups")}
     try:
         others = (await admin.own("GET", "addresses")).get("others", ())
@@ -190,7 +188,7 @@ async def _coordinated(admin: AdminClient) -> dict[str, Any]:
         try:
             async with admin.other(url) as there:
                 found |= {one["name"]: one for one in await there.own("GET", "groups")}
-        except WeirError:  # one that is away has no groups: others have taken them
+        except WeirError:  # an unavailable broker coordinates no groups: others have taken over
             continue
     return found
 
@@ -199,13 +197,13 @@ def group_path(name: str, *rest: str) -> str:
     return join("groups", name, *rest)
 
 
-#: Larger numbers are moments in milliseconds: no partition has had so many messages.
+#: Larger numbers are times in milliseconds: no partition has had so many messages.
 _MOST_OFFSET = 10**11
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One of these: an end, an offset, a moment, or a distance."""
+    """The target of a reset: an end, an offset, a time, or a distance."""
 
     end: str = ""
     offset: int | None = None
@@ -224,16 +222,16 @@ class Target:
             return cls(moment_ms=parse_moment_ms(to, RealClock().wall_ms()))
         except ConfigError:
             raise ConfigError(
-                f"{to!r} is no position", hint="write earliest, latest, an offset, 2030-01-31T12:00:00, or -1h"
+                f"{to!r} is not a position", hint="write earliest, latest, an offset, 2030-01-31T12:00:00, or -1h"
             ) from None
 
 
 async def planned(admin: AdminClient, group: Found, target: Target) -> list[tuple[Part, int]]:
-    """Each partition with the offset that the group shall have there, within what is stored."""
+    """Each partition with its target offset, within the stored range."""
     if group.kind == AMQP:
         raise NotAllowedError(
-            f"{group.name} is a queue: what was taken from it is gone",
-            hint="drop what waits with weir subscriptions skip, or purge the queue",
+            f"{group.name} is a queue: consumed messages are gone",
+            hint="drop its backlog with weir subscriptions skip, or purge the queue",
         )
     return [(part, await _wanted(admin, part, target)) for part in group.parts]
 
@@ -252,7 +250,7 @@ async def _wanted(admin: AdminClient, part: Part, target: Target) -> int:
 
 
 async def move(admin: AdminClient, group: Found, plan: list[tuple[Part, int]]) -> None:
-    """All of them; NotAllowedError if the group cannot be moved now."""
+    """Move the group on all partitions; NotAllowedError if the group cannot be moved now."""
     if group.kind == KAFKA:
         await _move_kafka(admin, group, plan)
         return
@@ -264,14 +262,14 @@ async def move(admin: AdminClient, group: Found, plan: list[tuple[Part, int]]) -
 async def _move_kafka(admin: AdminClient, group: Found, plan: list[tuple[Part, int]]) -> None:
     if group.members:
         raise NotAllowedError(
-            f"group {group.name!r} has members ({group.members}), which would go on from where they are",
+            f"group {group.name!r} has members ({group.members}), which would continue from their positions",
             hint="stop them, reset the group, and start them again",
         )
     positions = {str(part.topic): offset for part, offset in plan}
     failed = await admin.own("POST", group_path(group.name, "positions"), {"positions": positions})
     if failed:
         topic, why = next(iter(failed.items()))
-        raise NotAllowedError(f"{len(failed)} of {len(plan)} partitions are not moved, {topic} among them: {why}")
+        raise NotAllowedError(f"{len(failed)} of {len(plan)} partitions failed to move, {topic} among them: {why}")
 
 
 def offsets_path(topic: TopicName) -> str:

@@ -1,6 +1,6 @@
-"""`weir groups`: Kafka's consumer groups, Pulsar's subscriptions and AMQP's queues, listed and moved.
+"""`weir groups`: list, describe and reset Kafka consumer groups, Pulsar subscriptions and AMQP queues.
 
-`weir groups settings` and `weir topics types`: what RocketMQ's consumer groups and topics are told.
+`weir groups settings` and `weir topics types` configure consumer groups and topics of RocketMQ.
 """
 
 from typing import Any
@@ -25,22 +25,22 @@ _COLUMNS = ("group", "fifo", "attempts", "retry", "lite")
     epilog="""
 \b
 Examples:
-  weir groups settings                               all of public/default of which something is said
-  weir groups settings billing                       what holds for one
+  weir groups settings                               all groups with settings in public/default
+  weir groups settings billing                       the settings of one group
   weir groups settings billing --fifo --max-attempts 5
   weir groups settings billing --retry '1s 10s 1m'   or '1s..10m x2'
-  weir groups settings viewers --lite-exclusive      who subscribes last to a lite topic has it alone
+  weir groups settings viewers --lite-exclusive      the last subscriber of a lite topic owns it
   weir groups settings billing --reset
 
-What fails as often as that is a dead letter, in the topic %DLQ% and the group's name.
+After that many attempts a message becomes a dead letter, in the topic %DLQ%GROUP.
 """,
 )
 @click.argument("group", required=False)
-@click.option("--fifo/--no-fifo", default=None, help="Messages of one message group one after the other.")
-@click.option("--max-attempts", type=click.IntRange(1, 1000), help="How often a message is delivered at the most.")
-@click.option("--retry", metavar="SCHEDULE", help="What is waited between attempts.")
-@click.option("--lite-exclusive/--lite-shared", default=None, help="One client at a time has a lite topic.")
-@click.option("--reset", is_flag=True, help="Back to the usual.")
+@click.option("--fifo/--no-fifo", default=None, help="Deliver the messages of a message group in order.")
+@click.option("--max-attempts", type=click.IntRange(1, 1000), help="Most deliveries of a message.")
+@click.option("--retry", metavar="SCHEDULE", help="Delays between attempts.")
+@click.option("--lite-exclusive/--lite-shared", default=None, help="One client at a time owns a lite topic.")
+@click.option("--reset", is_flag=True, help="Restore the defaults.")
 @click.option("--namespace", default="public/default", show_default=True, shell_complete=complete_namespace)
 @remote_options
 def group_settings(
@@ -55,12 +55,12 @@ def group_settings(
     remote: Remote,
     out: Output,
 ) -> None:
-    """Show or set whether consumer groups are FIFO, their attempts and what is waited between these."""
+    """Show or set whether consumer groups are FIFO, their attempts and the delays between them."""
     said = {"fifo": fifo, "maxAttempts": max_attempts, "schedule": retry, "liteExclusive": lite_exclusive}
     change = {name: value for name, value in said.items() if value is not None}
     if group is None:
         if change or reset:
-            raise ConfigError("which consumer group?", hint="name it: weir groups settings GROUP ...")
+            raise ConfigError("no consumer group named", hint="name it: weir groups settings GROUP ...")
         found = remote.admin(lambda admin: admin.own("GET", f"{_GROUPS}/{join(*namespace.split('/'))}"))
         rows = [_row(one) for one in found]
         out.table(_COLUMNS, rows, data=found)
@@ -68,7 +68,7 @@ def group_settings(
     path = f"{_GROUPS}/{join(*namespace.split('/'), group)}"
     if reset:
         remote.admin(lambda admin: admin.own("DELETE", path))
-        done(f"{group} has the usual settings", as_json=out.json)
+        done(f"{group} has the default settings", as_json=out.json)
         return
     one = remote.admin(lambda admin: admin.own("PUT", path, change) if change else admin.own("GET", path))
     out.table(_COLUMNS, [_row(one)], data=one)
@@ -84,16 +84,16 @@ def _row(one: Any) -> tuple[Any, ...]:
     epilog="""
 \b
 Examples:
-  weir topics types orders                  the types of messages that it takes
-  weir topics types orders fifo delay       no others from now on, of RocketMQ's clients
-  weir topics types orders normal fifo delay transaction lite priority     all of them again
+  weir topics types orders                  the message types that it accepts
+  weir topics types orders fifo delay       accept only these from RocketMQ clients
+  weir topics types orders normal fifo delay transaction lite priority     accept all types again
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("types", nargs=-1)
 @remote_options
 def message_types(*, topic: str, types: tuple[str, ...], remote: Remote, out: Output) -> None:
-    """Show or set the types of messages that a topic takes from RocketMQ's clients."""
+    """Show or set the message types that a topic accepts from RocketMQ clients."""
     name = TopicName.parse(topic)
     path = f"{_TYPES}/{join('persistent', name.namespace.tenant, name.namespace.name, name.local)}"
     found = remote.admin(
@@ -115,8 +115,8 @@ Examples:
   weir groups reset billing --to -1h --topic orders
   weir groups settings billing --fifo --max-attempts 5
 
-A consumer group of Kafka, a subscription of Pulsar and a queue of AMQP are the same here: a name, who reads, and
-how far that is on each partition.
+Here a consumer group of Kafka, a subscription of Pulsar and a queue of AMQP are the same: a name with members and
+a position on each partition.
 """
 )
 def groups() -> None:
@@ -138,7 +138,7 @@ Examples:
 @click.option("--topic", shell_complete=complete_topic, help="Only those that read this topic.")
 @remote_options
 def list_(*, namespace: str, kind: str | None, topic: str | None, remote: Remote, out: Output) -> None:
-    """List the consumer groups, subscriptions and queues of a namespace, and how much waits for each."""
+    """List the consumer groups, subscriptions and queues of a namespace, with their backlogs."""
     space = TopicName.parse(topic).namespace if topic else NamespaceName.parse(namespace)
     only = TopicName.parse(topic) if topic else None
     found = [one for one in remote.admin(lambda admin: all_groups(admin, space, only)) if kind in (None, one.kind)]
@@ -168,7 +168,7 @@ Examples:
 @click.option("--namespace", default="public/default", show_default=True, shell_complete=complete_namespace)
 @remote_options
 def describe(*, group: str, topic: str | None, namespace: str, remote: Remote, out: Output) -> None:
-    """Show the members of a group, and position and lag on each partition."""
+    """Show the members of a group, and its position and lag on each partition."""
     found = remote.admin(lambda admin: find_group(admin, group, topic, namespace))
     if out.json:
         out.fields((), data={**_summary(found), "partitions": [_part(one) for one in found.parts]})
@@ -214,29 +214,29 @@ def describe(*, group: str, topic: str | None, namespace: str, remote: Remote, o
     epilog="""
 \b
 Examples:
-  weir groups reset billing --to earliest --dry-run    show what would be, and change nothing
+  weir groups reset billing --to earliest --dry-run    show the plan; change nothing
   weir groups reset billing --to latest
   weir groups reset billing --to 2030-01-31T12:00:00   the first message stored then or later (UTC)
-  weir groups reset billing --to -1h                   of the last hour
+  weir groups reset billing --to -1h                   the last hour
   weir groups reset billing --to 1500 --topic orders-partition-0
   weir groups reset billing --shift-by -100            a hundred messages back on each partition
-  weir groups reset shipping --to -1h --topic orders --create    where a new Kafka group shall begin
+  weir groups reset shipping --to -1h --topic orders --create    the start of a new Kafka group
 
-A Kafka group must have no members: stop them, reset, start them. Consumers of a Pulsar subscription are
-disconnected, and go on from the new position. A queue of AMQP has no position to be moved to.
+A Kafka group must have no members: stop them, reset, start them. Weir disconnects the consumers of a Pulsar
+subscription; they continue from the new position. A queue of AMQP has no position to reset.
 """,
 )
 @click.argument("group")
 @click.option("--to", metavar="WHERE", help="earliest, latest, an offset, a moment, or as in -1h.")
-@click.option("--shift-by", type=int, metavar="N", help="So many messages on, or back if negative.")
+@click.option("--shift-by", type=int, metavar="N", help="Move N messages forward, or back if negative.")
 @click.option(
     "--topic",
     shell_complete=complete_topic,
     help="Only on this topic or partition; by default on all of the group's.",
 )
 @click.option("--namespace", default="public/default", show_default=True, shell_complete=complete_namespace)
-@click.option("--create", is_flag=True, help="Make a Kafka group of this name on --topic, if there is none yet.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option("--create", is_flag=True, help="Create the Kafka group on --topic if it does not exist.")
+@click.option("--dry-run", is_flag=True, help="Show the plan; change nothing.")
 @remote_options
 def reset(
     *,
@@ -250,9 +250,9 @@ def reset(
     remote: Remote,
     out: Output,
 ) -> None:
-    """Move a group to another position on its partitions; what comes after it is delivered again."""
+    """Move a group to another position on its partitions; later messages are delivered again."""
     if (to is None) == (shift_by is None):
-        raise ConfigError("say where to", hint="give --to WHERE or --shift-by N")
+        raise ConfigError("no target position", hint="give --to WHERE or --shift-by N")
     target = Target.parse(to, shift_by)
 
     async def work(admin: AdminClient) -> list[tuple[Part, int]]:
@@ -282,7 +282,7 @@ def reset(
     }
     out.table(columns, rows, data=data)
     if not out.json:
-        click.echo("nothing is changed: this was --dry-run" if dry_run else f"{group} is moved", err=True)
+        click.echo("dry run: nothing changed" if dry_run else f"{group} is moved", err=True)
 
 
 def _summary(found: Found) -> dict[str, Any]:

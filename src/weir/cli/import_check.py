@@ -1,7 +1,7 @@
-"""Whether the modules that a function's file imports are there, found out in a process of its own.
+"""Check in a separate process that the modules imported by a function's file are installed.
 
-Only the file is deployed, so modules beside it are not found, neither here nor where the function runs. Failures
-other than imports are left to the worker, which has the settings and the topics that the file may need.
+A deployment contains only the file, so its neighbors are not importable here or on the worker. Other failures are
+left to the worker, which has the settings and topics that the file may need.
 """
 
 import subprocess
@@ -10,7 +10,7 @@ import sys
 from weir.functions.function_code import load
 from weir.model.errors import FunctionError
 
-#: A file that takes longer than this to load is deployed as it is.
+#: A file that takes longer to load is deployed without the check.
 _PATIENCE_S = 60
 _MISSING = 3
 

@@ -1,4 +1,4 @@
-"""`weir lake`: topics as Iceberg tables: which ones, the process that exports them, and how far it is."""
+"""`weir lake`: export topics as Iceberg tables, run the exporter, and show its progress."""
 
 import logging
 import os
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How often it is looked what is due.
+#: The interval between checks for due exports.
 _STEP_S = 2.0
 _UPKEEP_S = 3600.0
-#: What an export writes is nobody's until its commit.
+#: Files of an export belong to no snapshot until its commit.
 _LEAST_ORPHANS_MS = 3_600_000
 _UPKEEP = {
     "joined": "small files joined",
-    "expired": "files of old days gone",
-    "erased": "rows of erased keys gone",
+    "expired": "files of old days removed",
+    "erased": "rows of erased keys removed",
     "snapshots": "snapshots expired",
     "orphans": "orphans removed",
 }
-#: Names a step of an export, or of its tasks, at which the process ends, or stands still: for tests of that.
+#: For tests: names a step of an export or its tasks at which the process exits or halts.
 _STOP_AT = "WEIR_LAKE_STOP_AT"
 
 
@@ -49,11 +49,11 @@ _STOP_AT = "WEIR_LAKE_STOP_AT"
 \b
 Examples:
   weir lake on orders                          a table beside the broker's data
-  weir lake on shop/orders --catalog archive   every topic of a namespace, in a catalog of the superuser's
-  weir lake on orders --tiered-after 1d        and delete old ledgers: brokers serve them from the lake
-  weir lake run --once                         export all that is acknowledged now
-  weir lake run                                go on doing so, until Ctrl-C
-  weir lake status                             how far each partition is, and where its table lies
+  weir lake on shop/orders --catalog archive   all topics of a namespace, in a superuser's catalog
+  weir lake on orders --tiered-after 1d        and delete old ledgers; brokers read them from the lake
+  weir lake run --once                         export all messages acknowledged so far
+  weir lake run                                export continuously, until Ctrl-C
+  weir lake status                             the progress of each partition, and its table
 """
 )
 def lake() -> None:
@@ -103,22 +103,20 @@ def need_lake() -> None:
 @click.option(
     "--to",
     metavar="URL",
-    help="For superusers: a folder, or s3://bucket/...; defines a catalog with this place for the tenant.",
+    help="For superusers: a folder, or s3://bucket/...; defines a catalog there for the tenant.",
 )
-@click.option(
-    "--keep", metavar="SPAN", help="For how long messages stay in the lake, as in 365d; by default for ever."
-)
+@click.option("--keep", metavar="SPAN", help="Retention of messages in the lake, as in 365d; by default for ever.")
 @click.option(
     "--tiered-after",
     metavar="SPAN",
-    help="Delete ledgers that are in the lake and so old; brokers serve their messages from the lake.",
+    help="Delete exported ledgers of this age; brokers serve their messages from the lake.",
 )
 @click.option(
     "--option",
     "options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="For superusers, with --to: of the store or catalog, by pyiceberg's names.",
+    help="For superusers, with --to: an option of the store or catalog, with its pyiceberg name.",
 )
 @remote_options(changes=True)
 def on(
@@ -132,7 +130,7 @@ def on(
     remote: Remote,
     as_json: bool,
 ) -> None:
-    """Export a topic, or every topic of a namespace, into tables from now on; `weir lake run` does it."""
+    """Export a topic, or every topic of a namespace, into tables from now on. `weir lake run` exports."""
     need_lake()
     from weir.model.lake import LakeSelection
     from weir.spark.lake import catalog as lakes
@@ -142,7 +140,7 @@ def on(
     namespace, topic = _named(what)
     place = place_of(remote, None)
     pairs = parse_pairs(options)
-    # What is wrong is said now, before anything of it is kept.
+    # Report errors before storing any of it.
     keep_ms = None if keep is None else parse_span_ms(keep)
     tiered_after_ms = None if tiered_after is None else parse_span_ms(tiered_after)
     if topic is not None:
@@ -150,7 +148,7 @@ def on(
     named = catalog is not None and ":" not in catalog
     if named and (to is not None or pairs):
         raise ConfigError(
-            f"--catalog {catalog} names a catalog that has its place and options",
+            f"--catalog {catalog} names a catalog that defines its location and options",
             hint="leave --to and --option out, or define another one: weir lake catalogs set NAME --to URL",
         )
     if named:
@@ -178,7 +176,7 @@ def on(
     if skipped and not as_json:
         names = ", ".join([*skipped[:3], *(["..."] if len(skipped) > 3 else [])])
         click.echo(
-            f"{len(skipped)} internal topics are left out ({names}); "
+            f"{len(skipped)} internal topics are skipped ({names}); "
             f"weir lake on {namespace}/TOPIC exports one of them",
             err=True,
         )
@@ -191,7 +189,7 @@ def on(
 
 
 def _found_default(place: "WeirCluster", *, plain: bool) -> str | None:
-    """The catalog of those who name none, if there is one."""
+    """The default catalog, if it exists."""
     from weir.model.lake import DEFAULT_CATALOG
     from weir.spark.lake.catalog import list_catalogs
 
@@ -200,7 +198,7 @@ def _found_default(place: "WeirCluster", *, plain: bool) -> str | None:
 
 
 def _placed(place: "WeirCluster", to: str | None, catalog: str | None, options: Mapping[str, str]) -> "Definition":
-    """What a superuser writes with addresses."""
+    """A definition with addresses, as only superusers may write one."""
     from weir.client.streams import listeners
     from weir.spark.lake import catalog as lakes
 
@@ -215,7 +213,7 @@ def _placed(place: "WeirCluster", to: str | None, catalog: str | None, options: 
 @click.argument("what", metavar="NAMESPACE|TOPIC")
 @remote_options(changes=True)
 def off(*, what: str, remote: Remote, as_json: bool) -> None:
-    """Export it no longer. Its tables stay as they are."""
+    """Stop exporting a topic or namespace. Its tables stay."""
     need_lake()
     from weir.spark.lake import catalog as lakes
     from weir.spark.lake.topics import let_go
@@ -235,7 +233,7 @@ def off(*, what: str, remote: Remote, as_json: bool) -> None:
     )
 )
 def catalogs() -> None:
-    """Catalogs of tables: superusers define them, namespaces select one by its name."""
+    """Manage table catalogs: superusers define them, namespaces select one by name."""
 
 
 @catalogs.command(
@@ -260,10 +258,10 @@ def catalogs() -> None:
     "options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Of the store or catalog, by pyiceberg's names; only those that docs/reference/lake.md lists.",
+    help="An option of the store or catalog, with its pyiceberg name; docs/reference/lake.md lists them.",
 )
 @click.option(
-    "--tenant", "tenants", multiple=True, metavar="TENANT", help="Who may select it; by default every tenant."
+    "--tenant", "tenants", multiple=True, metavar="TENANT", help="A tenant that may select it; by default all."
 )
 @remote_options
 def set_catalog(
@@ -276,7 +274,7 @@ def set_catalog(
     remote: Remote,
     as_json: bool,
 ) -> None:
-    """Define a catalog, or define it anew. Takes a superuser."""
+    """Define or redefine a catalog. Needs a superuser."""
     need_lake()
     from weir.model.lake import LakeCatalog, check_catalog_name
     from weir.spark.lake import catalog as lakes
@@ -295,7 +293,7 @@ def set_catalog(
 @catalogs.command("list", epilog=examples("weir lake catalogs list", "weir lake catalogs list -o wide"))
 @remote_options
 def list_catalogs(*, remote: Remote, out: Output) -> None:
-    """The catalogs that may be selected; for superusers, all, with their addresses."""
+    """List the catalogs that you may select; superusers see all, with their addresses."""
     from weir.spark.lake import catalog as lakes
 
     rows: list[tuple[object, ...]] = []
@@ -322,7 +320,7 @@ def list_catalogs(*, remote: Remote, out: Output) -> None:
 @click.argument("name")
 @remote_options
 def remove(*, name: str, remote: Remote, as_json: bool) -> None:
-    """Remove a catalog that no namespace selects. Its tables stay. Takes a superuser."""
+    """Remove a catalog that no namespace selects. Its tables stay. Needs a superuser."""
     from weir.spark.lake import catalog as lakes
 
     lakes.remove_catalog(place_of(remote, None).access, name)
@@ -336,12 +334,16 @@ def remove(*, name: str, remote: Remote, as_json: bool) -> None:
         "weir lake run --master spark://head:7077",
     )
 )
-@click.option("--once", is_flag=True, help="Export all that is acknowledged now, and end.")
-@click.option("--age", default="5min", show_default=True, metavar="SPAN", help="For how long a message may wait.")
+@click.option("--once", is_flag=True, help="Export all messages acknowledged so far, and exit.")
 @click.option(
-    "--size", default="128M", show_default=True, metavar="SIZE", help="Export when so much would be written."
+    "--age", default="5min", show_default=True, metavar="SPAN", help="Export when a message has waited this long."
 )
-@click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
+@click.option("--size", default="128M", show_default=True, metavar="SIZE", help="Export when so much data waits.")
+@click.option(
+    "--kafka",
+    metavar="HOST:PORT",
+    help="The Kafka listener, if the address that the server announces does not work.",
+)
 @master_option("Where Spark's tasks run; `none`: without Spark")
 @click.option("--memory", default="1g", show_default=True, help="Memory of Spark's driver.")
 @remote_options(changes=True)
@@ -356,7 +358,7 @@ def run(
     remote: Remote,
     as_json: bool,
 ) -> None:
-    """Export what the lake is on for: when a message waits for too long, or enough of them do."""
+    """Export the topics in the lake: when a message has waited too long, or enough data waits."""
     need_lake()
     from weir.runtime.real import stop_at
     from weir.spark.lake.export import Exporter, LocalJobs, SparkJobs
@@ -366,7 +368,7 @@ def run(
     trigger = Trigger(parse_span_ms(age) / 1000, _bound(size))
     stopped: list[int] = []
     if not once:
-        # Before Spark starts, which has the JVM ignore Ctrl-C.
+        # Before Spark starts, because its JVM ignores Ctrl-C.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, frame: stopped.append(number))
     config = {"spark.driver.memory": memory, **spark_config()}
@@ -387,14 +389,12 @@ def run(
 
 
 @lake.command(epilog=examples("weir lake upkeep", "weir lake upkeep --snapshots 1h --orphans 2h"))
+@click.option("--snapshots", default="1d", show_default=True, metavar="SPAN", help="Retention of old snapshots.")
 @click.option(
-    "--snapshots", default="1d", show_default=True, metavar="SPAN", help="For how long old ones are kept."
+    "--orphans", default="1d", show_default=True, metavar="SPAN", help="Remove older files that no table uses."
 )
-@click.option("--orphans", default="1d", show_default=True, metavar="SPAN", help="Older files of nobody go.")
-@click.option("--small", default="32M", show_default=True, metavar="SIZE", help="Files below this are joined,")
-@click.option(
-    "--files", default=8, show_default=True, type=click.IntRange(min=2), help="if there are so many of a day."
-)
+@click.option("--small", default="32M", show_default=True, metavar="SIZE", help="Join files below this size,")
+@click.option("--files", default=8, show_default=True, type=click.IntRange(min=2), help="if a day has so many.")
 @click.option(
     "--master", default="none", show_default=True, help="Where Spark's tasks run; `none`: in this process."
 )
@@ -402,7 +402,7 @@ def run(
 def upkeep(
     *, snapshots: str, orphans: str, small: str, files: int, master: str, remote: Remote, as_json: bool
 ) -> None:
-    """Join small files; remove old snapshots, orphans, what is older than --keep, erased keys, deleted topics.
+    """Join small files; remove old snapshots, orphan files, expired data, erased keys and deleted topics.
 
     `weir lake run` does the same every hour.
     """
@@ -412,9 +412,7 @@ def upkeep(
     from weir.spark.lake.upkeep import Limits
 
     if parse_span_ms(orphans) < _LEAST_ORPHANS_MS:
-        raise ConfigError(
-            f"--orphans {orphans} would remove files of exports that run now", hint="say 1h or longer"
-        )
+        raise ConfigError(f"--orphans {orphans} would remove files of running exports", hint="give 1h or longer")
     place = place_of(remote, None)
     spark = None if master == "none" else quiet_session("weir-lake", master=master, config=spark_config())
     try:
@@ -426,14 +424,14 @@ def upkeep(
             orphans_s=parse_span_ms(orphans) / 1000,
         )
         failed = _look_after(LakeRunner(place, Exporter(place, jobs), Trigger()), jobs, limits, as_json=as_json)
-        _all_done(failed, "looked after")
+        _all_done(failed, "maintained")
     finally:
         if spark is not None:
             spark.stop()
 
 
 def _bound(text: str) -> int:
-    """Bytes; what nothing reaches if there is to be no bound."""
+    """Bytes; an unreachable number for no bound."""
     found = parse_size(text)
     return found if found >= 0 else sys.maxsize
 
@@ -441,7 +439,7 @@ def _bound(text: str) -> int:
 def _look_after(
     runner: "LakeRunner", tasks: "Tasks", limits: "Limits", *, as_json: bool
 ) -> "dict[TopicName, LakeError]":
-    """Tables that could not be looked after, and why."""
+    """Tables whose maintenance failed, with the reason."""
     import json
     from dataclasses import asdict
 
@@ -450,7 +448,7 @@ def _look_after(
         if isinstance(did, LakeError):
             failed[topic] = did
         if isinstance(did, str | LakeError):
-            said = did if isinstance(did, str) else f"it is tried again later: {did.what}"
+            said = did if isinstance(did, str) else f"retried later: {did.what}"
             click.echo(json.dumps({"topic": str(topic), "said": said}) if as_json else f"{topic}: {said}")
             continue
         told = {name: count for name, count in asdict(did).items() if as_json or count}
@@ -474,11 +472,11 @@ def _once(runner: "LakeRunner", *, as_json: bool) -> None:
                 if runner.topics()
                 else "the lake is on for no topic: weir lake on TOPIC"
             )
-    _all_done(failed, "exported to the end")
+    _all_done(failed, "fully exported")
 
 
 def _all_done(failed: "Mapping[TopicName, object]", what: str) -> None:
-    """LakeError, for the exit code, if some topics were not."""
+    """LakeError, for the exit code, if some topics failed."""
     if failed:
         first = next(iter(failed.items()))
         many = "1 topic was" if len(failed) == 1 else f"{len(failed)} topics were"
@@ -500,8 +498,8 @@ def _go_on(runner: "LakeRunner", tasks: "Tasks", stopped: Callable[[], bool], *,
         if time.monotonic() - looked_s > _UPKEEP_S:
             try:
                 _look_after(runner, tasks, Limits(), as_json=as_json)
-            except Exception as failure:  # the catalog's and the store's are of many kinds; exports go on
-                log.warning("tables are looked after later: %s", in_a_line(failure))
+            except Exception as failure:  # catalogs and stores raise many types; exports continue
+                log.warning("table maintenance failed, will retry: %s", in_a_line(failure))
             looked_s = time.monotonic()
         for _ in range(int(_STEP_S / 0.1)):
             if stopped():
@@ -521,13 +519,13 @@ def _told(one: "Exported") -> dict[str, Any]:
 
 
 def _line(one: "Exported") -> str:
-    lost = f", {one.lost} had been trimmed before" if one.lost else ""
+    lost = f", {one.lost} had been deleted before" if one.lost else ""
     files = "1 file" if one.files == 1 else f"{one.files} files"
     return f"{one.topic}: {one.rows} rows in {files}{lost}, {one.rows / max(one.seconds, 0.001):.0f} rows/s"
 
 
 class _Bars:
-    """A bar for the topic that is being exported."""
+    """A progress bar for the topic under export."""
 
     def __init__(self, *, shown: bool) -> None:
         from rich.console import Console
@@ -561,9 +559,9 @@ class _Bars:
 @click.argument("what", metavar="[NAMESPACE|TOPIC]", required=False)
 @remote_options
 def status(*, what: str | None, remote: Remote, out: Output) -> None:
-    """How far each partition is: exported up to which offset, how many wait, and where the table lies.
+    """Show the exported offset, the backlog and the table of each partition.
 
-    Offsets before `tiered` are read from the lake: their ledgers are gone.
+    Brokers read offsets before `tiered` from the lake: the ledgers are deleted.
     """
     need_lake()
     from weir.spark.lake.catalog import tiered_parts

@@ -1,6 +1,6 @@
-"""`weir ledger ...`: look at replicated ledgers, read, check and repair them.
+"""`weir ledger`: list, read, check and repair replicated ledgers.
 
-A ledger client for the length of one command.
+Each command opens a ledger client and closes it at its end.
 """
 
 import json
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def ledger_session(runtime: Runtime, meta_url: str, secret: str = "") -> AsyncIterator[LedgerClient]:
-    """Connect to the metadata and the bookies that it names. `secret`: if the environment says none."""
+    """Connect to the metadata and its bookies. `secret`: used if the environment has none."""
     meta = await connect(meta_url, runtime)
     directory = BookieDirectory(runtime.clock, meta)
     shown = await load_credentials(runtime.disk, _credentials(secret))
@@ -55,7 +55,7 @@ async def ledger_session(runtime: Runtime, meta_url: str, secret: str = "") -> A
 
 
 def _credentials(secret: str) -> ClusterCredentialSettings:
-    """What a node of the cluster shows the others; a command that speaks to bookies is one for so long."""
+    """Credentials of a cluster node: a command that connects to bookies acts as one."""
     names = ("SECRET", "CERTIFICATE", "KEY", "AUTHORITY")
     said = [os.environ.get(f"WEIR_CLUSTER_{name}", "") for name in names]
     return ClusterCredentialSettings(said[0] or secret, *said[1:])
@@ -71,7 +71,7 @@ def with_client(meta_url: str, work: Callable[[LedgerClient], Coroutine[Any, Any
     return run(main)
 
 
-#: Exit code when a ledger is not whole.
+#: Exit code if a ledger is not intact.
 NOT_WHOLE = 1
 
 _META_HELP = "The metadata store: file:/path/to/folder or etcd://host:port[,host:port]."
@@ -95,14 +95,14 @@ Examples:
 """
 )
 def ledger() -> None:
-    """Look at replicated ledgers, read, check and repair them."""
+    """List, read, check and repair replicated ledgers."""
 
 
 @ledger.command(
     "list",
     epilog=examples("weir ledger list --meta etcd://127.0.0.1:2379", "weir ledger list --underreplicated -o csv"),
 )
-@click.option("--underreplicated", is_flag=True, help="Only ledgers that are marked for repair.")
+@click.option("--underreplicated", is_flag=True, help="Only ledgers marked for repair.")
 @_common
 def list_(meta_url: str, out: Output, underreplicated: bool) -> None:
     """List ledgers: state, quorums, size, and bookies whose copies are in doubt."""
@@ -120,7 +120,7 @@ def list_(meta_url: str, out: Output, underreplicated: bool) -> None:
 @click.argument("ledger_id", type=int, metavar="LEDGER")
 @_common
 def show(ledger_id: int, meta_url: str, out: Output) -> None:
-    """Show one ledger: its fragments, and whether their bookies are there."""
+    """Show one ledger: its fragments, and whether their bookies are available."""
 
     async def work(client: LedgerClient) -> None:
         found = await client.metadata(LedgerId(ledger_id))
@@ -146,19 +146,19 @@ def show(ledger_id: int, meta_url: str, out: Output) -> None:
 Examples:
   weir ledger read 17 --meta $META                    all of it, one entry per line
   weir ledger read 17 --from 100 --to 199 --meta $META
-  weir ledger read 17 --raw --meta $META > payloads   the payloads and nothing else
+  weir ledger read 17 --raw --meta $META > payloads   only the payloads
 """
 )
 @click.argument("ledger_id", type=int, metavar="LEDGER")
 @click.option("--from", "first", type=click.IntRange(min=0), default=0, show_default=True, help="First entry.")
-@click.option("--to", "last", type=click.IntRange(min=0), help="Last entry; by default the end as it is now.")
+@click.option("--to", "last", type=click.IntRange(min=0), help="Last entry; by default the current end.")
 @click.option("--recover", is_flag=True, help="Fence and close the ledger first. Its writer is stopped for good.")
 @click.option("--raw", is_flag=True, help="Write the payloads to standard output, one after the other.")
 @_common
 def read(
     *, ledger_id: int, first: int, last: int | None, recover: bool, raw: bool, meta_url: str, out: Output
 ) -> None:
-    """Print entries. An open ledger is read up to its last confirmed entry, beside its writer."""
+    """Print entries. Of an open ledger, read up to the last confirmed entry; its writer continues."""
 
     show = _entry_printer(out, raw=raw)
 
@@ -181,9 +181,9 @@ def read(
 @_common
 @click.pass_context
 def check(ctx: click.Context, ledger_ids: tuple[int, ...], meta_url: str, out: Output) -> None:
-    """Read every entry from every replica, and say what is missing or damaged where. Without LEDGER, check all.
+    """Read every entry from every replica, and report missing and damaged ones. Without LEDGER, check all.
 
-    Exits with 1 if some replica is not whole."""
+    Exits with 1 if a replica is not intact."""
 
     async def work(client: LedgerClient) -> list[LedgerReport]:
         found = await _chosen(client, ledger_ids)
@@ -207,7 +207,7 @@ def check(ctx: click.Context, ledger_ids: tuple[int, ...], meta_url: str, out: O
     if out.format in (Format.TABLE, Format.WIDE):
         lost = {report.ledger_id: report.lost() for report in reports if report.lost()}
         for ledger_id, entries in lost.items():
-            _console().print(f"[red]ledger {ledger_id}: nobody reachable holds {views.some(entries)}[/red]")
+            _console().print(f"[red]ledger {ledger_id}: no reachable bookie has {views.some(entries)}[/red]")
     if not all(report.good for report in reports):
         ctx.exit(NOT_WHOLE)
 
@@ -216,16 +216,14 @@ def check(ctx: click.Context, ledger_ids: tuple[int, ...], meta_url: str, out: O
     epilog="""
 \b
 Examples:
-  weir ledger replicate --meta $META                        everything that is marked
-  weir ledger replicate 17 --meta $META                     fill whatever its bookies miss
+  weir ledger replicate --meta $META                        all marked ledgers
+  weir ledger replicate 17 --meta $META                     copy missing entries to its bookies
   weir ledger replicate 17 --lost bookie-3 --meta $META     bookie-3 is gone for good
 """
 )
 @click.argument("ledger_ids", type=int, nargs=-1, metavar="[LEDGER]...")
-@click.option(
-    "--lost", multiple=True, metavar="BOOKIE", help="Look after this bookie's copies only; may be repeated."
-)
-@click.option("--fence-open", is_flag=True, help="Recover ledgers that are still open on a lost bookie.")
+@click.option("--lost", multiple=True, metavar="BOOKIE", help="Repair only this bookie's copies; may be repeated.")
+@click.option("--fence-open", is_flag=True, help="Recover open ledgers of a lost bookie.")
 @_common
 @click.pass_context
 def replicate(
@@ -237,10 +235,10 @@ def replicate(
     meta_url: str,
     as_json: bool,
 ) -> None:
-    """Bring ledgers back to full copies: what a bookie that is gone held goes to another one, what a present one
-    misses is copied to it. Without LEDGER, those that are marked.
+    """Restore the full number of replicas: replace lost bookies by others, and copy missing entries to present
+    ones. Without LEDGER, repair the marked ledgers.
 
-    Exits with 1 if something could not be repaired."""
+    Exits with 1 if a repair failed."""
 
     async def work(client: LedgerClient) -> list[RepairReport]:
         repair = Repair(client.context)
@@ -263,13 +261,15 @@ def replicate(
     if as_json:
         _print_json([views.repair_json(report) for report in reports])
     else:
-        for line in [line for report in reports for line in views.repair_lines(report)] or ["nothing is marked"]:
+        for line in [line for report in reports for line in views.repair_lines(report)] or [
+            "no ledger is marked for repair"
+        ]:
             _console().print(line)
     if not all(report.complete for report in reports):
         ctx.exit(NOT_WHOLE)
 
 
-# --- how ------------------------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------------------
 
 
 async def _suspects(client: LedgerClient) -> dict[LedgerId, tuple[BookieId, ...]]:
@@ -284,7 +284,7 @@ async def _chosen(client: LedgerClient, ledger_ids: tuple[int, ...]) -> list[Led
 
 
 async def _confirmed(client: LedgerClient, ledger: LedgerMetadata) -> EntryId:
-    """Up to where the ledger's entries are known to exist."""
+    """The last entry known to exist."""
     reader = await client.open(ledger.ledger_id, recover=False)
     try:
         return await reader.last_confirmed()
@@ -302,7 +302,7 @@ def _copies(ledger: LedgerMetadata, confirmed: EntryId) -> int:
 async def _to_repair(
     client: LedgerClient, ledger_ids: tuple[int, ...], lost: tuple[str, ...]
 ) -> dict[LedgerId, tuple[BookieId, ...]]:
-    """The ledgers to repair, each with the bookies whose copies are in doubt."""
+    """The ledgers to repair, each with its suspect bookies."""
     named = tuple(BookieId(bookie_id) for bookie_id in lost)
     if not ledger_ids:
         marked = await _suspects(client)
@@ -315,7 +315,7 @@ async def _to_repair(
 
 
 async def _unmark(client: LedgerClient, ledger_id: LedgerId, handled: tuple[BookieId, ...]) -> None:
-    """Take the ledger's mark off if no other bookie is in doubt."""
+    """Remove the ledger's mark if no other bookie is suspect."""
     marks = Marks(client.context.runtime, client.context.meta)
     for mark in await marks.list():
         if mark.ledger_id == ledger_id and all(bookie_id in handled for bookie_id in mark.suspects):
@@ -323,7 +323,7 @@ async def _unmark(client: LedgerClient, ledger_id: LedgerId, handled: tuple[Book
 
 
 def _entry_printer(out: Output, *, raw: bool) -> Callable[[Entry], None]:
-    """One line per entry, as it comes: a ledger may be longer than memory."""
+    """Print one line per entry as it arrives: a ledger may exceed memory."""
 
     def write_raw(entry: Entry) -> None:
         sys.stdout.buffer.write(entry.payload)
@@ -348,7 +348,7 @@ def _entry_printer(out: Output, *, raw: bool) -> Callable[[Entry], None]:
 
 
 def _readable(payload: bytes) -> str:
-    """As text if it is text, else as Python would show it."""
+    """The payload as text if it is UTF-8, else as a Python literal."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
@@ -365,7 +365,7 @@ def _console() -> Console:
 
 
 def _progress() -> Progress:
-    """A progress bar on the terminal, if there is one."""
+    """A progress bar, on a terminal only."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -1,4 +1,4 @@
-"""What `weir ledger` shows: values to JSON for programs, to tables for people."""
+"""Output of `weir ledger`: JSON for programs, tables for people."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -28,7 +28,7 @@ def ledger_json(ledger: LedgerMetadata, suspects: tuple[BookieId, ...] = ()) -> 
     }
 
 
-#: Of `ledger_rows`.
+#: Columns of `ledger_rows`.
 LEDGER_COLUMNS = (
     "ledger",
     "state",
@@ -44,7 +44,7 @@ LEDGER_COLUMNS = (
 def ledger_rows(
     ledgers: list[LedgerMetadata], suspects: dict[LedgerId, tuple[BookieId, ...]]
 ) -> list[tuple[object, ...]]:
-    """Entries and size are known of ledgers that are closed."""
+    """Rows of ledgers; open ones have no entry count and size."""
     rows: list[tuple[object, ...]] = []
     for ledger in ledgers:
         closed = ledger.state is LedgerState.CLOSED
@@ -64,7 +64,7 @@ def ledger_rows(
 
 
 def fragment_rows(ledger: LedgerMetadata, present: dict[BookieId, str]) -> list[tuple[object, ...]]:
-    """`present` says of each registered bookie whether it takes entries."""
+    """`present`: the state of each registered bookie, writable or not."""
     firsts = [f.first_entry for f in ledger.fragments]
     end = ledger.last_entry if ledger.state is LedgerState.CLOSED else None
     rows: list[tuple[object, ...]] = []
@@ -106,7 +106,7 @@ def report_json(report: LedgerReport) -> dict[str, Any]:
     }
 
 
-#: Of `check_rows`.
+#: Columns of `check_rows`.
 CHECK_COLUMNS = (
     "ledger",
     "entries",
@@ -119,7 +119,7 @@ CHECK_COLUMNS = (
 
 
 def check_rows(reports: list[LedgerReport]) -> list[tuple[object, ...]]:
-    """One for each copy of a fragment."""
+    """One row for each copy of a fragment."""
     return [
         (
             report.ledger_id,
@@ -128,7 +128,7 @@ def check_rows(reports: list[LedgerReport]) -> list[tuple[object, ...]]:
             replica.whole,
             some(replica.missing),
             some(replica.damaged),
-            "good" if replica.good else replica.unreachable or "not whole",
+            "good" if replica.good else replica.unreachable or "not intact",
         )
         for report in reports
         for replica in report.replicas
@@ -147,8 +147,10 @@ def repair_json(report: RepairReport) -> dict[str, Any]:
 
 
 def repair_lines(report: RepairReport) -> list[str]:
-    lines = [f"fragment at {first}: {by} took the place of {lost}" for first, lost, by in report.replaced]
-    lines += [f"fragment at {first}: {bookie} got {count} entries again" for first, bookie, count in report.filled]
+    lines = [f"fragment at {first}: {by} replaced {lost}" for first, lost, by in report.replaced]
+    lines += [
+        f"fragment at {first}: {bookie} received {count} missing entries" for first, bookie, count in report.filled
+    ]
     lines += [f"[red]failed[/red]: {failure}" for failure in report.failures]
     if report.waits_for_close:
         lines.append("its last fragment is still being written: close it, or repeat with --fence-open")
@@ -156,7 +158,7 @@ def repair_lines(report: RepairReport) -> list[str]:
 
 
 def some(entries: list[EntryId]) -> str:
-    """A few entry ids, and how many more there are."""
+    """A few entry ids, and the count of the others."""
     shown = ", ".join(str(entry_id) for entry_id in entries[:_SHOWN_ENTRIES])
     return shown if len(entries) <= _SHOWN_ENTRIES else f"{shown} and {len(entries) - _SHOWN_ENTRIES} more"
 

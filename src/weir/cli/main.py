@@ -9,7 +9,7 @@ from weir import __version__
 from weir.cli.command import Lazy, LazyGroup
 from weir.model.errors import ConfigError, SparkJvmError, WeirError
 
-#: Exit codes: what was asked could not be done; it could not be understood.
+#: Exit codes: the command failed; the command line was invalid.
 FAILED, MISUSED = 1, 2
 
 #: The help page: commands by purpose, what a newcomer needs first.
@@ -29,15 +29,15 @@ _SECTIONS = {
     cls=LazyGroup,
     sections=_SECTIONS,
     lazy={
-        "backup": Lazy("weir.cli.data_folder:backup", "Copy a data folder, while it runs or not."),
-        "bookie": Lazy("weir.cli.bookie:bookie", "Run a storage node, or look into its files."),
+        "backup": Lazy("weir.cli.data_folder:backup", "Back up a data folder or a cluster, running or stopped."),
+        "bookie": Lazy("weir.cli.bookie:bookie", "Run a storage node, or inspect its files."),
         "broker": Lazy("weir.server.commands.nodes:broker", "Run a broker of a cluster."),
-        "cluster": Lazy("weir.cli.cluster:cluster", "Run a cluster on this machine, and look after any cluster."),
+        "cluster": Lazy("weir.cli.cluster:cluster", "Run a cluster on this machine, and manage any cluster."),
         "completion": Lazy("weir.cli.completion:completion", "Complete commands and names in a shell."),
         "config": Lazy("weir.server.commands.config:config", "Show and explain the settings of weir up."),
         "connect": Lazy(
             "weir.cli.connect:connect",
-            "Carry records between topics and PostgreSQL, files, S3, HTTP and other clusters.",
+            "Move records between topics and PostgreSQL, files, S3, HTTP and other clusters.",
         ),
         "consume": Lazy("weir.cli.consume:consume", "Print the messages of a topic."),
         "demo": Lazy("weir.server.demo.tour:demo", "Show what Weir does, on this machine."),
@@ -48,41 +48,43 @@ _SECTIONS = {
         "half": Lazy("weir.cli.prepared_messages:half", "The former name of prepared.", renamed="prepared"),
         "held": Lazy("weir.cli.delayed_messages:held", "The former name of delayed.", renamed="delayed"),
         "prepared": Lazy("weir.cli.prepared_messages:half", "Commit and roll back prepared messages."),
-        "replay": Lazy("weir.cli.replay:replay", "Deliver messages again that a query picks, each once."),
+        "replay": Lazy("weir.cli.replay:replay", "Deliver the messages that a query selects again, each once."),
         "lake": Lazy("weir.cli.lake:lake", "Keep topics as Iceberg tables in a folder or an S3-compatible store."),
-        "ledger": Lazy("weir.cli.ledger:ledger", "Look at replicated ledgers, read, check and repair them."),
+        "ledger": Lazy("weir.cli.ledger:ledger", "List, read, check and repair replicated ledgers."),
         "messages": Lazy("weir.cli.stored_messages:messages", "Find stored messages by their key."),
         "namespaces": Lazy(
             "weir.cli.namespaces:namespaces", "List, create and delete namespaces, and set their policies."
         ),
-        "peek": Lazy("weir.cli.stored_messages:peek", "Show what waits for a subscription, and leave it there."),
+        "peek": Lazy(
+            "weir.cli.stored_messages:peek", "Show the next messages of a subscription without consuming them."
+        ),
         "pipeline": Lazy(
             "weir.cli.pipeline:pipeline",
             "Run Spark's declarative pipelines with topics as sources and sinks.",
         ),
         "produce": Lazy("weir.cli.produce:produce", "Send messages to a topic."),
-        "restore": Lazy("weir.cli.data_folder:restore", "Put a copy of a data folder back."),
+        "restore": Lazy("weir.cli.data_folder:restore", "Restore a backup of a data folder or a cluster."),
         "salvage": Lazy(
             "weir.cli.data_folder:salvage_command",
-            "Save what can be read of a damaged data folder into a new one.",
+            "Save the readable data of a damaged data folder into a new one.",
         ),
         "schemas": Lazy("weir.cli.schemas:schemas", "Show, upload, check and delete the schemas of a topic."),
         "sql": Lazy("weir.cli.sql:sql", "Query topics and define streams with SQL on Spark."),
         "storage": Lazy("weir.server.commands.nodes:storage", "Serve the storage of one folder to brokers."),
-        "streams": Lazy("weir.cli.streams:streams", "Run and list the streams that SQL has defined."),
+        "streams": Lazy("weir.cli.streams:streams", "Run and manage the streams that SQL defines."),
         "subscriptions": Lazy(
             "weir.cli.subscriptions:subscriptions",
             "List, create, move and delete the subscriptions of a topic.",
         ),
         "tenants": Lazy("weir.cli.namespaces:tenants", "List, create, change and delete tenants."),
-        "tls": Lazy("weir.cli.tls:tls", "Make certificates for TLS, and look after them."),
-        "token": Lazy("weir.cli.token:token", "Make keys and tokens, and look into tokens."),
-        "top": Lazy("weir.cli.top:top", "Watch a broker: rates, what waits, the busiest topics."),
-        "topics": Lazy("weir.cli.topics:topics", "List, create, look into, and delete topics."),
-        "trace": Lazy("weir.cli.trace:trace", "Show what became of a message."),
+        "tls": Lazy("weir.cli.tls:tls", "Create, show and renew certificates for TLS."),
+        "token": Lazy("weir.cli.token:token", "Create keys and tokens, and decode tokens."),
+        "top": Lazy("weir.cli.top:top", "Watch a broker: rates, backlogs, the busiest topics."),
+        "topics": Lazy("weir.cli.topics:topics", "List, create, inspect and delete topics."),
+        "trace": Lazy("weir.cli.trace:trace", "Trace the path of a message."),
         "up": Lazy("weir.server.commands.up:up", "Run a whole Weir on this machine."),
         "verify": Lazy(
-            "weir.cli.data_folder:verify", "Check every checksum in a data folder, and say what is lost."
+            "weir.cli.data_folder:verify", "Check every checksum in a data folder, and list lost messages."
         ),
     },
     epilog="""
@@ -94,8 +96,8 @@ To begin:
 """,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-@click.option("-v", "--verbose", count=True, help="Say more; twice for debugging.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@click.option("-v", "--verbose", count=True, help="More log output; twice for debugging.")
+@click.option("-q", "--quiet", is_flag=True, help="Log only errors.")
 @click.version_option(__version__)
 def cli(verbose: int, quiet: bool) -> None:
     """One message and streaming platform over one replicated log."""
@@ -104,7 +106,7 @@ def cli(verbose: int, quiet: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The program; exits with 0, 1 (it failed), 2 (it was not understood) or 75 (Spark must be started again)."""
+    """Run the command; exits with 0, 1 (failure), 2 (invalid command line) or 75 (Spark needs a restart)."""
     try:
         result = cli.main(arguments, prog_name="weir", standalone_mode=False)
     except click.ClickException as wrong:

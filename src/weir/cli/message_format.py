@@ -1,7 +1,4 @@
-"""A message as a line for people, or as JSON or CSV for programs.
-
-Format strings of `weir consume`, as kcat has them: what is printed of each message, byte for byte.
-"""
+"""Printed messages: a line for people, JSON or CSV for programs, or a format string in kcat's syntax."""
 
 import base64
 import json
@@ -33,7 +30,7 @@ WORDS = """\
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A message as it is printed: with the topic (or partition) that it came by."""
+    """A message to print, with its topic or partition."""
 
     topic: str
     partition: int
@@ -74,17 +71,17 @@ _WORDS: dict[str, Callable[[Printed], bytes]] = {
 
 
 class MessageFormat:
-    """Made once, used for every message."""
+    """A compiled format string, reused for every message."""
 
     def __init__(self, text: str) -> None:
-        """ConfigError for a word that is not known."""
+        """ConfigError for an unknown placeholder."""
         self._parts: list[bytes | Callable[[Printed], bytes]] = []
         for found in _TOKEN.finditer(text):
             word, number, escape = found.groups()
             if word is not None:
                 if word not in _WORDS:
                     raise ConfigError(
-                        f"%{word} is no part of a format",
+                        f"%{word} is not a format placeholder",
                         hint=f"known are %{' %'.join(_WORDS)}; %% is a percent sign",
                     )
                 self._parts.append(_WORDS[word])
@@ -100,7 +97,7 @@ class MessageFormat:
 
 
 def unescaped(text: str) -> bytes:
-    """A separator as it is typed: `\\t`, `\\n`, `\\x1f`."""
+    """Resolve the escapes of a separator: `\\t`, `\\n`, `\\x1f`."""
     parts: list[bytes] = []
     for found in re.finditer(r"\\x([0-9a-fA-F]{2})|\\(.?)|[^\\]+", text, re.DOTALL):
         number, escape = found.groups()
@@ -113,17 +110,17 @@ def unescaped(text: str) -> bytes:
 
 def _escaped(letter: str) -> bytes:
     if letter not in _ESCAPES:
-        raise ConfigError(f"\\{letter} is not known here", hint="write \\n, \\t, \\r, \\0, \\xNN or \\\\")
+        raise ConfigError(f"\\{letter} is not a known escape", hint="write \\n, \\t, \\r, \\0, \\xNN or \\\\")
     return _ESCAPES[letter]
 
 
 _COLUMNS = ("topic", "partition", "offset", "id", "published", "key", "headers", "payload")
-#: Cells of -o wide, but for the payload: messages are printed as they come, so the widths are fixed.
+#: Column widths of -o wide, except the payload: fixed, because messages are printed as they arrive.
 _WIDTHS = (20, 9, 8, 12, 24, 12, 24)
 
 
 class Printer:
-    """Prints messages one by one, as `-o` or a format string says."""
+    """Prints messages one by one, in the format of `-o` or of a format string."""
 
     def __init__(self, out: Output, pattern: MessageFormat | None = None) -> None:
         self._out = out
@@ -150,7 +147,7 @@ class Printer:
             click.echo(readable(message.payload))
 
     def flush(self) -> None:
-        """Whoever reads gets what there is."""
+        """Pass the buffered output to the reader."""
         if self._pattern is not None:
             sys.stdout.buffer.flush()
 
@@ -174,7 +171,7 @@ def _json(printed: Printed) -> dict[str, Any]:
 
 
 def _wide(row: tuple[object, ...]) -> str:
-    """Cells of fixed widths; a longer one moves those behind it. Nothing is `-`."""
+    """Cells of fixed widths; a longer one shifts the later ones. An empty cell is `-`."""
     *head, payload = ["-" if cell in (None, "", {}) else shown(cell) for cell in row]
     cells = [text + " " * (width - cell_len(text)) for text, width in zip(head, _WIDTHS, strict=True)]
     return "  ".join([*cells, payload])
@@ -195,7 +192,7 @@ def _row(printed: Printed) -> tuple[object, ...]:
 
 
 def readable(payload: bytes) -> str:
-    """As text if it is text, else as Python would show it."""
+    """The payload as text if it is UTF-8, else as a Python literal."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
@@ -214,9 +211,9 @@ def message_json(
     partition: int = -1,
     **more: Any,
 ) -> dict[str, Any]:
-    """`partition`: null of a topic that is not partitioned (-1).
+    """`partition`: null for a topic that is not partitioned (-1).
 
-    Bytes that are not UTF-8 go into a field of another name, as base64."""
+    Bytes that are not UTF-8 are base64 in a field with another name."""
     found: dict[str, Any] = {"topic": topic, "partition": None if partition < 0 else partition, "id": at}
     found |= _bytes("key", key) if key is not None else {}
     found |= _bytes("payload", payload)

@@ -1,10 +1,6 @@
-"""`weir namespaces`: groups of topics with common policies.
+"""`weir namespaces` and `weir tenants`: namespaces and their policies, and tenants.
 
-`set-retry` and `set-priority` of topics and namespaces: what holds for all their shared subscriptions.
-
-`weir tenants`: who shares the cluster.
-
-Retention as commands take it and show it: the same for namespaces and topics.
+Topic commands share the retention, retry and priority options defined here.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +20,7 @@ from weir.model.topics import NamespaceName
 
 
 def add_message_policies(group: click.Group, kind: str, sample: str, path_of: Callable[..., str]) -> None:
-    """Give a group of commands both. `kind`: what it is about; `path_of`: a path about one, and a word."""
+    """Add `set-retry` and `set-priority` to a command group. `kind`: its object; `path_of`: the policy path."""
     named = click.argument("name", metavar=kind.upper())
 
     @group.command(
@@ -38,9 +34,11 @@ def add_message_policies(group: click.Group, kind: str, sample: str, path_of: Ca
     @click.option(
         "--schedule", metavar="WAITS", help="As in '1s 10s 1m', or growing as in 1s..10m or '1s..10m x3'."
     )
-    @click.option("--max-deliveries", type=click.IntRange(min=0), help="Then it is a dead letter; 0: never.")
+    @click.option(
+        "--max-deliveries", type=click.IntRange(min=0), help="Deliveries before a dead letter; 0: never."
+    )
     @click.option("--dead-letter-topic", metavar="TOPIC", help="Instead of TOPIC-SUBSCRIPTION-DLQ.")
-    @click.option("--remove", is_flag=True, help="Say nothing any more.")
+    @click.option("--remove", is_flag=True, help="Remove the policy.")
     @remote_options
     def set_retry(
         *,
@@ -52,11 +50,11 @@ def add_message_policies(group: click.Group, kind: str, sample: str, path_of: Ca
         remote: Remote,
         as_json: bool,
     ) -> None:
-        """Say what becomes of messages that fail, for all shared subscriptions that say nothing of it."""
+        """Set the retry and dead-letter policy of all shared subscriptions without their own."""
         said = {"schedule": schedule, "maxDeliveries": max_deliveries, "deadLetterTopic": dead_letter_topic}
         given = {word: value for word, value in said.items() if value is not None}
         if bool(given) == remove:
-            raise ConfigError("say what shall hold", hint="give --schedule or --max-deliveries, or --remove alone")
+            raise ConfigError("no policy given", hint="give --schedule or --max-deliveries, or --remove alone")
         _set(remote, path_of(name, "retry"), None if remove else given)
         done(f"retry of {name} {'removed' if remove else 'set'}", as_json=as_json, **given)
 
@@ -69,23 +67,31 @@ def add_message_policies(group: click.Group, kind: str, sample: str, path_of: Ca
         ),
     )
     @named
-    @click.option("--levels", type=click.IntRange(0, MOST_LEVELS), help="Above 0; 0: as a queue was declared.")
+    @click.option(
+        "--levels", type=click.IntRange(0, MOST_LEVELS), help="Levels above 0; 0: as the queue declares."
+    )
     @click.option(
         "--passed",
         type=click.IntRange(min=0),
         default=DEFAULT_PASSED,
         show_default=True,
-        help="A lower level has its turn after so many of higher ones; 0: never.",
+        help="Deliver a lower level after this many higher ones; 0: never.",
     )
-    @click.option("--longest", type=click.IntRange(min=0), default=0, metavar="MS", help="Or after so long.")
-    @click.option("--remove", is_flag=True, help="Say nothing any more.")
+    @click.option(
+        "--longest",
+        type=click.IntRange(min=0),
+        default=0,
+        metavar="MS",
+        help="Or after MS milliseconds; 0: never.",
+    )
+    @click.option("--remove", is_flag=True, help="Remove the policy.")
     @remote_options
     def set_priority(
         *, name: str, levels: int | None, passed: int, longest: int, remove: bool, remote: Remote, as_json: bool
     ) -> None:
-        """Give messages levels of priority, the highest first, and bound how long the lower ones wait."""
+        """Set priority levels of messages, the highest first, and bound the wait of lower ones."""
         if (levels is None) != remove:
-            raise ConfigError("say how many levels", hint="give --levels, or --remove alone")
+            raise ConfigError("no number of levels given", hint="give --levels, or --remove alone")
         body = None if remove else {"levels": levels, "passed": passed, "longestMs": longest}
         _set(remote, path_of(name, "priority"), body)
         done(f"priority of {name} {'removed' if remove else 'set'}", as_json=as_json, **(body or {}))
@@ -111,15 +117,15 @@ def retention_options(command: _F) -> _F:
         default="-1",
         show_default=True,
         metavar="SIZE",
-        help="As in 500M or 10G; 0: none; -1: without end.",
+        help="As in 500M or 10G; 0: none; -1: unlimited.",
     )(command)
     return click.option(
-        "--time", "time_", required=True, metavar="SPAN", help="As in 12h or 7d; 0: none; -1: without end."
+        "--time", "time_", required=True, metavar="SPAN", help="As in 12h or 7d; 0: none; -1: unlimited."
     )(command)
 
 
 def retention_body(time_: str, size: str) -> dict[str, int]:
-    """As the admin API takes it: whole minutes and megabytes, rounded up."""
+    """The body of the admin API: whole minutes and megabytes, rounded up."""
     minutes = -1 if time_ == "-1" else -(-parse_span_ms(time_) // 60_000)
     whole = parse_size(size)
     megabytes = -1 if whole == -1 else -(-whole // 1024**2)
@@ -176,7 +182,7 @@ def show(tenant: str, remote: Remote, out: Output) -> None:
 
 
 _ADMIN = click.option(
-    "--admin", "admins", multiple=True, metavar="ROLE", help="May administer it; may be repeated."
+    "--admin", "admins", multiple=True, metavar="ROLE", help="A role that may administer it; may be repeated."
 )
 
 
@@ -200,7 +206,7 @@ def create_tenant(tenant: str, admins: tuple[str, ...], remote: Remote, as_json:
 @_ADMIN
 @remote_options
 def update(tenant: str, admins: tuple[str, ...], remote: Remote, as_json: bool) -> None:
-    """Give a tenant other administrators."""
+    """Change the administrators of a tenant."""
 
     async def work(admin: AdminClient) -> None:
         found = await admin.get(join("tenants", tenant))
@@ -277,13 +283,13 @@ def delete(namespace: str, force: bool, remote: Remote, as_json: bool) -> None:
 @namespaces.command(
     epilog=examples(
         "weir namespaces policies acme/orders",
-        "weir namespaces policies acme/orders -o wide   also what is not set",
+        "weir namespaces policies acme/orders -o wide   including policies that are not set",
     )
 )
 @click.argument("namespace", shell_complete=complete_namespace)
 @remote_options
 def policies(namespace: str, remote: Remote, out: Output) -> None:
-    """Show the policies that were set; what is not shown is the default."""
+    """Show the policies that are set; the others have their defaults."""
     found = remote.admin(lambda admin: admin.get(namespace_path(NamespaceName.parse(namespace))))
     shown = ((name, value) for name, value in found.items() if out.wide or value not in (None, {}, []))
     out.fields(shown, data=found)
@@ -296,7 +302,7 @@ def policies(namespace: str, remote: Remote, out: Output) -> None:
 @retention_options
 @remote_options
 def set_retention(namespace: str, time_: str, size: str, remote: Remote, as_json: bool) -> None:
-    """Keep acknowledged messages for a time and up to a size, whichever ends first."""
+    """Retain acknowledged messages up to a time and a size, whichever limit comes first."""
     body = retention_body(time_, size)
     _act(remote, "POST", namespace, "retention", body=body)
     done(f"{namespace} keeps acknowledged messages {retention_text(body)}", as_json=as_json, **body)
@@ -312,7 +318,7 @@ def set_retention(namespace: str, time_: str, size: str, remote: Remote, as_json
 @click.argument("span")
 @remote_options
 def set_message_ttl(namespace: str, span: str, remote: Remote, as_json: bool) -> None:
-    """Let unacknowledged messages expire after SPAN (as in 1h); 0: never."""
+    """Set the message TTL: unacknowledged messages expire after SPAN (as in 1h); 0: never."""
     seconds = parse_span_ms(span) // 1000
     _act(remote, "POST", namespace, "messageTTL", body=seconds)
     done(f"messages of {namespace} expire after {seconds} s", as_json=as_json, seconds=seconds)
@@ -323,8 +329,8 @@ def set_message_ttl(namespace: str, span: str, remote: Remote, as_json: bool) ->
     epilog=examples("weir namespaces set-backlog-quota acme/orders --size 1G --policy producer_exception"),
 )
 @click.argument("namespace", shell_complete=complete_namespace)
-@click.option("--size", default="-1", show_default=True, metavar="SIZE", help="As in 1G; -1: any.")
-@click.option("--time", "time_", default="-1", show_default=True, metavar="SPAN", help="As in 1d; -1: any.")
+@click.option("--size", default="-1", show_default=True, metavar="SIZE", help="As in 1G; -1: unlimited.")
+@click.option("--time", "time_", default="-1", show_default=True, metavar="SPAN", help="As in 1d; -1: unlimited.")
 @click.option(
     "--policy",
     type=click.Choice(["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]),
@@ -335,7 +341,7 @@ def set_message_ttl(namespace: str, span: str, remote: Remote, as_json: bool) ->
 def set_backlog_quota(
     *, namespace: str, size: str, time_: str, policy: str, remote: Remote, as_json: bool
 ) -> None:
-    """Bound what may wait in a topic, and say what happens beyond that."""
+    """Limit the backlog of a topic, and choose the action beyond the limit."""
     limit = parse_size(size)
     seconds = -1 if time_ == "-1" else parse_span_ms(time_) // 1000
 
@@ -355,7 +361,7 @@ def set_backlog_quota(
 @click.argument("switch", type=_SWITCH)
 @remote_options
 def set_deduplication(namespace: str, switch: str, remote: Remote, as_json: bool) -> None:
-    """Store once what a producer sends twice."""
+    """Switch deduplication of producers' retries on or off."""
     _act(remote, "POST", namespace, "deduplication", body=switch == "on")
     done(f"deduplication of {namespace} is {switch}", as_json=as_json)
 
@@ -370,11 +376,15 @@ def set_deduplication(namespace: str, switch: str, remote: Remote, as_json: bool
 @click.argument("namespace", shell_complete=complete_namespace)
 @click.argument("switch", type=_SWITCH)
 @click.option(
-    "-p", "--partitions", type=click.IntRange(min=0), default=0, help="With so many; 0: not partitioned."
+    "-p",
+    "--partitions",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Partitions of a new topic; 0: not partitioned.",
 )
 @remote_options
 def set_auto_topic_creation(namespace: str, switch: str, partitions: int, remote: Remote, as_json: bool) -> None:
-    """Whether topics come to be when a client names them."""
+    """Switch the automatic creation of topics on or off."""
     body: dict[str, Any] = {
         "allowAutoTopicCreation": switch == "on",
         "topicType": "partitioned" if partitions else "non-partitioned",
@@ -389,7 +399,7 @@ def set_auto_topic_creation(namespace: str, switch: str, partitions: int, remote
 @click.argument("namespace", shell_complete=complete_namespace)
 @remote_options
 def permissions(namespace: str, remote: Remote, out: Output) -> None:
-    """Show which roles may do what."""
+    """Show the grants of each role."""
     path = namespace_path(NamespaceName.parse(namespace), "permissions")
     found = remote.admin(lambda admin: admin.get(path))
     out.table((Column("role", cut="end"), "may"), list(found.items()), data=found)
@@ -401,7 +411,7 @@ def permissions(namespace: str, remote: Remote, out: Output) -> None:
 @click.argument("actions", nargs=-1, required=True, type=_ACTIONS)
 @remote_options
 def grant(namespace: str, role: str, actions: tuple[str, ...], remote: Remote, as_json: bool) -> None:
-    """Let ROLE produce to or consume from all topics of the namespace."""
+    """Allow ROLE to produce to or consume from all topics of the namespace."""
     _act(remote, "POST", namespace, "permissions", role, body=list(actions))
     done(f"{role} may {' and '.join(actions)} in {namespace}", as_json=as_json)
 
@@ -411,7 +421,7 @@ def grant(namespace: str, role: str, actions: tuple[str, ...], remote: Remote, a
 @click.argument("role")
 @remote_options
 def revoke(namespace: str, role: str, remote: Remote, as_json: bool) -> None:
-    """Take everything back that ROLE was granted on the namespace."""
+    """Revoke all grants of ROLE on the namespace."""
     _act(remote, "DELETE", namespace, "permissions", role)
     done(f"{role} has no grant on {namespace}", as_json=as_json)
 

@@ -1,4 +1,4 @@
-"""How commands answer: tables that fit the terminal for people, JSON and CSV for programs."""
+"""Command output: tables that fit the terminal for people, JSON and CSV for programs."""
 
 import csv
 import io
@@ -15,16 +15,16 @@ from rich.cells import cell_len, set_cell_size
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: A column is not made narrower than this to make room for others.
+#: The least width of a column that gives room to others.
 _LEAST = 6
-#: Between the columns of a table that goes into a pipe.
+#: The gap between columns of a table in a pipe.
 _GAP = "  "
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = ("", "k", "M", "G", "T")
 
 
 class Format(Enum):
-    """What `-o` may say."""
+    """Values of `-o`."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -34,38 +34,38 @@ class Format(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. `wide`: shown with `-o wide` (and in CSV) only. `cut`: made narrower before the others
-    are: `end` loses the end of what it shows, `start` the start, which is for names whose ends tell them apart."""
+    """A column of a table. `wide`: only with `-o wide` (and in CSV). `cut`: shortened before other columns; `end`
+    cuts the end of a cell, `start` the start, for names that differ at their ends."""
 
     name: str
     wide: bool = False
     cut: str = ""
-    #: Whether the name is the user's own word, which is never written in capitals.
+    #: Whether the heading is the user's own name, which is never capitalized.
     verbatim: bool = False
 
     @property
     def heading(self) -> str:
-        """Over a column in a pipe or file."""
+        """The heading in a pipe or file."""
         return self.name if self.verbatim else self.name.upper()
 
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """A size: people read it with a unit, programs as a number."""
+    """A size: with a unit for people, a number for programs."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many per second: short for people, exact for programs."""
+    """A rate per second: short for people, exact for programs."""
 
     per_second: float
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The answer of one command, in the format that was asked for."""
+    """The output of one command, in the requested format."""
 
     format: Format = Format.TABLE
 
@@ -75,7 +75,7 @@ class Output:
 
     @property
     def shortened(self) -> bool:
-        """Whether cells of a table may be cut, since somebody looks at it on a terminal."""
+        """Whether cells of a table may be shortened, because the output is a terminal."""
         return self.format is Format.TABLE and sys.stdout.isatty()
 
     @property
@@ -90,7 +90,7 @@ class Output:
         data: Any = None,
         title: str | None = None,
     ) -> None:
-        """One line per row. `data`: what JSON gives instead of one object per row."""
+        """Print one line per row. `data`: replaces the object per row in JSON."""
         known = [Column(column) if isinstance(column, str) else column for column in columns]
         if self.json:
             print_json([_object(known, row) for row in rows] if data is None else data)
@@ -101,7 +101,7 @@ class Output:
             _print_table([known[at] for at in kept], [[row[at] for at in kept] for row in rows], title, self.wide)
 
     def fields(self, fields: Iterable[tuple[str, object]], *, data: Any = None) -> None:
-        """Names and values of one thing; in CSV one row."""
+        """Print names and values of one object; in CSV, one row."""
         pairs = list(fields)
         if self.json:
             print_json({name: plain(value) for name, value in pairs} if data is None else data)
@@ -111,7 +111,7 @@ class Output:
             print_fields(pairs)
 
     def names(self, names: Iterable[str], *, column: str) -> None:
-        """A plain list: one name per line, which scripts can read as well."""
+        """Print a plain list: one name per line, also readable by scripts."""
         found = list(names)
         if self.json:
             print_json(found)
@@ -122,13 +122,13 @@ class Output:
                 click.echo(name)
 
     def gap(self) -> None:
-        """Between two parts of an answer, so that those who read CSV can tell them apart."""
+        """Separate two tables by an empty line, so that CSV readers can split them."""
         if self.format is Format.CSV:
             click.echo("")
 
 
 def console() -> "Console":
-    """Standard output; not wrapped when it goes to a file or a pipe."""
+    """Standard output, without line wrapping in a file or a pipe."""
     from rich.console import Console
 
     return Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
@@ -139,12 +139,12 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]], *, title: str | None = None) -> None:
-    """One line per row; numbers stand to the right."""
+    """One line per row; numbers are right-aligned."""
     Output().table([*columns], [[*row] for row in rows], title=title)
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Names and values, one pair per line; long values go on below themselves."""
+    """Names and values, one pair per line; a long value wraps within its column."""
     lines = [(name, shown(value)) for name, value in fields]
     if not sys.stdout.isatty():
         width = max((cell_len(name) for name, _ in lines), default=0)
@@ -163,12 +163,12 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 
 def print_names(names: Iterable[str], *, as_json: bool) -> None:
-    """A plain list: one name per line, which scripts can read as well."""
+    """A plain list: one name per line, also readable by scripts."""
     Output(Format.JSON if as_json else Format.TABLE).names(names, column="name")
 
 
 def done(what: str, *, as_json: bool, **fields: object) -> None:
-    """Something was changed."""
+    """Report a change."""
     if as_json:
         print_json({"done": what, **fields})
     else:
@@ -176,13 +176,13 @@ def done(what: str, *, as_json: bool, **fields: object) -> None:
 
 
 def shown(value: object) -> str:
-    """A value as people read it, on one line."""
+    """A value for people, on one line."""
     if isinstance(value, list | tuple):
         return ", ".join(map(shown, value))
     if isinstance(value, dict):
         return ", ".join(f"{name}={shown(item)}" for name, item in value.items())
     text = _word(value)
-    # A name or a payload may hold what a terminal obeys.
+    # A name or a payload may contain control characters that a terminal executes.
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -203,7 +203,7 @@ def _word(value: object) -> str:
 
 
 def plain(value: object) -> Any:
-    """A value as programs read it."""
+    """A value for programs."""
     match value:
         case Bytes():
             return value.count
@@ -240,7 +240,7 @@ def _print_table(columns: list[Column], rows: list[list[object]], title: str | N
     widths = [max(map(cell_len, texts)) for texts in zip(*[[c.name for c in columns], *lines], strict=True)]
     screen = console()
     room = screen.width - 3 * len(columns) - 1
-    # Who asks for all of it gets all of it, however long the lines are.
+    # -o wide prints complete lines, whatever their length.
     if not sys.stdout.isatty() or (wide and sum(widths) > room):
         _print_plain([column.heading for column in columns], lines, widths, right, title)
         return
@@ -261,7 +261,7 @@ def _print_table(columns: list[Column], rows: list[list[object]], title: str | N
 def _print_plain(
     headings: list[str], lines: list[list[str]], widths: list[int], right: list[bool], title: str | None
 ) -> None:
-    """For pipes and files: everything in full, one line per row, and nothing but text."""
+    """For pipes and files: complete cells, one line per row, plain text."""
     if title is not None:
         click.echo(f"{title}:")
     for line in [headings, *lines]:
@@ -277,7 +277,7 @@ def _padded(text: str, width: int, right: bool) -> str:
 
 
 def fitted(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
-    """Widths that fit: columns that may be cut give way first, the widest of them first; then the others."""
+    """Widths that fit: columns with `cut` shrink first, the widest first; then the others."""
     found = list(widths)
     for giving in ([at for at, column in enumerate(columns) if column.cut], [*range(len(columns))]):
         while sum(found) > room and giving:
@@ -289,7 +289,7 @@ def fitted(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[
 
 
 def cut_middle(text: str, width: int) -> str:
-    """In so many cells: both ends of a name tell it from others, so an ellipsis replaces its middle."""
+    """Fit the width: an ellipsis replaces the middle of a name, because both ends distinguish it."""
     if cell_len(text) <= width:
         return text
     head = set_cell_size(text, max(0, width - 1) // 2).rstrip()
@@ -300,7 +300,7 @@ def cut_middle(text: str, width: int) -> str:
 
 
 def _cut(text: str, width: int, side: str) -> str:
-    """In so many cells, with an ellipsis where something is missing."""
+    """Fit the width, with an ellipsis in place of the removed text."""
     if cell_len(text) <= width:
         return text
     if side != "start":
@@ -312,7 +312,7 @@ def _cut(text: str, width: int, side: str) -> str:
 
 
 def _all_numeric(cells: list[object]) -> bool:
-    """Whether there are numbers, and nothing else but gaps."""
+    """Whether the cells are numbers, or empty, with at least one number."""
     known = [cell for cell in cells if cell is not None]
     numbers = [one for one in known if isinstance(one, int | float | Bytes | Rate) and not isinstance(one, bool)]
     return bool(known) and len(numbers) == len(known)
@@ -332,7 +332,7 @@ def _print_csv(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def csv_line(row: Sequence[object]) -> str:
-    """A row as RFC 4180 has it, but for its end, which is this system's; what is a list or a map is JSON in it."""
+    """A row as in RFC 4180, but with the system's line end; lists and maps are JSON."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow([_csv_cell(plain(cell)) for cell in row])
     return text.getvalue()

@@ -1,4 +1,4 @@
-"""`weir pipeline`: declarative pipelines of Spark's, with topics as sources and sinks."""
+"""`weir pipeline`: Spark's declarative pipelines, with topics as sources and sinks."""
 
 import os
 import signal
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from weir.spark.pipelines.spec import Spec
 
 _FOLDER = click.option(
-    "-f", "--folder", default=".", metavar="FOLDER", help="The pipeline's folder, or its file; by default here."
+    "-f",
+    "--folder",
+    default=".",
+    metavar="FOLDER",
+    help="The pipeline's folder or file; by default the current folder.",
 )
 _MASTER = click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
 
@@ -34,25 +38,25 @@ _MASTER = click.option("--master", default="local[2]", show_default=True, help="
 \b
 Examples:
   weir pipeline init shop --source orders --sink clean
-  weir pipeline run -f shop --dry-run      check it: schemas against the registry; nothing is written
-  weir pipeline run -f shop --once         what there is now goes through
-  weir pipeline run -f shop                and what comes, until Ctrl-C or weir pipeline stop
+  weir pipeline run -f shop --dry-run      check the schemas against the registry; write nothing
+  weir pipeline run -f shop --once         process the current input once
+  weir pipeline run -f shop                process new input, until Ctrl-C or weir pipeline stop
   weir pipeline status -f shop
   weir pipeline lineage -f shop --to lineage.svg
 """
 )
 def pipeline() -> None:
-    """Run declarative pipelines of Spark's, in Python and SQL, with topics as sources and sinks."""
+    """Run Spark's declarative pipelines, in Python and SQL, with topics as sources and sinks."""
 
 
 @pipeline.command(
     epilog=examples("weir pipeline init shop", "weir pipeline init shop --source orders --sink clean")
 )
 @click.argument("name")
-@click.option("--source", default="orders", show_default=True, metavar="TOPIC", help="A topic that is read.")
-@click.option("--sink", default="clean", show_default=True, metavar="TOPIC", help="A topic that is written.")
+@click.option("--source", default="orders", show_default=True, metavar="TOPIC", help="An input topic.")
+@click.option("--sink", default="clean", show_default=True, metavar="TOPIC", help="An output topic.")
 def init(*, name: str, source: str, sink: str) -> None:
-    """Make a folder with a pipeline's file, and examples in Python and SQL."""
+    """Create a folder with a pipeline's file, and examples in Python and SQL."""
     need_spark()
     from weir.spark.pipelines.spec import make
 
@@ -72,13 +76,19 @@ def init(*, name: str, source: str, sink: str) -> None:
     )
 )
 @_FOLDER
-@click.option("--dry-run", is_flag=True, help="Check everything, and write nothing.")
-@click.option("--once", is_flag=True, help="One update: what there is now goes through.")
-@click.option("--every", "every_s", default=5.0, show_default=True, metavar="SECONDS", help="Between two updates.")
-@click.option("--detach", is_flag=True, help="In the background; its words go into storage/run.log.")
+@click.option("--dry-run", is_flag=True, help="Check the pipeline; write nothing.")
+@click.option("--once", is_flag=True, help="Run one update over the current input.")
+@click.option(
+    "--every", "every_s", default=5.0, show_default=True, metavar="SECONDS", help="Interval between updates."
+)
+@click.option("--detach", is_flag=True, help="Run in the background and log to storage/run.log.")
 @_MASTER
 @click.option("--memory", default="1g", show_default=True, help="Memory of Spark's driver.")
-@click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
+@click.option(
+    "--kafka",
+    metavar="HOST:PORT",
+    help="The Kafka listener, if the address that the server announces does not work.",
+)
 @remote_options(changes=True)
 def run(
     *,
@@ -93,7 +103,7 @@ def run(
     remote: Remote,
     out: Output,
 ) -> None:
-    """Run a pipeline. Exit code 1: an update failed, or the dry run found something."""
+    """Run a pipeline. Exits with 1 if an update fails, or the dry run finds problems."""
     need_spark()
     from weir.spark.pipelines.run import alone
     from weir.spark.pipelines.spec import find, load
@@ -111,7 +121,7 @@ def run(
 
 
 def _resolved(spec: "Spec", remote: Remote, kafka: str | None, master: str) -> "tuple[Resolved, str]":
-    """By a plain session: it starts sooner than one with Connect."""
+    """Resolve by a plain session, which starts faster than one with Spark Connect."""
     from weir.spark.pipelines.graph import read
     from weir.spark.pipelines.resolution import resolve
 
@@ -132,7 +142,7 @@ def _dry_run(spec: "Spec", remote: Remote, kafka: str | None, master: str, out: 
         for one in found.graph.flows:
             click.echo(f"{one.name}: {', '.join(one.inputs) or 'nothing'} -> {one.target}")
         for name in found.to_register:
-            click.echo(f"{name}: its topic has no schema, and gets one")
+            click.echo(f"{name}: its topic has no schema; the pipeline creates one")
         for problem in found.problems:
             click.echo(f"problem: {problem}", err=True)
         click.echo(f"{len(found.graph.flows)} flows, {len(found.problems)} problems", err=True)
@@ -141,7 +151,7 @@ def _dry_run(spec: "Spec", remote: Remote, kafka: str | None, master: str, out: 
 
 
 def _detach(spec: "Spec") -> None:
-    """The same command without that word, in a session of its own."""
+    """Run the same command without --detach, in its own session."""
     from weir.spark.pipelines.run import alone
 
     with alone(spec.storage):
@@ -167,7 +177,7 @@ def _run(
     write(spec.storage, state)
 
     def end(number: int, _: object) -> None:
-        """After the update that it is at; at once if there is none yet, or who sits before it asks again."""
+        """End after the current update; at once before the first one, or on a second signal."""
         again = ended.is_set() and number == signal.SIGINT
         ended.set()
         if state.state == "starting" or again:
@@ -189,7 +199,7 @@ def _run(
     try:
         place = place_of(remote, kafka)
         session = connect(spec, master, memory, state)
-        listen()  # PySpark has taken Ctrl-C for its own, and would end the update that it is at
+        listen()  # PySpark installed its own Ctrl-C handler, which would abort the current update
         session.when_dead(lambda: _spark_died(spec, state, None if once or ended.is_set() else environment))
         try:
             runner = Runner(spec, place, session.spark, say)
@@ -198,7 +208,7 @@ def _run(
                     click.echo(f"problem: {problem}", err=True)
                 raise SparkSetupError(
                     f"the pipeline has {len(runner.resolved.problems)} problems",
-                    hint="mend them, and run it again",
+                    hint="fix them, and run it again",
                 )
             done = keep_running(runner, spec, state, every_s=every_s, once=once, ended=ended)
         finally:
@@ -214,8 +224,8 @@ def _run(
 
 
 def _spark_died(spec: "Spec", state: "State", again: dict[str, str] | None) -> None:
-    """The JVM is gone, and nothing here can be told so: the process begins anew, from its checkpoints, with the
-    environment that it had `again`; None: it ends."""
+    """Restart the process from its checkpoints, with its original environment (`again`; None: exit): the JVM has
+    ended, so this process cannot continue."""
     from weir.spark.pipelines.run import write
 
     state.state, state.error = "failed" if again is None else "starting", "Spark's process has ended"
@@ -233,7 +243,7 @@ def _spark_died(spec: "Spec", state: "State", again: dict[str, str] | None) -> N
 @_FOLDER
 @output_options
 def status(*, folder: str, out: Output) -> None:
-    """Show whether a pipeline runs, its updates, and what it last said."""
+    """Show whether a pipeline runs, its updates, and its last error."""
     need_spark()
     from weir.spark.pipelines.run import read
     from weir.spark.pipelines.spec import find, load
@@ -262,7 +272,7 @@ def _moment(seconds: float) -> str | None:
 @pipeline.command(epilog=examples("weir pipeline stop", "weir pipeline stop -f shop"))
 @_FOLDER
 def stop(*, folder: str) -> None:
-    """End a running pipeline, after the update that it is at."""
+    """Stop a running pipeline after its current update."""
     need_spark()
     from weir.spark.pipelines.run import stop as stop_it
     from weir.spark.pipelines.spec import find, load
@@ -279,14 +289,18 @@ def stop(*, folder: str) -> None:
     )
 )
 @_FOLDER
-@click.option("--to", "target", metavar="FILE", help="The picture: .svg, or .png where matplotlib is installed.")
+@click.option("--to", "target", metavar="FILE", help="The image file: .svg, or .png with matplotlib.")
 @_MASTER
-@click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
+@click.option(
+    "--kafka",
+    metavar="HOST:PORT",
+    help="The Kafka listener, if the address that the server announces does not work.",
+)
 @remote_options
 def lineage(
     *, folder: str, target: str | None, master: str, kafka: str | None, remote: Remote, out: Output
 ) -> None:
-    """Show what each flow reads and writes: as a picture, a list, or an event of OpenLineage (--json)."""
+    """Show the inputs and outputs of each flow: as an image, a list, or an OpenLineage event (--json)."""
     need_spark()
     from uuid import uuid4
 

@@ -1,4 +1,4 @@
-"""`weir prepared`: messages that are prepared, and wait to be committed or rolled back."""
+"""`weir prepared`: prepared messages, which wait for a commit or a rollback."""
 
 import base64
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _COUNTS = {
     "rolledBack": "rolled back",
     "givenUp": "given up",
     "checked": "asked",
-    "unasked": "nobody to ask",
+    "unasked": "no producer to check",
 }
 
 
@@ -33,18 +33,18 @@ _COUNTS = {
     epilog="""
 \b
 Examples:
-  weir prepared prepare orders '{"id": 7}' --group shop     prints its id; nobody sees it yet
-  weir prepared list orders                                 what waits to be decided, the oldest first
+  weir prepared prepare orders '{"id": 7}' --group shop     prints its id; consumers do not see it yet
+  weir prepared list orders                                 undecided messages, the oldest first
   weir prepared show orders 12:0
-  weir prepared commit orders 12:0                          let it be seen
-  weir prepared rollback orders 12:0                        it will never be seen
+  weir prepared commit orders 12:0                          deliver it
+  weir prepared rollback orders 12:0                        consumers never receive it
 
-RocketMQ's transaction messages are such messages. What nothing is heard of is asked about, and rolled back in the
-end: see docs/reference/prepared-messages.md.
+RocketMQ's transaction messages are prepared messages. Weir asks a producer of the group about undecided ones, and
+finally rolls them back: see docs/reference/prepared-messages.md.
 """
 )
 def half() -> None:
-    """Prepare messages that nobody sees before they are committed, and decide what becomes of them."""
+    """Prepare messages that stay invisible until a commit, and commit or roll them back."""
 
 
 @half.command(
@@ -57,10 +57,10 @@ Examples:
 )
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("payload")
-@click.option("--group", required=True, help="Producers that may be asked what became of it.")
+@click.option("--group", required=True, help="The producer group that answers transaction checks.")
 @click.option("--key", help="The message's key.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; may be repeated.")
-@click.option("--recovery", metavar="SPAN", help="Nobody is asked about it before, as in 10min.")
+@click.option("--recovery", metavar="SPAN", help="Delay before the first check, as in 10min.")
 @remote_options
 def prepare(
     *,
@@ -73,7 +73,7 @@ def prepare(
     remote: Remote,
     as_json: bool,
 ) -> None:
-    """Store PAYLOAD in TOPIC as a message that nobody sees before it is committed."""
+    """Store PAYLOAD in TOPIC as a prepared message, invisible until a commit."""
     name = TopicName.parse(topic)
     body = {
         "group": group,
@@ -87,9 +87,9 @@ def prepare(
         try:
             parts = await _parts(admin, name)
         except NotFoundError:
-            try:  # it comes to be, if policies allow
+            try:  # creates the topic, if policies allow
                 return name, (await admin.own("POST", _path(name), body))["id"]
-            except NotAllowedError:  # with partitions
+            except NotAllowedError:  # the topic is partitioned
                 parts = await _parts(admin, name)
         part = parts[_hash(key or payload) % len(parts)]
         return part, (await admin.own("POST", _path(part), body))["id"]
@@ -108,11 +108,13 @@ Examples:
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)
-@click.option("--group", help="Those of this producer group only.")
-@click.option("-n", "--count", type=click.IntRange(min=1), default=1000, show_default=True, help="So many.")
+@click.option("--group", help="Only messages of this producer group.")
+@click.option(
+    "-n", "--count", type=click.IntRange(min=1), default=1000, show_default=True, help="The most to list."
+)
 @remote_options
 def list_(*, topic: str, group: str | None, count: int, remote: Remote, out: Output) -> None:
-    """List what waits in TOPIC to be committed or rolled back, the oldest first."""
+    """List the prepared messages of TOPIC, the oldest first."""
     found = remote.admin(lambda admin: _list(admin, TopicName.parse(topic), group, count))
     columns = ("topic", "id", "group", "prepared", "checks", "next check", Column("messages", wide=True), "size")
     rows = [
@@ -141,7 +143,7 @@ Example:
 @click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def count(*, topic: str, remote: Remote, out: Output) -> None:
-    """Count what waits in TOPIC to be decided, and what became of others since the topic was loaded."""
+    """Count the prepared messages of TOPIC, and the decisions since the topic was loaded."""
 
     async def work(admin: AdminClient) -> dict[str, int]:
         totals: dict[str, int] = {}
@@ -158,14 +160,14 @@ def count(*, topic: str, remote: Remote, out: Output) -> None:
     epilog="""
 \b
 Example:
-  weir prepared show orders 12:0             as weir prepared list names it
+  weir prepared show orders 12:0             an id from weir prepared list
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("half_id", metavar="ID")
 @remote_options
 def show(*, topic: str, half_id: str, remote: Remote, out: Output) -> None:
-    """Show a message that is not decided."""
+    """Show a prepared message."""
     part, shown = remote.admin(lambda admin: _on_its_part(admin, TopicName.parse(topic), half_id, "GET"))
     one = shown["half"]
     fields: list[tuple[str, object]] = [
@@ -186,14 +188,14 @@ def show(*, topic: str, half_id: str, remote: Remote, out: Output) -> None:
     epilog="""
 \b
 Examples:
-  weir prepared commit orders 12:0 12:4      as weir prepared list names them; fine to say again
+  weir prepared commit orders 12:0 12:4      ids from weir prepared list; safe to repeat
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @remote_options
 def commit(*, topic: str, ids: tuple[str, ...], remote: Remote, out: Output) -> None:
-    """Let messages that are prepared be seen."""
+    """Commit prepared messages: consumers receive them."""
     _decide(topic, ids, "commit", remote, out)
 
 
@@ -201,14 +203,14 @@ def commit(*, topic: str, ids: tuple[str, ...], remote: Remote, out: Output) -> 
     epilog="""
 \b
 Examples:
-  weir prepared rollback orders 12:0 12:4    as weir prepared list names them; fine to say again
+  weir prepared rollback orders 12:0 12:4    ids from weir prepared list; safe to repeat
 """,
 )
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @remote_options
 def rollback(*, topic: str, ids: tuple[str, ...], remote: Remote, out: Output) -> None:
-    """Roll messages back that are prepared: they will never be seen."""
+    """Roll prepared messages back: consumers never receive them."""
     _decide(topic, ids, "rollback", remote, out)
 
 
@@ -239,13 +241,13 @@ def _decide(topic: str, ids: tuple[str, ...], decision: str, remote: Remote, out
 async def _on_its_part(
     admin: AdminClient, name: TopicName, half_id: str, verb: str, *rest: str
 ) -> tuple[TopicName, dict[str, Any]]:
-    """An id is of one partition only; the others have no such message."""
+    """Try each partition: an id belongs to one of them only."""
     *others, last = await _parts(admin, name)
     for part in others:
         try:
             return part, await admin.own(verb, _path(part, half_id, *rest))
         except BrokerError as failed:
-            if not isinstance(failed, NotFoundError):  # it is more than that there is no such message
+            if not isinstance(failed, NotFoundError):  # any error other than a missing message
                 raise
     return last, await admin.own(verb, _path(last, half_id, *rest))
 
@@ -275,7 +277,7 @@ def _path(topic: TopicName, *rest: str) -> str:
 
 
 def _hash(text: str) -> int:
-    """As Pulsar's clients choose a partition by default: Java's hash of a string."""
+    """Choose a partition as Pulsar clients do by default: by Java's string hash."""
     found = 0
     for byte in text.encode():
         found = (31 * found + (byte - 256 if byte > 127 else byte)) & 0xFFFFFFFF

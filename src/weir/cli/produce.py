@@ -1,7 +1,4 @@
-"""`weir produce`: messages from the command line or from standard input into a topic.
-
-What `weir produce` reads: arguments, lines, JSON or whole files, each as messages to send.
-"""
+"""`weir produce`: send messages to a topic, from arguments, lines, JSON or whole files."""
 
 import asyncio
 import base64
@@ -34,7 +31,7 @@ _READ_BYTES = 256 * 1024
 
 
 class InputFormat(Enum):
-    """What standard input, or a file, holds."""
+    """The format of standard input or a file."""
 
     LINES = "lines"
     JSON = "json"
@@ -43,18 +40,18 @@ class InputFormat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How messages are made of what is read. `like`: what all of them have in common."""
+    """The conversion of input to messages. `like`: the properties that all messages share."""
 
     like: Outgoing
     format: InputFormat = InputFormat.LINES
     delimiter: bytes = b"\n"
-    #: Between a key and its message; None: there are no keys.
+    #: The separator of key and message; None: messages have no keys.
     key_separator: bytes | None = None
     #: An empty message has no value: it removes its key.
     empty_is_null: bool = False
 
     def message(self, data: bytes) -> Outgoing:
-        """ConfigError for what cannot be one."""
+        """ConfigError for input that is not a message."""
         if self.format is InputFormat.JSON:
             return self._from_json(data)
         key, payload = self.like.key, data
@@ -62,18 +59,19 @@ class Reading:
             before, found, after = data.partition(self.key_separator)
             if not found:
                 raise ConfigError(
-                    f"{data[:80]!r} has no key: {self.key_separator!r} is not in it", hint="check --key-separator"
+                    f"{data[:80]!r} has no key: it does not contain {self.key_separator!r}",
+                    hint="check --key-separator",
                 )
             key, payload = _key(before), after
         return replace(self.like, payload=payload, key=key, null=self.empty_is_null and not payload)
 
     def _from_json(self, data: bytes) -> Outgoing:
-        """As `weir consume --json` prints them."""
+        """Parse the output of `weir consume --json`."""
         try:
             found: Any = json.loads(data)
             payload = _field(found, "payload")
             if payload is None and "payload" not in found:
-                raise ValueError("there is no payload")
+                raise ValueError("the payload is missing")
             key = _field(found, "key")
             # `properties` is the name of earlier releases.
             headers = {**(found.get("properties") or {}), **(found.get("headers") or {})}
@@ -88,7 +86,7 @@ class Reading:
             )
         except (ValueError, AttributeError, TypeError) as wrong:
             raise ConfigError(
-                f"{data[:80]!r} is no message: {wrong}",
+                f"{data[:80]!r} is not a message: {wrong}",
                 hint='one JSON object per line, as in {"key": "k", "payload": "text", "headers": {}}',
             ) from None
 
@@ -99,7 +97,7 @@ def _field(found: dict[str, Any], name: str) -> bytes | None:
     value = found.get(name)
     if value is None:
         return None
-    # What is no text is taken as the JSON that it is.
+    # A value that is not a string is sent as its JSON text.
     return value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False).encode()
 
 
@@ -117,7 +115,7 @@ async def repeated(messages: Iterable[str], times: int) -> AsyncIterator[bytes]:
 
 
 async def read_all(files: Iterable[str], reading: Reading) -> AsyncIterator[bytes]:
-    """What the files hold (`-` is standard input), each cut as the format says."""
+    """Messages of the files (`-` is standard input), split as the format requires."""
     for name in files:
         source = _opened(name)
         try:
@@ -142,7 +140,7 @@ def _opened(name: str) -> BinaryIO:
 
 
 async def _pieces(source: BinaryIO, delimiter: bytes) -> AsyncIterator[bytes]:
-    """As they come; read in a thread, so that the connection stays alive meanwhile."""
+    """Split a source into pieces; a thread reads it, so that the connection stays alive."""
     read: Callable[[int], bytes] = getattr(source, "read1", source.read)
     rest, lines = b"", delimiter == b"\n"
     while data := await asyncio.to_thread(read, _READ_BYTES):
@@ -163,7 +161,7 @@ Examples:
   weir produce orders -n 1000 test --key k1        the same message 1000 times
   weir produce orders '{"id": 1}' --key 1 -H source=web -H trace=7f
   weir produce orders -K : < pairs.txt             lines of key:message; -K '\\t' for a tab
-  weir consume a --json | weir produce b --input json    a copy, with keys and headers
+  weir consume a --json | weir produce b --input json    copy keys and headers, too
   weir produce pictures -l cat.png --input whole   the file is one message
   weir produce orders --key 1 -Z ''                a message without a value: compaction removes its key
   weir produce orders later --deliver-in 10min
@@ -183,20 +181,22 @@ Examples:
     help="A header (a property, as Pulsar calls it) of every message; may be repeated.",
 )
 @click.option("-K", "--key-separator", metavar="SEP", help="Each message is KEY SEP MESSAGE.")
-@click.option("-l", "--file", "files", multiple=True, metavar="FILE", help="Read messages from it; - is stdin.")
+@click.option("-l", "--file", "files", multiple=True, metavar="FILE", help="A file of messages; - is stdin.")
 @click.option(
     "--input",
     "input_format",
     type=click.Choice([one.value for one in InputFormat]),
     default=InputFormat.LINES.value,
     show_default=True,
-    help="What is read: a message per line, JSON as weir consume prints it, or all as one message.",
+    help="Input: a message per line, JSON as weir consume prints it, or one whole message.",
 )
-@click.option("-D", "--delimiter", default="\\n", show_default=True, metavar="SEP", help="Between messages.")
-@click.option("-Z", "--null", "empty_is_null", is_flag=True, help="An empty message has no value at all.")
-@click.option("-n", "--times", type=click.IntRange(min=1), default=1, help="Send every MESSAGE so many times.")
-@click.option("--deliver-in", metavar="SPAN", help="Not to be seen before so long from now, as in 10s or 2h.")
-@click.option("--deliver-at", metavar="MOMENT", help="Not to be seen before, as in 2030-01-31T12:00:00 (UTC).")
+@click.option("-D", "--delimiter", default="\\n", show_default=True, metavar="SEP", help="Separator of messages.")
+@click.option("-Z", "--null", "empty_is_null", is_flag=True, help="Send an empty message without a value.")
+@click.option("-n", "--times", type=click.IntRange(min=1), default=1, help="How often to send every MESSAGE.")
+@click.option("--deliver-in", metavar="SPAN", help="Delay the delivery by SPAN, as in 10s or 2h.")
+@click.option(
+    "--deliver-at", metavar="MOMENT", help="Delay the delivery until MOMENT, as in 2030-01-31T12:00:00 (UTC)."
+)
 @click.option("--name", help="The producer's name, for deduplication.")
 @remote_options(changes=True, patient=True)
 def produce(
@@ -219,7 +219,7 @@ def produce(
 ) -> None:
     """Send messages to TOPIC: each MESSAGE, or without any, each line of standard input."""
     if times > 1 and not messages:
-        raise ConfigError("-n repeats messages, and there are none", hint="give MESSAGE arguments")
+        raise ConfigError("-n needs messages to repeat", hint="give MESSAGE arguments")
     if messages and files:
         raise ConfigError("messages and --file exclude each other", hint="give one of them")
     if key is not None and key_separator is not None:
@@ -246,7 +246,7 @@ def produce(
                 async for piece in pieces:
                     await sending.send(reading.message(piece))
                     progress.update(task, completed=sending.count)
-            finally:  # what was sent before one that is wrong is stored, and counted
+            finally:  # messages sent before an invalid one are stored, and counted
                 await sending.finish()
         await producer.close()
         return sending.ids if as_json else [str(sending.count)]
@@ -259,7 +259,7 @@ def produce(
 
 
 class _Sending:
-    """Keeps many messages under way, and notices the first failure."""
+    """Keeps many sends in flight, and reports the first failure."""
 
     def __init__(self, producer: Producer, *, keep_ids: bool) -> None:
         self._producer = producer
@@ -276,7 +276,7 @@ class _Sending:
             await self.finish()
 
     async def finish(self) -> None:
-        """Wait until everything so far is stored."""
+        """Wait until all sent messages are stored."""
         ids = await asyncio.gather(*self._under_way)
         self._under_way.clear()
         if self._keep_ids:

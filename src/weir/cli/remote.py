@@ -1,12 +1,11 @@
-"""Options that say which server a command talks to and as whom, and the clients made from them.
+"""Server options of commands, the choice of the server, and the clients for it.
 
-The clients are imported when they are made: `weir sql`, which talks to a server of its own, answers sooner.
+A command must never talk to another server by accident. In a folder with a data folder, only the process that
+serves that data folder is its server: `listening.json` names the process, its folder and a random id of its start
+(`instance`). The server must confirm the id before the command sends anything else. Without a data folder, the
+server is the named one, or the default address.
 
-Which server a command talks to: the named one, that of the data folder at hand, or the default address.
-
-A command must never talk to another server by accident. Where a data folder is at hand, only the process that
-serves that folder is its server: `listening.json` names its process, its folder and a random id of its start
-(`instance`), which the server confirms before anything else is sent to it.
+Client modules are imported on first use, so that `weir sql`, which uses its own server, starts faster.
 """
 
 import inspect
@@ -47,24 +46,24 @@ if TYPE_CHECKING:
 
 
 DEFAULT_URL = "http://127.0.0.1:8080"
-#: Written by the process that serves a data folder, for as long as it does.
+#: The process that serves a data folder keeps this file while it runs.
 LISTENING_FILE = "listening.json"
-#: Of `weir up` and `weir cluster up`, where commands are called.
+#: Data folders of `weir up` and `weir cluster up`, relative to the current folder.
 _FOLDERS = ("weir-data", "weir-cluster")
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 _NAME_ANOTHER = "start it with `weir up`, or name another server with --url or WEIR_URL"
 
 
 class NoFolderServerError(ConnectFailedError):
-    """A data folder is at hand, and no process serves it."""
+    """A data folder exists, but no process serves it."""
 
     hint = _NAME_ANOTHER
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server's address. `folder`: the data folder at hand that it must serve, as `instance` confirms; None if
-    the address was named, or is the default."""
+    """A server's address. `folder`: the data folder that it must serve, confirmed by `instance`; None for a named
+    or default address."""
 
     url: str
     folder: str | None = None
@@ -72,8 +71,8 @@ class Server:
 
 
 def find_server(given: str | None) -> Server:
-    """The named one; else the server of `WEIR_DATA`, `./weir-data` or `./weir-cluster`; without such a folder, the
-    default address. NoFolderServerError if there is a folder and no live process serves it."""
+    """The named server; else the one of `WEIR_DATA`, `./weir-data` or `./weir-cluster`; else the default address.
+    NoFolderServerError if such a folder exists and no live process serves it."""
     if given:
         return Server(given)
     named = os.environ.get("WEIR_DATA")
@@ -92,7 +91,7 @@ def find_server(given: str | None) -> Server:
 
 
 def _is_there(folder: Path) -> bool:
-    """Also a link that leads nowhere, as to a disk that is not mounted, and a folder that cannot be read."""
+    """True also for a dangling link, as to a disk that is not mounted, and for an unreadable folder."""
     try:
         folder.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -119,8 +118,8 @@ def _why_none(folder: Path) -> str:
 
 
 def addresses_of_folder(data: Path) -> dict[str, Any]:
-    """What `listening.json` says, every listener by its name; empty if its process has ended, or served another
-    folder from which the file was copied."""
+    """The addresses in `listening.json` by listener name; empty if its process has ended, or if the file is a copy
+    from another folder."""
     try:
         found: Any = json.loads((data / LISTENING_FILE).read_text(encoding="utf-8"))
         process = int(found["pid"])
@@ -131,16 +130,16 @@ def addresses_of_folder(data: Path) -> dict[str, Any]:
 
 
 def folder_id(data: Path) -> str:
-    """Tells a folder from copies of it."""
+    """An id that distinguishes a folder from its copies."""
     found = data.stat()
     return f"{found.st_dev}:{found.st_ino}"
 
 
 def _lives(process: int) -> bool:
-    """A process that was killed leaves its file behind."""
+    """A killed process leaves its file behind."""
     try:
         os.kill(process, 0)
-    except PermissionError:  # of another user
+    except PermissionError:  # the process of another user
         return True
     except (OSError, OverflowError):
         return False
@@ -148,7 +147,7 @@ def _lives(process: int) -> bool:
 
 
 def http_url(addresses: dict[str, Any]) -> str | None:
-    """The URL of the admin REST among addresses by the names of their listeners."""
+    """The URL of the admin REST among listener addresses by name."""
     for scheme in ("http", "https"):
         address = addresses.get(scheme)
         if address:
@@ -159,26 +158,26 @@ def http_url(addresses: dict[str, Any]) -> str | None:
 
 T = TypeVar("T")
 
-#: How long a server is waited for.
+#: How long a command waits for a server.
 _PATIENCE_S = 10.0
 _PAUSE_S = 0.1
 _MISSING_TOPIC = re.compile(r"there is no topic (\S+)")
-#: A server that listens has so long to answer, also at the end of the patience.
+#: How long a listening server has to answer, also at the end of the wait.
 _LEAST_ANSWER_S = 5.0
 
 
 @dataclass(slots=True)
 class Remote:
-    """A server, and how to come in. Which server it is, is decided when it is first needed: a command that needs
-    none looks for none."""
+    """A server and the credentials for it. The server is located on first use: a command that needs none locates
+    none."""
 
-    #: The URL that was named; None: that of the data folder at hand, or the default.
+    #: The named URL; None: the server of the data folder, or the default.
     given: str | None
     token: str | None
     ca: str | None
     certificate: str | None
     key: str | None
-    #: Whether the command changes something: then it prints the address of a server that is not the folder's own.
+    #: Whether the command changes something: it then prints the server's address, unless it serves the folder.
     changes: bool = False
     #: Whether the command waits for a server that does not answer yet.
     patient: bool = False
@@ -187,11 +186,11 @@ class Remote:
 
     @property
     def url(self) -> str:
-        """The server's URL. Not within an event loop: it may wait for the server of the data folder at hand."""
+        """The server's URL. Do not call it in an event loop: it may wait for the server of the data folder."""
         return self.server().url
 
     def server(self) -> Server:
-        """The server, once the one of a data folder has confirmed that it serves it."""
+        """The server, after it has confirmed that it serves the data folder."""
         if self._server is None:
             self._server = self._located()
         if self.changes:
@@ -199,7 +198,7 @@ class Remote:
         return self._server
 
     def announce(self) -> None:
-        """Print the server's address, once, unless it is the server of the data folder at hand."""
+        """Print the server's address, once, unless it serves the data folder."""
         if self._announced or self.server_known().folder is not None:
             return
         self._announced = True
@@ -208,12 +207,12 @@ class Remote:
             click.echo(f"server: {self.server_known().url}", err=True)
 
     def server_known(self) -> Server:
-        check(self._server is not None, "the server is located before it is used")
+        check(self._server is not None, "the server must be located before use")
         return cast(Server, self._server)
 
     def admin(self, work: "Callable[[AdminClient], Coroutine[Any, Any, T]]", *, reads: bool = False) -> T:
-        """Run `work` with a client of the admin REST. A request that is not a GET is taken for a change, whose
-        server is printed, unless `reads` says that it changes nothing."""
+        """Run `work` with an admin REST client. A request other than GET counts as a change and prints the
+        server's address, unless `reads` states that it changes nothing."""
 
         from weir.client.access import parse_url
         from weir.client.admin import AdminClient
@@ -230,7 +229,7 @@ class Remote:
         return self._run(main)
 
     def broker(self, topic: str, work: "Callable[[Runtime, PulsarClient], Coroutine[Any, Any, T]]") -> T:
-        """Run `work` with a client of the broker that serves the topic, which the admin REST finds if need be."""
+        """Run `work` with a client of the broker that owns the topic, found by the admin REST if needed."""
 
         from weir.client.access import parse_url
         from weir.client.admin import AdminClient
@@ -252,7 +251,7 @@ class Remote:
         return self._run(main)
 
     def reach(self) -> None:
-        """ConnectFailedError if nothing listens there: said before something slow is started for it."""
+        """ConnectFailedError if no server listens; checked before slow work starts."""
         from weir.client.access import parse_url
 
         url = parse_url(self.url)
@@ -263,7 +262,7 @@ class Remote:
         self._run(main)
 
     def _run(self, main: "Callable[[Runtime], Coroutine[Any, Any, T]]") -> T:
-        """A server that is not there is named, with what can be done about it."""
+        """Run `main`; the error for an unreachable server names it and a remedy."""
         from weir.runtime.real import run
 
         try:
@@ -294,15 +293,15 @@ class Remote:
         return self._run(self._locate)
 
     async def find_at_once(self, runtime: "Runtime") -> str:
-        """The server's URL, without waiting for a server: NoFolderServerError if the folder's does not run."""
+        """The server's URL, without waiting: NoFolderServerError if the folder's server does not run."""
         self._server = find_server(self.given)
         if self._server.folder is not None:
             await self._answers(runtime, self._server, _LEAST_ANSWER_S)
         return self._server.url
 
     async def _locate(self, runtime: "Runtime") -> Server:
-        """Wait for the server of the data folder; where the command is patient, for any other server, too. Which
-        one it is, is asked anew each time: `weir up` may just make the folder."""
+        """Wait for the server of the data folder and, if the command is patient, for any other server. Each
+        attempt chooses the server again, because `weir up` may be creating the folder."""
         deadline = runtime.clock.monotonic() + _PATIENCE_S
         told = False
         while True:
@@ -322,7 +321,7 @@ class Remote:
             await runtime.clock.sleep(_PAUSE_S)
 
     async def _answers(self, runtime: "Runtime", server: Server, timeout_s: float) -> None:
-        """Returns if the server answers, and is that of the folder where there is one. The token is not sent."""
+        """Check that the server answers, and serves the folder if there is one. The request carries no token."""
         from weir.client.access import parse_url
         from weir.client.admin import AdminClient
 
@@ -346,7 +345,7 @@ class Remote:
             if server.folder is None:
                 if isinstance(refused, WireError):  # no HTTP
                     raise
-                return  # of another version; it answers
+                return  # another version, but it answers
             found = None
         if server.folder is not None and not _is(found, server.instance):
             raise NoFolderServerError(
@@ -355,32 +354,32 @@ class Remote:
             )
 
     def settings(self, url: "ServerUrl | None" = None) -> "ClientSettings":
-        """How to come in to this server, or to the one that it names."""
+        """Client settings for this server, or for the one that the URL names."""
         from weir.client.access import ClientSettings, parse_url
 
         url = parse_url(self.server_known().url) if url is None else url
         return ClientSettings(offsets=True, token=self._token(), tls=self._tls() if url.secure else None)
 
     def access(self, patience_s: float = 60.0) -> "Access":
-        """For blocking clients and for other processes: paths are whole. `patience_s`: how long the server may be
-        away. ConfigError if a file is not there."""
+        """Access for blocking clients and other processes, with absolute paths. `patience_s`: how long the server
+        may be unavailable. ConfigError for a missing file."""
         from weir.client.admin import Access
 
         whole = []
         for name, file in (("--ca", self.ca), ("--cert", self.certificate), ("--cert-key", self.key)):
             if file is not None and not Path(file).is_file():
-                raise ConfigError(f"there is no file {file}", hint=f"check {name}")
+                raise ConfigError(f"file {file} does not exist", hint=f"check {name}")
             whole.append(None if file is None else os.path.abspath(file))
         ca, certificate, key = whole
         return Access(self.url, self.read_token(), ca, patience_s, certificate, key)
 
     def environment(self) -> dict[str, str]:
-        """The variables of a child process that comes in as this one does."""
+        """Environment variables that give a child process the same server and credentials."""
         given = {"WEIR_TOKEN": self.token} if self.token is not None else {}
         return {**os.environ, **given}
 
     def read_token(self) -> str | None:
-        """The token itself, also where a file has it."""
+        """The token itself, also if it is in a file."""
         return self._token()
 
     def _token(self) -> str | None:
@@ -409,7 +408,7 @@ class Remote:
 
 
 def _with_remedy(missing: TopicNotFoundError) -> TopicNotFoundError:
-    """The same error with the command that creates the topic."""
+    """The same error with a hint that creates the topic."""
     what = missing.what.partition(" (create it")[0]
     found = _MISSING_TOPIC.fullmatch(what)
     if found is None:
@@ -418,7 +417,7 @@ def _with_remedy(missing: TopicNotFoundError) -> TopicNotFoundError:
     return TopicNotFoundError(f"there is no topic {name}", hint=f"create it with: weir topics create {name}")
 
 
-#: The environment's word for each option.
+#: The environment variable of each option.
 VARIABLES = {
     "url": "WEIR_URL",
     "token": "WEIR_TOKEN",
@@ -440,13 +439,13 @@ _OPTIONS = (
         "--token",
         envvar="WEIR_TOKEN",
         metavar="TOKEN",
-        help="Who you are: a token, or file:/path. [env: WEIR_TOKEN]",
+        help="Your token, or file:/path. [env: WEIR_TOKEN]",
     ),
     click.option(
         "--token-file",
         envvar="WEIR_TOKEN_FILE",
         metavar="FILE",
-        help="The same in a file. [env: WEIR_TOKEN_FILE]",
+        help="A file with the token. [env: WEIR_TOKEN_FILE]",
     ),
     click.option(
         "--ca", envvar="WEIR_CA", metavar="FILE", help="TLS: CAs to trust, if not the system's. [env: WEIR_CA]"
@@ -466,15 +465,15 @@ def _format_options(formats: tuple[Format, ...]) -> tuple[Callable[..., Any], ..
             "--output",
             "output_format",
             type=click.Choice(names),
-            help="How to print it; table by default, which fits the terminal.",
+            help="Output format; by default a table that fits the terminal.",
         ),
         click.option("--json", "json_flag", is_flag=True, help="Short for -o json."),
     )
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `-o` and `--json`, folded into an `out: Output`; or into `as_json: bool` for a command that
-    says what it did, and has no table to show."""
+    """Give a command `-o` and `--json`, as an `out: Output`; or as `as_json: bool` for a command that reports a
+    change and has no table."""
     wanted = inspect.signature(command).parameters
     plain = "out" not in wanted
 
@@ -509,8 +508,8 @@ def remote_options(*, changes: bool = False, patient: bool = False) -> Callable[
 def remote_options(
     command: Command | None = None, /, *, changes: bool = False, patient: bool = False
 ) -> Command | Callable[[Command], Command]:
-    """Give a command the options of a server, folded into one `remote` argument, and those of its answer.
-    `changes`, `patient`: see Remote; changes that are made by Remote.admin are noticed without being declared."""
+    """Give a command the server options, as one `remote` argument, and the output options. `changes`, `patient`:
+    see Remote; Remote.admin detects changes without a declaration."""
     if command is None:
         return lambda inner: _with_remote(inner, changes=changes, patient=patient)
     return _with_remote(command, changes=changes, patient=patient)
@@ -540,7 +539,7 @@ def _with_remote(command: Command, *, changes: bool, patient: bool) -> Command:
 
 
 def choose_token(token: str | None, token_file: str | None) -> str | None:
-    """What the command line says wins over what the environment says."""
+    """The command line takes precedence over the environment."""
     if token is not None and token_file is not None:
         given = [name for name in ("token", "token_file") if _from_command_line(name)]
         if len(given) == 2:
@@ -556,5 +555,5 @@ def _from_command_line(name: str) -> bool:
 
 
 def _is(found: Any, instance: str) -> bool:
-    """Whether the server's answer confirms the instance. A file of an older Weir names none."""
+    """Whether the server's answer confirms the instance. The file of an older Weir names none."""
     return bool(instance) and isinstance(found, dict) and found.get("instance") == instance

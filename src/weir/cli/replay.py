@@ -1,4 +1,4 @@
-"""`weir replay`: messages that a query picks, delivered again to one subscription, or produced to a topic."""
+"""`weir replay`: deliver messages that a query selects again to a subscription, or produce them to a topic."""
 
 import os
 import signal
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from weir.model.definitions import Replay
     from weir.spark.tables.names import WeirCluster
 
-#: Names a step at which the process ends at once, as if it were killed: for tests of exactly that.
+#: For tests: names a step at which the process exits at once, as if killed.
 _STOP_AT = "WEIR_REPLAY_STOP_AT"
-#: For how long a replay that runs waits for brokers that are away.
+#: How long a running replay waits for unavailable brokers.
 _PATIENCE_S = 60.0
 _LIST_PATIENCE_S = 5.0
 
@@ -43,8 +43,8 @@ Examples:
   weir replay --topic orders --where "headers['region'] = 'eu'" --into billing
   weir replay --topic orders --where "__dead_reason = 'delivery_limit'" --into billing --rate 50
   weir replay --topic orders --where "__key = '4711' AND __partition = 2" --into billing
-  weir replay list                                     who, what and how many
-  weir replay resume 20261116-081500-a1b2c3            one that was killed goes on where it was
+  weir replay list                                     queries, targets, progress
+  weir replay resume 20261116-081500-a1b2c3            resume an interrupted replay
   weir replay cancel 20261116-081500-a1b2c3
 
 \b
@@ -53,21 +53,19 @@ schema, __key, __timestamp, __offset, __partition, headers['name'], and of dead 
 __dead_reason, __dead_subscription, __dead_deliveries, __dead_at. See docs/how-to/replay.md.
 """,
 )
+@click.option("--topic", metavar="TOPIC", help="The source topic; by default that of the subscription.")
+@click.option("--from", "since", metavar="T", help="Start time: 2026-11-16T08:00, or -2h. [all messages]")
+@click.option("--to", "until", metavar="T", help="End time, exclusive. [now]")
+@click.option("--where", metavar="SQL", default="", help="A condition on messages. [all]")
+@click.option("--into", metavar="SUBSCRIPTION|TOPIC", help="The target; subscription:X or topic:X if X is both.")
+@click.option("--rate", type=click.IntRange(min=1), metavar="N", help="Most messages per second.")
+@click.option("--dry-run", is_flag=True, help="Only count the messages.")
 @click.option(
-    "--topic", metavar="TOPIC", help="Where messages come from; the one with the subscription, if not said."
+    "--kafka",
+    metavar="HOST:PORT",
+    help="The Kafka listener, if the address that the server announces does not work.",
 )
-@click.option(
-    "--from", "since", metavar="T", help="From this moment on: 2026-11-16T08:00, or -2h. All, if not said."
-)
-@click.option("--to", "until", metavar="T", help="Before this moment; now, if not said.")
-@click.option("--where", metavar="SQL", default="", help="Which messages; all, if not said.")
-@click.option(
-    "--into", metavar="SUBSCRIPTION|TOPIC", help="Who gets them; subscription:X or topic:X if X is both."
-)
-@click.option("--rate", type=click.IntRange(min=1), metavar="N", help="Messages per second at the most.")
-@click.option("--dry-run", is_flag=True, help="Only say how many it would be.")
-@click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
-@master_option("Where Spark picks the messages")
+@master_option("Where Spark selects the messages")
 @click.option("--no-server", is_flag=True, help="Start Spark in this process, not in the server of weir sql.")
 @remote_options(changes=True)
 @click.pass_context
@@ -88,11 +86,11 @@ def replay(
     remote: Remote,
     as_json: bool,
 ) -> None:
-    """Deliver messages again that a query picks out of topic, lake and dead letters: each once."""
+    """Deliver messages again that a query selects from topic, lake and dead letters, each once."""
     if ctx.invoked_subcommand is not None:
         return
     if into is None:
-        raise ConfigError("it is not said who gets the messages", hint="name a subscription or topic with --into")
+        raise ConfigError("the replay has no target", hint="name a subscription or topic with --into")
     need_spark()
     from weir.spark.replay.requests import Request, begin, resolve
 
@@ -128,7 +126,7 @@ def replay(
 @click.argument("topic", required=False)
 @remote_options
 def list_replays(*, topic: str | None, remote: Remote, out: Output) -> None:
-    """Who replayed what, how many messages that were, and how far it is."""
+    """List replays: their owner, source, target, message count and progress."""
     from weir.client.replays import all_replays
 
     found = all_replays(remote.access(_LIST_PATIENCE_S), None if topic is None else TopicName.parse(topic))
@@ -166,14 +164,18 @@ def list_replays(*, topic: str | None, remote: Remote, out: Output) -> None:
 
 @replay.command(epilog=examples("weir replay resume", "weir replay resume 20261116-081500-a1b2c3"))
 @click.argument("replay_id", metavar="[ID]", required=False)
-@click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
-@master_option("Where Spark picks the messages")
+@click.option(
+    "--kafka",
+    metavar="HOST:PORT",
+    help="The Kafka listener, if the address that the server announces does not work.",
+)
+@master_option("Where Spark selects the messages")
 @click.option("--no-server", is_flag=True, help="Start Spark in this process, not in the server of weir sql.")
 @remote_options(changes=True)
 def resume(
     *, replay_id: str | None, kafka: str | None, master: str, no_server: bool, remote: Remote, as_json: bool
 ) -> None:
-    """Go on with a replay that was killed, where it was; without ID, with all that have not ended."""
+    """Resume an interrupted replay; without ID, all that have not ended."""
     need_spark()
     from weir.client.replays import all_replays, find_replay
     from weir.model.definitions import ReplayState
@@ -187,7 +189,7 @@ def resume(
         open_ = (ReplayState.SELECTING, ReplayState.DELIVERING)
         left = [one for one in all_replays(place.access) if one.state in open_]
     if not left:
-        done("no replay waits to go on", as_json=as_json)
+        done("no replay to resume", as_json=as_json)
     spark = _Statements(remote, kafka, master, server=not no_server)
     try:
         if len(left) == 1:
@@ -197,14 +199,16 @@ def resume(
     finally:
         spark.close()
     if failed:
-        raise ReplayStateError(f"{len(failed)} of {len(left)} replays did not go on", hint="see weir replay list")
+        raise ReplayStateError(
+            f"{len(failed)} of {len(left)} replays failed to resume", hint="see weir replay list"
+        )
 
 
 @replay.command(epilog=examples("weir replay cancel 20261116-081500-a1b2c3"))
 @click.argument("replay_id", metavar="ID")
 @remote_options(changes=True)
 def cancel(*, replay_id: str, remote: Remote, as_json: bool) -> None:
-    """End a replay; what was delivered stays delivered."""
+    """End a replay; messages that it has delivered stay delivered."""
     need_spark()
     from weir.client.replays import find_replay
     from weir.spark.replay.delivery import cancel as end
@@ -216,7 +220,7 @@ def cancel(*, replay_id: str, remote: Remote, as_json: bool) -> None:
 
 
 def _tried(place: "WeirCluster", one: "Replay", spark: "_Statements", *, as_json: bool) -> bool:
-    """Whether it went on to its end; if not, others may."""
+    """Whether it ran to its end; after a failure, others may."""
     try:
         _go_on(place, one, spark, as_json=as_json)
     except WeirError as failure:
@@ -229,13 +233,13 @@ def _go_on(place: "WeirCluster", begun: "Replay", spark: "_Statements", *, as_js
     from weir.spark.replay.delivery import Delivery, go_on
 
     asked = place.access
-    # A broker that dies is waited for; one that was never there has been missed before.
+    # Wait for a broker that dies during the replay; an unreachable one has failed the command before.
     place = replace(place, access=replace(place.access, patience_s=_PATIENCE_S))
     reached = _stop_at(os.environ.get(_STOP_AT))
     with _Bar(begun, shown=not as_json) as bar:
 
         def select(wanted: "Replay") -> None:
-            bar.say("Spark picks the messages")
+            bar.say("Spark selects the messages")
             reached("begun")
             spark.select(wanted)
             reached("selected")
@@ -244,12 +248,13 @@ def _go_on(place: "WeirCluster", begun: "Replay", spark: "_Statements", *, as_js
             found = go_on(place, begun, select, Delivery(place, bar, reached=reached))
         except WeirError as failure:
             if _is_open(asked, begun):
-                failure.hint = f"`weir replay resume {begun.id}` tries again, `cancel` ends it"
+                failure.hint = f"`weir replay resume {begun.id}` resumes it, `cancel` ends it"
             raise
         except KeyboardInterrupt:
             bar.stop()
             click.echo(
-                f"replay {begun.id} is kept: `weir replay resume {begun.id}` goes on, `cancel` ends it", err=True
+                f"replay {begun.id} is kept: `weir replay resume {begun.id}` resumes it, `cancel` ends it",
+                err=True,
             )
             raise
     count = sum(found.delivered)
@@ -263,8 +268,8 @@ def _go_on(place: "WeirCluster", begun: "Replay", spark: "_Statements", *, as_js
 
 
 def _is_open(access: "Access", begun: "Replay") -> bool:
-    """Whether there is something to go on with; as far as is known, if no broker answers. Of a condition that was
-    none nothing is left."""
+    """Whether the replay can be resumed; if no broker answers, as far as is known. A replay whose condition was
+    invalid leaves no record."""
     from weir.client.replays import find_replay
     from weir.model.definitions import ReplayState
 
@@ -304,7 +309,7 @@ def _stop_at(wanted: str | None) -> Callable[[str], None]:
 
 
 class _Statements:
-    """What Spark does of a replay, by statements of `weir sql`: in its warm server, or here."""
+    """The Spark part of a replay, as statements for the warm server of `weir sql`, or for this process."""
 
     def __init__(self, remote: Remote, kafka: str | None, master: str, *, server: bool) -> None:
         self._how = (remote, kafka, master, server)
@@ -346,7 +351,7 @@ def _nothing() -> None:
 
 
 class _Bar:
-    """How far a replay is, on a terminal."""
+    """Progress of a replay, on a terminal."""
 
     def __init__(self, begun: "Replay", *, shown: bool) -> None:
         from rich.console import Console

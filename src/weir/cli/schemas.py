@@ -1,4 +1,4 @@
-"""`weir schemas`: what the messages of a topic look like."""
+"""`weir schemas`: the schemas of a topic's messages."""
 
 import json
 import sys
@@ -42,7 +42,7 @@ def get(topic: str, version: int | None, remote: Remote, out: Output) -> None:
     fields = [(name, _field(found, name)) for name in ("version", "type", "timestamp", "properties")]
     if out.format in (Format.TABLE, Format.WIDE):
         out.fields(fields)
-        click.echo(found.get("data", ""))  # as it is: it may have lines of its own
+        click.echo(found.get("data", ""))  # unchanged: it may have several lines
     else:
         out.fields([*fields, ("data", found.get("data", ""))], data=found)
 
@@ -73,7 +73,7 @@ _PROPERTY = click.option("--property", "properties", multiple=True, metavar="NAM
 def upload(
     *, topic: str, kind: str, file: str | None, properties: tuple[str, ...], remote: Remote, as_json: bool
 ) -> None:
-    """Give a topic a new version of its schema, if its policy allows. JSON: a JSON Schema or an Avro record."""
+    """Upload a new schema version, if the topic's policy allows. JSON: a JSON Schema or an Avro record."""
     body = _body(kind, file, properties)
     answer = remote.admin(lambda admin: admin.post(_path(topic, "schema"), body))
     done(f"schema of {topic} uploaded", as_json=as_json, answer=answer)
@@ -98,7 +98,7 @@ def check(
     remote: Remote,
     as_json: bool,
 ) -> None:
-    """Ask whether a schema could be uploaded. Exits with 1 if not."""
+    """Check whether a schema could be uploaded. Exits with 1 if not."""
     body = _body(kind, file, properties)
     answer = remote.admin(lambda admin: admin.post(_path(topic, "compatibility"), body), reads=True)
     good = bool(answer.get("isCompatibility", answer.get("compatibility")))
@@ -140,11 +140,11 @@ def _body(kind: str, file: str | None, properties: tuple[str, ...]) -> dict[str,
 
 
 def _avro_of(text: str) -> str:
-    """JSON Schema as the Avro definition that Pulsar's clients know; anything else as it is."""
+    """The Avro definition of a JSON Schema, as Pulsar clients need it; other text unchanged."""
     try:
         said = json.loads(text)
     except (ValueError, RecursionError):
-        return text  # the server says what is wrong
+        return text  # the server reports the error
     return json.dumps(to_avro(said)) if is_json_schema(said) else text
 
 

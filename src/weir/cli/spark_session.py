@@ -1,4 +1,4 @@
-"""What commands on Spark have in common: whether it is there, its session and files, which Weir it is about."""
+"""Shared parts of commands on Spark: the installation check, sessions, files and the choice of the Weir."""
 
 import logging
 import os
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from weir.spark.tables.names import WeirCluster
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-#: Says for a shell where Spark runs, as `--master` does for a command.
+#: Chooses where Spark runs for a shell, as `--master` does for a command.
 MASTER_VARIABLE = "WEIR_SPARK_MASTER"
 NEEDED = ("pyspark", "pyarrow", "numpy", "pandas", "sqlglot", "prompt_toolkit")
 
 
 def master_option(what: str) -> Callable[[_Command], _Command]:
-    """`--master`: Spark in this process, or a cluster of its own. `what`: that is done there."""
+    """`--master`: Spark in this process, or a Spark cluster. `what`: the work done there."""
     return click.option(
         "--master",
         envvar=MASTER_VARIABLE,
@@ -40,7 +40,7 @@ def need_spark() -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise SparkSetupError(f"SQL runs on Spark, and {', '.join(missing)} is not installed")
-    # Spark's errors come as exceptions; its own log of them would stand beside each.
+    # Spark raises errors as exceptions; its own log would repeat each.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
@@ -48,8 +48,8 @@ def need_spark() -> None:
 def quiet_session(
     name: str, *, master: str, config: Mapping[str, str] | None = None, into: Path | None = None
 ) -> "SparkSession":
-    """A session whose JVM and workers write what they have to say into a file: it is for those who look for a
-    fault in Spark. Errors come as exceptions all the same."""
+    """A session whose JVM and workers log to a file, for debugging Spark. Errors are raised as exceptions in any
+    case."""
     from weir.spark.spark_session import session
 
     file = into or spark_log()
@@ -66,7 +66,7 @@ def quiet_session(
 
 
 def spark_config() -> dict[str, str]:
-    """Where Spark keeps tables of its own; not in the folder that the user happens to be in."""
+    """Put Spark's own tables into the state folder, not into the current folder."""
     return {"spark.sql.warehouse.dir": str(state_folder() / "warehouse")}
 
 
@@ -75,7 +75,7 @@ def spark_log() -> Path:
 
 
 def state_folder() -> Path:
-    """What commands remember on this machine."""
+    """The folder for state that commands keep on this machine."""
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     folder = state / "weir"
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def state_folder() -> Path:
 
 
 def place_of(remote: Remote, kafka: str | None, *, patience_s: float = 5.0) -> "WeirCluster":
-    """The Weir that `--url` names. `patience_s`: how long it may be away."""
+    """The Weir that `--url` names. `patience_s`: how long it may be unavailable."""
     from weir.spark.tables.names import WeirCluster
 
     return WeirCluster.find(remote.access(patience_s), kafka)

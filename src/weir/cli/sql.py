@@ -1,10 +1,6 @@
 """`weir sql`: topics as tables, at a prompt or from a script.
 
-The prompt of `weir sql`: history, completion, statements over several lines.
-
-Who does the statements of `weir sql`: the user's warm server, or this process itself.
-
-`weir sql server`: the warm Spark that `weir sql` talks to.
+The user's warm Spark server executes statements (`weir sql server` manages it), or else this process.
 """
 
 import os
@@ -41,18 +37,18 @@ if TYPE_CHECKING:
     from weir.spark.serving.protocol import Status
 
 
-#: Turns the server off for a shell; and how many seconds one is kept that nobody uses.
+#: The first turns the server off for a shell; the second sets its idle timeout in seconds.
 SERVER_VARIABLE, IDLE_VARIABLE = "WEIR_SQL_SERVER", "WEIR_SQL_IDLE"
 
 
 class Session(Protocol):
-    """Where statements are done."""
+    """An executor of statements."""
 
     def run(self, texts: list[str], take: "Callable[[m.Answer], None]") -> bool:
-        """What is said goes to `take`. False if something was interrupted that only ends so."""
+        """Run the statements and pass answers to `take`. False after an interrupt of an endless one."""
 
     def names(self, table: tuple[str, ...] | None = None) -> list[str]:
-        """Tables, or columns of one."""
+        """Tables, or columns of one table."""
 
     def close(self) -> None: ...
 
@@ -60,14 +56,14 @@ class Session(Protocol):
 def open_session(
     hello: "m.Hello", master: str, *, server: bool, waiting: Callable[[], None], ready: Callable[[], None]
 ) -> Session:
-    """`waiting` is called if it takes seconds, `ready` when it is there."""
+    """Call `waiting` if the start takes seconds, `ready` once it is complete."""
     if server and os.environ.get(SERVER_VARIABLE, "on").lower() not in ("off", "0", "no", "false"):
         from weir.spark.serving.link import open_link
 
         try:
             return open_link(hello, master, state_folder(), idle_s=idle_s(), starting=waiting)
         except SparkSetupError as failure:
-            click.echo(f"weir: {failure.what}; this process starts a Spark of its own", err=True)
+            click.echo(f"weir: {failure.what}; this process starts its own Spark", err=True)
         finally:
             ready()
     return OwnSession(hello, master)
@@ -84,7 +80,7 @@ def idle_s() -> float:
 
 
 class OwnSession:
-    """Spark in this process, which ends with it."""
+    """Spark within this process."""
 
     def __init__(self, hello: "m.Hello", master: str) -> None:
         need_spark()
@@ -133,7 +129,7 @@ def hello_of(
     checkpoints: str | None,
     no_runner: bool,
 ) -> "m.Hello":
-    """What a session is told. Paths are whole: the server was started elsewhere."""
+    """The settings of a session. Paths are absolute, because the server started in another folder."""
     from weir.spark.serving.protocol import Hello, fingerprint
 
     access, folder = remote.access(), ""
@@ -160,21 +156,21 @@ _ENDS = ("exit", "quit")
 _HELPS = ("help", "?", "\\h", "\\?")
 HELP = """\
   SHOW TABLES;                              topics and views;  SHOW TABLES LIKE 'ord*';
-  DESCRIBE orders;                          its columns; those with __ are shown only if they are named
-  SELECT * FROM orders LIMIT 10;            what is stored
-  SELECT STREAM * FROM orders;              rows as they come; Ctrl-C ends it
-  SELECT * FROM orders WITH (mode = 'PERMISSIVE');   with messages that do not fit their schema
+  DESCRIBE orders;                          its columns; those with __ appear only if named
+  SELECT * FROM orders LIMIT 10;            stored rows
+  SELECT STREAM * FROM orders;              rows as they arrive; Ctrl-C ends it
+  SELECT * FROM orders WITH (mode = 'PERMISSIVE');   including messages that violate their schema
   INSERT INTO orders (id, amount) VALUES (1, 9.5);
   CREATE VIEW big AS SELECT ...;            for this session
-  CREATE STREAM big AS SELECT ...;          runs on, and writes the topic big
-  SHOW STREAMS;  DESCRIBE STREAM big;       how they go;  WATCH STREAMS; again and again
+  CREATE STREAM big AS SELECT ...;          runs continuously; writes the topic big
+  SHOW STREAMS;  DESCRIBE STREAM big;       progress;  WATCH STREAMS; repeated
   PAUSE STREAM big;  RESUME STREAM big;  DROP STREAM big;
   Tab completes tables after FROM, columns and words. Ctrl-C empties the line or ends a query.
   exit, or Ctrl-D, leaves. All of it: docs/reference/sql.md"""
 
 
 def is_help(text: str) -> bool:
-    """Whether somebody asks what can be typed."""
+    """Whether the text is a request for help."""
     return text.rstrip("; ").lower() in _HELPS
 
 
@@ -182,15 +178,15 @@ class Words(Completer):
     """Columns of the topics that the statement names, topics, and words of SQL."""
 
     def __init__(self, names: Callable[[tuple[str, ...] | None], list[str]]) -> None:
-        """`names`: tables, or columns of one."""
+        """`names`: returns tables, or columns of one."""
         self._names = names
         self._tables: list[str] = []
         self._columns: dict[tuple[str, ...], list[str]] = {}
-        #: One question at a time: completion has a thread of its own.
+        #: One request at a time: completion runs in its own thread.
         self._lock = Lock()
 
     def look(self) -> None:
-        """Which tables there are now; their columns are asked for when they are needed."""
+        """Refresh the tables; columns are fetched on first use."""
         with self._lock:
             self._columns.clear()
             self._tables = self._names(None)
@@ -208,13 +204,13 @@ class Words(Completer):
 
 
 def statements(words: Words) -> Iterable[str]:
-    """What is typed, a statement (or several) at a time, until the end."""
+    """Statements from the prompt (one or several at a time), until the end of input."""
     session: PromptSession[str] = PromptSession(
         history=FileHistory(str(state_folder() / "sql_history")),
         auto_suggest=AutoSuggestFromHistory(),
         completer=words,
         complete_while_typing=False,
-        complete_in_thread=True,  # the columns are asked of the registry
+        complete_in_thread=True,  # columns come from the registry
         multiline=True,
         key_bindings=_keys(),
         prompt_continuation="   ... ",
@@ -237,7 +233,7 @@ def _keys() -> KeyBindings:
 
     @keys.add("enter")
     def _enter(event: KeyPressEvent) -> None:
-        """A whole statement is done; half of one goes on in the next line."""
+        """Enter executes a complete statement; an incomplete one continues on the next line."""
         text = event.current_buffer.text.strip()
         if is_complete(text) or text.lower() in (*_ENDS, *_HELPS):
             event.current_buffer.validate_and_handle()
@@ -256,13 +252,13 @@ Examples:
 """
 )
 def server() -> None:
-    """The warm Spark behind weir sql: it starts with the first statement, and ends when unused for 10 minutes."""
+    """Manage the warm Spark of weir sql: it starts with the first statement, and stops after 10 idle minutes."""
 
 
 @server.command(epilog=examples("weir sql server status", "weir sql server status -o wide"))
 @output_options
 def status(*, out: Output) -> None:
-    """Show which servers run: for whom, since when, and until when."""
+    """Show the running servers: their Weir, start and idle timeout."""
     found = _found()
     if out.json:
         from msgspec import json
@@ -279,7 +275,7 @@ def status(*, out: Output) -> None:
             f"{datetime.fromtimestamp(one.since_ms / 1000).astimezone():%Y-%m-%d %H:%M:%S}",
             "runs" if one.spark else "not started yet",
             one.statements,
-            one.clients - 1,  # whoever asks is one, too
+            one.clients - 1,  # this command is a client, too
             f"{one.idle_s:.0f} s",
             f"{one.ends_after_s:.0f} s",
             one.log,
@@ -297,7 +293,7 @@ def status(*, out: Output) -> None:
 
 @server.command(epilog=examples("weir sql server stop"))
 def stop() -> None:
-    """End them, and what they do."""
+    """Stop the servers and their statements."""
     need_spark()
     from weir.spark.serving import link, protocol
 
@@ -318,51 +314,57 @@ _PROMPT_ROWS = 1_000
 
 @click.group(
     cls=LazyGroup,
-    lazy={"server": Lazy("weir.cli.sql:server", "The warm Spark that answers: status, stop.")},
+    lazy={"server": Lazy("weir.cli.sql:server", "The warm Spark server: status, stop.")},
     invoke_without_command=True,
     epilog="""
 \b
 Examples:
   weir sql                                                  a prompt
   weir sql -e 'SELECT * FROM orders LIMIT 10'
-  weir sql -e 'SELECT STREAM * FROM orders' --limit 5       rows as they come
+  weir sql -e 'SELECT STREAM * FROM orders' --limit 5       rows as they arrive
   weir sql -e 'SELECT STREAM * FROM orders' --from earliest --json | jq .amount
   weir sql -e 'CREATE STREAM big AS SELECT * FROM orders WHERE amount > 100'
   weir sql -e "INSERT INTO orders (id, amount) VALUES (1, 9.5), (2, 3)"
-  weir sql -e 'WATCH STREAMS'                               how far they are, until Ctrl-C
+  weir sql -e 'WATCH STREAMS'                               their progress, until Ctrl-C
   weir sql -f report.sql --json
-  weir sql -e 'SELECT nothing FROM orders' --debug          what Spark itself says of it
+  weir sql -e 'SELECT nothing FROM orders' --debug          with Spark's own error
   weir sql --url https://weir:8443 --ca ca.pem --token file:me.token
 
 \b
-With -e or -f, all statements are looked at before the first is done: if one cannot
-be understood, or names what is not there, none is done. Then the first that fails
-ends it, with exit code 1. 2: the options are wrong. 130: Ctrl-C.
+With -e or -f, weir sql validates all statements before it runs the first: a syntax error
+or an unknown name prevents all of them. The first statement that fails ends the script,
+with exit code 1. 2: the options are wrong. 130: Ctrl-C.
 
 \b
-The first weir sql starts a server that keeps Spark warm for the next ones, and ends
-when nobody has asked it for 10 minutes; WEIR_SQL_SERVER=off, or --no-server, does without.
+The first weir sql starts a server that keeps Spark warm for the next ones. It stops after
+10 idle minutes; WEIR_SQL_SERVER=off, or --no-server, runs without it.
 """,
 )
-@click.option("-e", "--execute", "texts", multiple=True, metavar="SQL", help="Do this. May be repeated.")
-@click.option("-f", "--file", "file", metavar="FILE", help="Do what is in a file; - reads standard input.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help="Print so many rows of a result at the most."
+    "-e", "--execute", "texts", multiple=True, metavar="SQL", help="Run these statements; may be repeated."
 )
+@click.option("-f", "--file", "file", metavar="FILE", help="Run a file of statements; - reads standard input.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N rows of a result.")
 @click.option(
     "--from",
     "start",
     type=click.Choice(["latest", "earliest"]),
     default="latest",
     show_default=True,
-    help="Where SELECT STREAM begins.",
+    help="Start position of SELECT STREAM.",
 )
-@click.option("--no-runner", is_flag=True, help="Start no runner for streams; weir streams run does it elsewhere.")
-@click.option("--checkpoints", metavar="FOLDER", help="For a runner started here; by default beside the data.")
-@click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
+@click.option("--no-runner", is_flag=True, help="Start no runner for streams, if weir streams run runs elsewhere.")
+@click.option(
+    "--checkpoints", metavar="FOLDER", help="Checkpoints of a runner started here; by default beside the data."
+)
+@click.option(
+    "--kafka",
+    metavar="HOST:PORT",
+    help="The Kafka listener, if the address that the server announces does not work.",
+)
 @master_option("Where Spark runs queries")
-@click.option("--no-server", is_flag=True, help="Start Spark in this process, for this time only.")
-@click.option("--debug", is_flag=True, help="With an error, print what Spark and Java said, too.")
+@click.option("--no-server", is_flag=True, help="Start Spark in this process, for this command only.")
+@click.option("--debug", is_flag=True, help="Print errors of Spark and Java, too.")
 @remote_options
 @click.pass_context
 def sql(
@@ -419,19 +421,19 @@ def sql(
         session.close()
 
 
-#: A statement that may change something; a comment or a text that looks like one does no harm.
+#: Matches a statement that may change something; a false match in a comment or a string does no harm.
 _CHANGING = re.compile(
     r"(?:\A|;|\n)\s*(?:create|drop|alter|insert|pause|resume|truncate|delete|update|merge|set)\b", re.IGNORECASE
 )
 
 
 def _script(session: Session, printer: Printer, texts: list[str], *, debug: bool) -> None:
-    """All statements of all texts; the first that fails ends it."""
+    """Run all statements of all texts; the first failure ends the script."""
     try:
         if not session.run(texts, printer.take):
             click.echo("", err=True)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads has seen enough
+    except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except WeirError as wrong:
         printer.spinner.stop()
@@ -442,20 +444,18 @@ def _script(session: Session, printer: Printer, texts: list[str], *, debug: bool
 
 
 def _explain(wrong: WeirError, *, debug: bool) -> None:
-    """What the programs below said, for those who asked for it."""
+    """Print the errors of Spark and Java, if the user wants them."""
     if not debug:
         return
     from weir.spark.serving.protocol import trace_of
 
-    click.echo(trace_of(wrong) or "no more is known of it than this:", err=True)
+    click.echo(trace_of(wrong) or "no details are known beyond this:", err=True)
 
 
 def _prompt(session: Session, printer: Printer, *, debug: bool) -> None:
 
     words = Words(session.names)
-    click.echo(
-        "SQL on topics; statements end with ;  help tells more, SHOW TABLES; lists them, exit or Ctrl-D leaves."
-    )
+    click.echo("SQL on topics; statements end with ;  try help, or SHOW TABLES;  leave with exit or Ctrl-D.")
     words.look()
     for text in statements(words):
         if is_help(text):

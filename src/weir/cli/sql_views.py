@@ -1,4 +1,4 @@
-"""Results of SQL as they come: tables for people, JSON and CSV for programs; remarks are for people only."""
+"""SQL results as they arrive: tables for people, JSON and CSV for programs; remarks for people only."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ class Result(Protocol):
 
 
 class Spinner:
-    """Says that something takes long, to a person who looks at standard error."""
+    """Shows on a terminal's standard error that something takes long."""
 
     def __init__(self) -> None:
         self._status: Status | None = None
@@ -46,7 +46,7 @@ class Spinner:
 
 
 class Printer:
-    """Takes what a session says, and prints it."""
+    """Prints the answers of a session."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -78,7 +78,7 @@ class Printer:
         if over:
             self.spinner.stop()
         else:
-            self.spinner.start("starting Spark; the next statements will not wait for it")
+            self.spinner.start("starting Spark; later statements need no start")
 
     def _begin(self, head: "m.Head") -> None:
         self._head, self._rows = head, []
@@ -107,7 +107,7 @@ class Printer:
         if not head.live:
             self._whole(head)
             if tail.more and not self._as_json:
-                said = f"... and more; give --limit, or LIMIT, to see more than {tail.rows} rows"
+                said = f"... and more; give --limit, or LIMIT, for more than {tail.rows} rows"
                 click.echo(said, err=self._csv or not sys.stdout.isatty())
         _remark(f"{tail.rows} {'row' if tail.rows == 1 else 'rows'}, {tail.took_ms / 1000:.2f} s")
 
@@ -137,7 +137,7 @@ class Printer:
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], out: Output) -> None:
-    """One result."""
+    """Print one result."""
     from weir.spark.serving.protocol import as_object, json_array, names_of, shown
 
     if out.json:
@@ -148,7 +148,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], out: Outpu
 
 
 def print_watched(tables: Generator[Result], out: Output) -> None:
-    """The same table again and again, in place on a terminal, until it is interrupted: with JSON, a line each."""
+    """Print the table repeatedly, in place on a terminal, until interrupted; JSON: one line each."""
     from weir.spark.serving.protocol import as_object, names_of
 
     with closing(tables):
@@ -164,12 +164,12 @@ def print_watched(tables: Generator[Result], out: Output) -> None:
 
 
 def _columns(names: Sequence[str]) -> list[Column]:
-    """As the statement calls them."""
+    """Columns under the names in the statement."""
     return [Column(name, verbatim=True) for name in names]
 
 
 def _remark(text: str) -> None:
-    """For people only: whoever reads the output, or keeps the errors, gets none of it."""
+    """Print a remark on a terminal only: redirected output and error files stay clean."""
     if sys.stderr.isatty():
         click.secho(text, dim=True, err=True)
 

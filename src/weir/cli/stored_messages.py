@@ -1,7 +1,4 @@
-"""`weir peek`: what a subscription has not acknowledged, without taking it.
-
-`weir messages`: stored messages, found by their key.
-"""
+"""`weir peek` and `weir messages`: stored messages, by a subscription's backlog or by their key."""
 
 import base64
 import json
@@ -27,7 +24,7 @@ from weir.model.errors import (
 from weir.model.queues import QUEUE_SUBSCRIPTION
 from weir.model.topics import NamespaceName, TopicName
 
-#: So many at the most are asked of a partition.
+#: The most messages per partition in one request.
 _MOST = 1000
 
 
@@ -35,23 +32,23 @@ _MOST = 1000
     epilog="""
 \b
 Examples:
-  weir peek orders billing             the next message that billing will get
+  weir peek orders billing             the next message for billing
   weir peek orders billing -n 5
   weir peek orders billing -n 5 --json one JSON object per line
-  weir peek orders                     of a queue: what AMQP's consumers will get, the most urgent first
+  weir peek orders                     of a queue: the next messages by priority
 
-SUBSCRIPTION may be a consumer group of Kafka. What was delivered and not acknowledged is shown as well: it still
-waits. Of a partitioned topic, the oldest messages of all partitions are shown.
+SUBSCRIPTION may be a Kafka consumer group. Messages that are delivered and not acknowledged are included. A
+partitioned topic shows the oldest messages of all partitions.
 """
 )
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("subscription", default=QUEUE_SUBSCRIPTION, shell_complete=complete_subscription)
 @click.option(
-    "-n", "--count", type=click.IntRange(1, _MOST), default=1, show_default=True, help="So many messages."
+    "-n", "--count", type=click.IntRange(1, _MOST), default=1, show_default=True, help="The most to show."
 )
 @remote_options
 def peek(topic: str, subscription: str, count: int, remote: Remote, out: Output) -> None:
-    """Show the first messages that SUBSCRIPTION has not acknowledged, and leave them there."""
+    """Show the first messages that SUBSCRIPTION has not acknowledged, without consuming them."""
     name = TopicName.parse(topic)
     found = remote.admin(lambda admin: _waiting(admin, name, subscription, count))
     if out.json:
@@ -75,7 +72,7 @@ def peek(topic: str, subscription: str, count: int, remote: Remote, out: Output)
 
 
 async def _waiting(admin: AdminClient, name: TopicName, subscription: str, count: int) -> list[dict[str, Any]]:
-    """The first so many of all partitions, the oldest first; as the server orders them if there is one only."""
+    """The first `count` messages of all partitions, the oldest first; of one partition in the server's order."""
     partitions = await partitions_of(admin, name)
     if not partitions:
         return await _of_part(admin, name, subscription, count)
@@ -87,7 +84,7 @@ async def _waiting(admin: AdminClient, name: TopicName, subscription: str, count
         except (NotAuthorisedError, NotAuthenticatedError):
             raise
         except BrokerError as failure:
-            missing += 1  # a group may have come to some of the partitions only
+            missing += 1  # a group may have positions on some partitions only
             if missing == partitions:
                 raise SubscriptionNotFoundError(
                     f"{name} has no subscription {subscription!r}", hint="see weir groups list"
@@ -103,7 +100,7 @@ async def _of_part(admin: AdminClient, part: TopicName, subscription: str, count
 
 
 def shown_json(message: dict[str, Any]) -> dict[str, Any]:
-    """Headers as text: bytes of others are replaced, since JSON has none."""
+    """Headers as text; other bytes are replaced, because JSON has no bytes."""
     shown = message_json(
         at=message["id"],
         payload=_bytes(message["value"]) or b"",
@@ -142,7 +139,7 @@ def _bytes(text: str | None) -> bytes | None:
     epilog="""
 \b
 Examples:
-  weir messages index orders --on        make an index of keys
+  weir messages index orders --on        build a key index
   weir messages find orders --key o-17   the latest messages of the key
 """
 )
@@ -157,13 +154,18 @@ def messages() -> None:
     )
 )
 @click.argument("topic", shell_complete=complete_topic)
-@click.option("--key", required=True, help="The key, or one of the words in the header KEYS.")
+@click.option("--key", required=True, help="The key, or a word in the header KEYS.")
 @click.option(
-    "-n", "--count", type=click.IntRange(1, 1000), default=10, show_default=True, help="So many, the latest first."
+    "-n",
+    "--count",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="The most to show, the latest first.",
 )
 @remote_options
 def find(topic: str, key: str, count: int, remote: Remote, out: Output) -> None:
-    """Show the latest messages of a key, by the topic's index of keys."""
+    """Show the latest messages of a key, by the topic's key index."""
     name = TopicName.parse(topic)
     found = remote.admin(lambda admin: _find(admin, name, key, count))
     if out.json:
@@ -202,13 +204,13 @@ async def _find(admin: AdminClient, name: TopicName, key: str, count: int) -> li
     )
 )
 @click.argument("topic", required=False, shell_complete=complete_topic)
-@click.option("--namespace", help="All topics of a namespace that say nothing themselves.")
+@click.option("--namespace", help="All topics of a namespace without their own setting.")
 @click.option(
-    "--on/--off", "on", default=None, help="Make an index, or remove it. Neither: say whether there is one."
+    "--on/--off", "on", default=None, help="Build or remove the index. Without either: show the setting."
 )
 @remote_options
 def index(*, topic: str | None, namespace: str | None, on: bool | None, remote: Remote, as_json: bool) -> None:
-    """Switch a topic's index of keys on or off; it is built behind every sealed ledger."""
+    """Switch a topic's key index on or off; each sealed ledger gets an index."""
     path = policy_path(topic, namespace, "keyIndex")
 
     async def work(admin: AdminClient) -> Any:
@@ -221,9 +223,9 @@ def index(*, topic: str | None, namespace: str | None, on: bool | None, remote: 
 
 
 def policy_path(topic: str | None, namespace: str | None, word: str) -> str:
-    """Where a policy of a topic or a namespace is."""
+    """The path of a policy of a topic or a namespace."""
     if (topic is None) == (namespace is None):
-        raise ConfigError("say whose policy it is", hint="give a topic, or --namespace TENANT/NAMESPACE")
+        raise ConfigError("no topic or namespace named", hint="give a topic, or --namespace TENANT/NAMESPACE")
     if topic is not None:
         return topic_path(TopicName.parse(topic), word)
     space = NamespaceName.parse(namespace or "")

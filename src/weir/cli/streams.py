@@ -1,6 +1,6 @@
-"""`weir streams`: what SQL has defined, and the process that runs it.
+"""`weir streams`: list and control the streams that SQL defines, and run them on Spark.
 
-`weir streams pause | resume | drop`: what a stream shall do, changed without Spark; its runner follows.
+Pause, resume and drop need no Spark: they change the stored definition, and the runner follows.
 """
 
 import logging
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from weir.spark.sql.runner import Runner
 
 
-#: How long the runner's word is waited for, and how often it is looked for.
+#: The longest wait for the runner's answer, and the polling interval.
 _PATIENCE_S, _LOOK_S = 15.0, 0.3
 _SERVER_PATIENCE_S = 5.0
 
@@ -59,18 +59,18 @@ Examples:
   weir streams pause big
   weir streams pause sales.by_hour sales.by_day
 
-It stops at the end of the batch that it is in; what waits for it is kept, and it goes on from there.
+A stream stops after its current batch. New input waits, and resume continues from there.
 """
 )
 @_names
 @remote_options(changes=True)
 def pause(*, names: tuple[str, ...], remote: Remote, as_json: bool) -> None:
-    """Let streams pause, until they are resumed."""
+    """Pause streams until weir streams resume."""
     access = access_of(remote)
     for found in found_streams(access, names):
         _want(access, found, Wanted.PAUSED)
         state = _state(access, found, ("paused",))
-        what = "is paused" if state == "paused" else "pauses as soon as its runner sees it"
+        what = "is paused" if state == "paused" else "pauses when its runner reads the change"
         done(f"stream {short_name(found.stream.name)} {what}", as_json=as_json, stream=str(found.stream.name))
 
 
@@ -81,13 +81,13 @@ Examples:
   weir streams resume big
   weir streams resume sales.by_hour --json
 
-It goes on with what came meanwhile. Ends with 1 if it fails at once; `weir streams describe` says more.
+The stream continues with the waiting input. Exits with 1 if it fails at once; see `weir streams describe`.
 """
 )
 @_names
 @remote_options(changes=True)
 def resume(*, names: tuple[str, ...], remote: Remote, as_json: bool) -> None:
-    """Let paused streams run again."""
+    """Resume paused streams."""
     access = access_of(remote)
     for found in found_streams(access, names):
         _want(access, found, Wanted.RUNNING)
@@ -95,7 +95,7 @@ def resume(*, names: tuple[str, ...], remote: Remote, as_json: bool) -> None:
         state = _state(access, found, ("running", "failed"))
         if state == "failed":
             raise SqlError(f"stream {shown} is resumed, and fails", hint=f"weir streams describe {shown} says why")
-        what = "runs" if state == "running" else "is resumed; it runs as soon as weir streams run does"
+        what = "runs" if state == "running" else "is resumed; it runs once weir streams run is up"
         done(f"stream {shown} {what}", as_json=as_json, stream=str(found.stream.name))
 
 
@@ -106,14 +106,14 @@ Examples:
   weir streams drop big
   weir streams drop big --if-exists
 
-What it has written stays: delete its topic with weir topics delete.
+The output stays: delete its topic with weir topics delete.
 """
 )
 @_names
-@click.option("--if-exists", is_flag=True, help="One that is not there is no error.")
+@click.option("--if-exists", is_flag=True, help="Ignore streams that do not exist.")
 @remote_options(changes=True)
 def drop(*, names: tuple[str, ...], if_exists: bool, remote: Remote, as_json: bool) -> None:
-    """End streams for good; the topics that they wrote stay."""
+    """Drop streams; their output topics stay."""
     access = access_of(remote)
     for found in found_streams(access, names, missing_ok=if_exists):
         rest.drop_stream(access, found.stream.name)
@@ -126,7 +126,7 @@ def access_of(remote: Remote) -> Access:
 
 
 def found_streams(access: Access, names: Sequence[str], *, missing_ok: bool = False) -> list[Defined]:
-    """All of them, before anything is done to one."""
+    """Find all named streams before a command changes one of them."""
     listed = rest.all_streams(access)
     found: list[Defined] = []
     for name in names:
@@ -135,13 +135,13 @@ def found_streams(access: Access, names: Sequence[str], *, missing_ok: bool = Fa
             found.append(one)
         elif not missing_ok:
             known = ", ".join(short_name(one.stream.name) for one in listed[:5])
-            hint = f"there are {known}" if known else "there are none; weir sql defines them"
+            hint = f"known streams: {known}" if known else "no streams are defined; weir sql defines them"
             raise SqlStreamNotFoundError(f"there is no stream {name}", hint=hint)
     return found
 
 
 def short_name(topic: TopicName) -> str:
-    """As SQL writes it: bare in public/default."""
+    """The name in SQL: bare in public/default."""
     return ".".join(short_parts(topic))
 
 
@@ -153,7 +153,7 @@ def short_parts(topic: TopicName) -> tuple[str, ...]:
 
 
 def names_of(topic: TopicName) -> set[str]:
-    """Every way to write it, as a table and as a topic."""
+    """Every form of the name, as a table and as a topic."""
     whole = (topic.namespace.tenant, topic.namespace.name, topic.local)
     shortest = len(short_parts(topic))
     ways = [whole[3 - length :] for length in range(shortest, 4)]
@@ -170,7 +170,7 @@ def _want(access: Access, found: Defined, wanted: Wanted) -> None:
 
 
 def _state(access: Access, found: Defined, awaited: tuple[str, ...]) -> str:
-    """What its runner says once it has seen it; "" if there is none, or it takes its time."""
+    """The state that its runner reports; "" without a runner, or if it does not answer in time."""
     if rest.runner(access).where is None:
         return ""
     clock = real_runtime().clock
@@ -188,16 +188,16 @@ def _state(access: Access, found: Defined, awaited: tuple[str, ...]) -> str:
 
 T = TypeVar("T")
 
-#: How often the same is shown to those who watch.
+#: The refresh interval of --watch.
 _WATCH_S = 2.0
-#: How often one that stands by looks whether it is needed.
+#: How often a standby process checks for the runner.
 _STANDBY_S = 2.0
-#: Of the list: what is shown with -o wide alone, and what gives way in a narrow terminal.
+#: Columns of the list: for -o wide only, and those that shrink in a narrow terminal.
 _WIDE = ("state rows", "state bytes", "last batch", "next try")
 _CUT = {"stream": "start", "error": "end"}
-#: One that was killed is the runner until its lease runs out.
+#: A killed runner keeps its role until its lease expires.
 _LEASE_PATIENCE_S = 20.0
-#: A service may be started before its broker is.
+#: A service may start before its broker does.
 _BROKER_PATIENCE_S = 60.0
 
 
@@ -207,13 +207,13 @@ _BROKER_PATIENCE_S = 60.0
 Examples:
   weir streams run                 keep all streams running, until Ctrl-C
   weir streams list                state, rows per second, lag and size of the state
-  weir streams list --watch        the same, again every two seconds
+  weir streams list --watch        the same, every two seconds
   weir streams describe big
   weir streams pause big           and resume, and drop; only run needs Spark
 """
 )
 def streams() -> None:
-    """Run, list, watch, pause, resume and drop the streams that SQL has defined."""
+    """Run, list, watch, pause, resume and drop the streams that SQL defines."""
 
 
 for _change in (drop, pause, resume):
@@ -221,7 +221,7 @@ for _change in (drop, pause, resume):
 
 
 def _watch_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("-w", "--watch", is_flag=True, help="Again every two seconds, until Ctrl-C.")(command)
+    return click.option("-w", "--watch", is_flag=True, help="Refresh every two seconds, until Ctrl-C.")(command)
 
 
 @streams.command(
@@ -230,7 +230,7 @@ def _watch_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @_watch_option
 @remote_options
 def list_streams(*, watch: bool, remote: Remote, out: Output) -> None:
-    """List the streams, and how far they are: what they do, rows per second, lag, and size of their state."""
+    """List the streams: state, rows per second, lag, and size of their state."""
     access = access_of(remote)
 
     def look() -> Listed:
@@ -258,7 +258,7 @@ Examples:
 @_watch_option
 @remote_options
 def describe(*, name: str, watch: bool, remote: Remote, out: Output) -> None:
-    """Show all about one stream: its query, how far it is, and why it fails if it does."""
+    """Show one stream: its query, its progress, and the reason of a failure."""
     access = access_of(remote)
 
     def look() -> Listed:
@@ -278,7 +278,7 @@ streams.add_command(describe, "status")
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What was found, at one moment."""
+    """The streams at one moment, with the columns and rows to print."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -298,7 +298,7 @@ def _watch(look: Callable[[], Listed], out: Output) -> None:
         print_watched(again(), out)
     except KeyboardInterrupt:
         click.echo("", err=True)
-    except BrokenPipeError:  # whoever reads has seen enough
+    except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -313,15 +313,21 @@ Examples:
 @click.option(
     "--checkpoints",
     metavar="FOLDER",
-    help="Where streams keep what they need to go on; by default beside the data.",
+    help="Checkpoints of streams; by default beside the data.",
 )
-@click.option("--kafka", metavar="HOST:PORT", help="The Kafka listener, if the server's own word does not do.")
+@click.option(
+    "--kafka",
+    metavar="HOST:PORT",
+    help="The Kafka listener, if the address that the server announces does not work.",
+)
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs queries.")
 @click.option("--memory", default="1g", show_default=True, help="Memory of Spark's driver.")
-@click.option("--patience", type=click.IntRange(min=1), metavar="S", help="End if the broker is away for so long.")
-@click.option("--standby", is_flag=True, help="While another one runs the streams, wait until it does not.")
-@click.option("--debug", is_flag=True, help="Log all that Spark and Java say of a stream that fails.")
-@click.option("--leave-when-idle", is_flag=True, help="End when there are no streams for a minute.")
+@click.option(
+    "--patience", type=click.IntRange(min=1), metavar="S", help="Exit if the broker is unavailable for S seconds."
+)
+@click.option("--standby", is_flag=True, help="Wait while another process runs the streams.")
+@click.option("--debug", is_flag=True, help="Log errors of Spark and Java in full.")
+@click.option("--leave-when-idle", is_flag=True, help="Exit after a minute without streams.")
 @remote_options(changes=True)
 def run(
     *,
@@ -336,7 +342,7 @@ def run(
     remote: Remote,
     as_json: bool,
 ) -> None:
-    """Run the streams: one process does it for all of them, as a superuser where there are tokens."""
+    """Run the streams: one process runs all of them; with authentication it needs a superuser's token."""
     need_spark()
     from py4j.protocol import Py4JError
 
@@ -355,10 +361,10 @@ def run(
 
     def stop(number: int, _frame: object) -> None:
         stopped.append(number)
-        if starting:  # nothing runs yet that would have to be closed
+        if starting:  # no stream runs yet that needs a clean stop
             raise SystemExit(0)
 
-    # Before Spark starts, which has the JVM ignore Ctrl-C; the loop ends by itself, and closes what it runs.
+    # Before Spark starts, because its JVM ignores Ctrl-C; the loop ends by itself and closes its streams.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     if standby:
@@ -373,27 +379,27 @@ def run(
         runners.run(runner, lambda: bool(stopped), patience_s=patience, leave_when_idle=leave_when_idle)
         runner.close()
     except SparkJvmError:
-        runner.close()  # the next process need not wait for the lease to run out
+        runner.close()  # so that the next process need not wait for the lease to expire
         raise
     finally:
-        with suppress(OSError, Py4JError):  # the JVM may be what has ended
+        with suppress(OSError, Py4JError):  # the JVM itself may have ended
             spark.stop()
 
 
 def _stand_by(access: "Access") -> None:
-    """Until nobody runs the streams; before Spark is started."""
+    """Wait until no process runs the streams, before starting Spark."""
     from weir.client.streams import runner
 
     said = False
     while (found := _asked(lambda: runner(access))) is None or found.where is not None:
         if found is not None and not said:
-            click.echo(f"the streams are run by {found.where}; this one stands by")
+            click.echo(f"{found.where} runs the streams; this process is on standby")
             said = True
         time.sleep(_STANDBY_S)
 
 
 def _take(runner: "Runner", stopped: list[int], *, patience_s: float | None) -> None:
-    """Become the runner, also if the last one died a moment ago."""
+    """Acquire the runner lease; wait for the lease of a previous runner that died."""
     deadline = None if patience_s is None else time.monotonic() + patience_s
     while not stopped:
         try:
@@ -406,7 +412,7 @@ def _take(runner: "Runner", stopped: list[int], *, patience_s: float | None) -> 
 
 
 def _asked(ask: Callable[[], T]) -> T | None:
-    """None while the broker is away."""
+    """Return None while the broker is unavailable."""
     try:
         return ask()
     except (NetworkError, TopicClosedError):

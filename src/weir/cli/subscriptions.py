@@ -1,4 +1,4 @@
-"""`weir subscriptions`: how far the consumers of a topic are, and moving them."""
+"""`weir subscriptions`: list, create, move, filter and delete the subscriptions of a topic."""
 
 from typing import Any
 
@@ -35,17 +35,17 @@ Examples:
 """
 )
 def subscriptions() -> None:
-    """List, create, move and delete the subscriptions of a topic; retries, and dead letters."""
+    """List, create, move and delete the subscriptions of a topic; retries and dead letters."""
 
 
 @subscriptions.command(
     "list", epilog=examples("weir subscriptions list orders", "weir subscriptions list orders --partitions")
 )
 @click.argument("topic", shell_complete=complete_topic)
-@click.option("--partitions", "each", is_flag=True, help="A line for each partition: its position, who has it.")
+@click.option("--partitions", "each", is_flag=True, help="One line per partition, with its position and consumer.")
 @remote_options
 def list_(*, topic: str, each: bool, remote: Remote, out: Output) -> None:
-    """List the subscriptions of a topic, consumer groups among them, and how far each is."""
+    """List the subscriptions of a topic, including consumer groups, and their positions."""
     name = TopicName.parse(topic)
 
     async def work(admin: AdminClient) -> Any:
@@ -71,13 +71,13 @@ def list_(*, topic: str, each: bool, remote: Remote, out: Output) -> None:
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("subscription", shell_complete=complete_subscription)
 @click.option("--from", "start", default="latest", show_default=True, help="earliest, latest, or a message id.")
-@click.option("--filter", "sql", metavar="SQL", help="Only messages that this condition is true of.")
+@click.option("--filter", "sql", metavar="SQL", help="Only messages that match this condition.")
 @click.option("--tags", metavar="TAGS", help="Only messages with one of these tags: 'a || b'.")
 @remote_options
 def create(
     *, topic: str, subscription: str, start: str, sql: str | None, tags: str | None, remote: Remote, as_json: bool
 ) -> None:
-    """Create a subscription, before its first consumer comes."""
+    """Create a subscription before its first consumer connects."""
     properties = with_filter({}, MessageFilter(sql or "", tags or ""))
     body: dict[str, object] = {
         **_position(_parse_start(start)),
@@ -92,7 +92,7 @@ def create(
 )
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("subscription", shell_complete=complete_subscription)
-@click.option("--force", is_flag=True, help="Also while it has consumers, which are closed.")
+@click.option("--force", is_flag=True, help="Also with connected consumers, which are disconnected.")
 @remote_options
 def delete(topic: str, subscription: str, force: bool, remote: Remote, as_json: bool) -> None:
     """Delete a subscription."""
@@ -105,13 +105,13 @@ def delete(topic: str, subscription: str, force: bool, remote: Remote, as_json: 
 )
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("subscription", shell_complete=complete_subscription)
-@click.option("-n", "count", type=click.IntRange(min=1), help="So many messages.")
-@click.option("--all", "everything", is_flag=True, help="Everything that waits.")
+@click.option("-n", "count", type=click.IntRange(min=1), help="How many messages.")
+@click.option("--all", "everything", is_flag=True, help="The whole backlog.")
 @remote_options
 def skip(
     *, topic: str, subscription: str, count: int | None, everything: bool, remote: Remote, as_json: bool
 ) -> None:
-    """Take messages as acknowledged."""
+    """Acknowledge messages without delivering them."""
     if (count is None) != everything:
         raise ConfigError("say how many messages to skip", hint="give -n NUMBER, or --all")
     rest: tuple[str | int, ...] = ("skip_all",) if count is None else ("skip", count)
@@ -125,7 +125,7 @@ def skip(
 @click.option("--older-than", required=True, metavar="SPAN", help="As in 1h or 7d.")
 @remote_options
 def expire(topic: str, subscription: str, older_than: str, remote: Remote, as_json: bool) -> None:
-    """Take messages as acknowledged that are older than SPAN."""
+    """Acknowledge messages older than SPAN."""
     seconds = parse_span_ms(older_than) // 1000
     remote.admin(lambda admin: admin.post(_path(topic, subscription, "expireMessages", seconds)))
     done(f"messages of {subscription} older than {seconds} s expire", as_json=as_json)
@@ -145,7 +145,7 @@ def expire(topic: str, subscription: str, older_than: str, remote: Remote, as_js
 )
 @remote_options
 def reset(topic: str, subscription: str, to: str, remote: Remote, as_json: bool) -> None:
-    """Move a subscription to a message or a moment; what comes after it is delivered again."""
+    """Move a subscription to a message or a time; later messages are delivered again."""
     at = _parse_position(to)
 
     async def work(admin: AdminClient) -> None:
@@ -170,8 +170,8 @@ def reset(topic: str, subscription: str, to: str, remote: Remote, as_json: bool)
 @click.argument("offsets", nargs=-1, required=True, type=click.IntRange(min=0), metavar="OFFSET...")
 @remote_options
 def redeliver(topic: str, subscription: str, offsets: tuple[int, ...], remote: Remote, as_json: bool) -> None:
-    """Deliver single messages again, by their offsets, and no others, whether they are acknowledged or not. Of a
-    partitioned topic name the partition. Offsets are those of `weir consume --format '%o'` and of the console."""
+    """Deliver single messages again, by their offsets, whether they are acknowledged or not. For a partitioned
+    topic, name the partition. `weir consume --format '%o'` and the console show offsets."""
 
     async def work(admin: AdminClient) -> list[int]:
         return [
@@ -184,7 +184,7 @@ def redeliver(topic: str, subscription: str, offsets: tuple[int, ...], remote: R
     waiting = [offset for offset in offsets if offset not in again]
     said = [f"delivered again: {_offsets(again)}"] if again else []
     if waiting:
-        said.append(f"not delivered yet, and coming anyway: {_offsets(waiting)}")
+        said.append(f"not delivered yet, delivery pending: {_offsets(waiting)}")
     done(f"{subscription}: {'; '.join(said)}", as_json=as_json, again=again, waiting=waiting)
 
 
@@ -201,7 +201,7 @@ def redeliver(topic: str, subscription: str, offsets: tuple[int, ...], remote: R
 @click.argument("subscription", shell_complete=complete_subscription)
 @click.option("--set", "sql", metavar="SQL", help="A condition over properties and keys.")
 @click.option("--tags", metavar="TAGS", help="One of these tags: 'a || b'.")
-@click.option("--clear", is_flag=True, help="No filter any more.")
+@click.option("--clear", is_flag=True, help="Remove the filter.")
 @remote_options
 def filter_(
     *,
@@ -213,10 +213,10 @@ def filter_(
     remote: Remote,
     as_json: bool,
 ) -> None:
-    """Show, set or clear the filter of a subscription; it holds at once, for all of its consumers."""
+    """Show, set or clear the filter of a subscription; it applies at once, to all of its consumers."""
     named = sql is not None or tags is not None
     if named and clear:
-        raise ConfigError("a filter is either set or cleared", hint="give --set and --tags, or --clear")
+        raise ConfigError("--clear excludes --set and --tags", hint="give either --clear, or --set and --tags")
     path = _path(topic, subscription, "properties")
 
     async def work(admin: AdminClient) -> dict[str, str]:
@@ -239,11 +239,11 @@ def filter_(
 )
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("subscription", shell_complete=complete_subscription)
-@click.option("--on/--off", "wanted", default=None, help="One message of each group at a time, in order; or not.")
+@click.option("--on/--off", "wanted", default=None, help="Deliver one message of each group at a time, in order.")
 @remote_options
 def fifo(*, topic: str, subscription: str, wanted: bool | None, remote: Remote, as_json: bool) -> None:
-    """Show, or say, whether a shared subscription keeps the order of each message group. Its consumers come back
-    by themselves when that changes."""
+    """Show or set whether a shared subscription keeps the order of each message group. A change disconnects its
+    consumers, which reconnect by themselves."""
     path = _path(topic, subscription, "properties")
 
     async def work(admin: AdminClient) -> dict[str, str]:
@@ -278,7 +278,7 @@ def _parse_start(text: str) -> MessageId:
 
 
 def _parse_position(text: str) -> MessageId | None:
-    """A message's place, if it is one and not a moment."""
+    """A message position; None if the text is a time."""
     if text in ("earliest", "latest"):
         return EARLIEST if text == "earliest" else LATEST
     try:

@@ -1,4 +1,4 @@
-"""`weir tls`: an authority of one's own, and certificates for servers, clients and nodes of a cluster."""
+"""`weir tls`: a private authority, and certificates for servers, clients and nodes of a cluster."""
 
 import json
 import socket
@@ -13,22 +13,22 @@ from weir.cli.output import Column, Output
 from weir.cli.remote import output_options
 from weir.model.errors import ConfigError
 
-#: Always in a server's certificate: commands and health checks on the same machine come in by these.
+#: Always in a server's certificate, for commands and health checks on the same machine.
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 _FOLDER = click.option(
     "--dir", "folder", default="tls", show_default=True, type=click.Path(file_okay=False, path_type=Path),
-    help="Where the files are, or are made.",
+    help="The folder of the files.",
 )  # fmt: skip
 _DAYS = click.option(
-    "--days", default=825, show_default=True, type=click.IntRange(1, 36500), help="How long certificates are good."
+    "--days", default=825, show_default=True, type=click.IntRange(1, 36500), help="Validity of certificates."
 )
 _HOSTS = click.option(
     "--host",
     "hosts",
     multiple=True,
     metavar="HOST",
-    help="A name or address that clients come to; as often as needed.",
+    help="A name or address that clients connect to; may be repeated.",
 )
 
 
@@ -37,14 +37,14 @@ _HOSTS = click.option(
 \b
 Examples:
   weir tls init --host weir.example --host 10.0.0.5     an authority and a server's certificate, in ./tls
-  weir tls client alice                                 a certificate that makes its bearer the role alice
-  weir tls node broker-1                                one for a node of a cluster, of an authority of its own
-  weir tls show                                         what is there, and how long it is good
-  weir tls renew                                        all of them, with the same keys; then restart the server
+  weir tls client alice                                 a client certificate for the role alice
+  weir tls node broker-1                                one for a cluster node, signed by the cluster authority
+  weir tls show                                         certificates and their expiry
+  weir tls renew                                        all of them, with the same keys
 """
 )
 def tls() -> None:
-    """Make certificates for TLS, and look after them."""
+    """Create, show and renew certificates for TLS."""
 
 
 @tls.command(
@@ -55,8 +55,8 @@ Examples:
   weir tls init --dir /etc/weir/tls --host weir.example --client alice
   weir tls init --node broker-1 --node bookie-1  and for the nodes of a cluster
 
-It prints the lines for weir.toml. Clients get ca.pem, and nothing else. Keep ca.key away from the server: whoever
-has it can be any server, and any client.
+It prints the lines for weir.toml. Give clients ca.pem only. Keep ca.key off the server: its owner can impersonate
+any server and any client.
 """
 )
 @_FOLDER
@@ -73,7 +73,7 @@ has it can be any server, and any client.
     default=3650,
     show_default=True,
     type=click.IntRange(1, 36500),
-    help="How long the authority is good.",
+    help="Validity of the authority.",
 )
 def init(
     *,
@@ -84,7 +84,7 @@ def init(
     days: int,
     ca_days: int,
 ) -> None:
-    """Make an authority and a certificate of it for a server."""
+    """Create an authority, and a server certificate that it signs."""
     wanted = [_authority(folder), Pair.named(folder, "server"), *(_client(folder, name) for name in clients)]
     for files in [*wanted, *(_node(folder, name) for name in nodes)]:
         files.check_new()
@@ -97,7 +97,7 @@ def init(
     for name in nodes:
         _make_node(folder, name, days, ca_days)
     click.echo(
-        f"made for {', '.join(named)}, good for {days} days; clients trust {authority.files.certificate}\n",
+        f"created for {', '.join(named)}, valid for {days} days; clients trust {authority.files.certificate}\n",
         err=True,
     )
     click.echo(_server_lines(folder, hosts), nl=False)
@@ -117,7 +117,7 @@ Example:
 @_HOSTS
 @_DAYS
 def server(*, name: str, folder: Path, hosts: tuple[str, ...], days: int) -> None:
-    """Make a certificate for one more server."""
+    """Create a certificate for one more server."""
     files = Pair.named(folder, name)
     named = list(dict.fromkeys([*(hosts or (name,)), *_HERE]))
     Authority(_authority(folder)).sign(files, named[0][:64], named, Purpose.SERVER, days)
@@ -132,7 +132,7 @@ Example:
   weir topics list --url https://weir.example:8443 --ca tls/ca.pem \\
       --cert tls/client-alice.pem --cert-key tls/client-alice.key
 
-The server asks for certificates if tls.client_ca is set to the authority's ca.pem. With auth.authenticate=true the
+The server requests client certificates if tls.client_ca is the authority's ca.pem. With auth.authenticate=true the
 common name is the client's role.
 """
 )
@@ -140,7 +140,7 @@ common name is the client's role.
 @_FOLDER
 @_DAYS
 def client(*, role: str, folder: Path, days: int) -> None:
-    """Make a certificate that says that its bearer is ROLE."""
+    """Create a client certificate for ROLE."""
     files = _client(folder, role)
     Authority(_authority(folder)).sign(files, role, (), Purpose.CLIENT, days)
     _say(files)
@@ -152,8 +152,8 @@ def client(*, role: str, folder: Path, days: int) -> None:
 Example:
   weir tls node broker-1
 
-Nodes have an authority of their own, cluster-ca.pem, made with the first of them: whoever has a certificate of it
-belongs to the cluster, so it signs nothing else.
+Nodes have a separate authority, cluster-ca.pem, created with the first node. Its certificates grant membership of
+the cluster, so it signs no others.
 """
 )
 @click.argument("name")
@@ -164,10 +164,10 @@ belongs to the cluster, so it signs nothing else.
     default=3650,
     show_default=True,
     type=click.IntRange(1, 36500),
-    help="How long the authority is good.",
+    help="Validity of the authority.",
 )
 def node(*, name: str, folder: Path, days: int, ca_days: int) -> None:
-    """Make a certificate for a node of a cluster, to show to other nodes."""
+    """Create a certificate that a cluster node presents to other nodes."""
     _make_node(folder, name, days, ca_days)
     click.echo(_node_lines(folder, name), nl=False)
 
@@ -176,17 +176,17 @@ def node(*, name: str, folder: Path, days: int, ca_days: int) -> None:
     epilog="""
 \b
 Examples:
-  weir tls renew                         every certificate in ./tls, but not the authorities
+  weir tls renew                         every certificate in ./tls, except authorities
   weir tls renew tls/server.pem --days 90
 
-A running Weir takes the new certificate with the next connection; it need not be restarted.
+A running Weir uses the new certificate for the next connection; it needs no restart.
 """
 )
 @click.argument("files", nargs=-1, metavar="[CERTIFICATE]...", type=click.Path(dir_okay=False, path_type=Path))
 @_FOLDER
 @_DAYS
 def renew(*, files: tuple[Path, ...], folder: Path, days: int) -> None:
-    """Replace certificates by such that end later, for the same names and keys."""
+    """Replace certificates by ones that expire later, with the same names and keys."""
     by_name = {
         load_certificate(pair.certificate).subject: pair
         for pair in (_authority(folder), _cluster_authority(folder))
@@ -194,13 +194,13 @@ def renew(*, files: tuple[Path, ...], folder: Path, days: int) -> None:
     }
     chosen = files or tuple(path for path in _certificates(folder) if not _is_authority(path, folder))
     if not chosen or not by_name:
-        raise ConfigError(f"there is nothing to renew in {folder}", hint="name the folder with --dir")
+        raise ConfigError(f"no certificates to renew in {folder}", hint="name the folder with --dir")
     signers = {path: by_name.get(load_certificate(path).issuer) for path in chosen}
     for path, signer in signers.items():
         if signer is None:
             raise ConfigError(f"no authority in {folder} has signed {path}", hint="name the folder with --dir")
         Authority(signer).renew(path, days)
-        click.echo(f"{path}  good until {describe(path).ends:%Y-%m-%d}")
+        click.echo(f"{path}  valid until {describe(path).ends:%Y-%m-%d}")
 
 
 @tls.command(epilog=examples("weir tls show", "weir tls show tls/server.pem --json"))
@@ -208,10 +208,10 @@ def renew(*, files: tuple[Path, ...], folder: Path, days: int) -> None:
 @_FOLDER
 @output_options
 def show(*, files: tuple[Path, ...], folder: Path, out: Output) -> None:
-    """Show whom certificates are for, who signed them, and how long they are good."""
+    """Show certificates: their subjects, issuers and expiry."""
     chosen = files or _certificates(folder)
     if not chosen:
-        raise ConfigError(f"there are no certificates in {folder}", hint="weir tls init makes some")
+        raise ConfigError(f"no certificates in {folder}", hint="weir tls init creates some")
     now, told, rows = datetime.now(UTC), [], []
     for path in chosen:
         found = describe(path)
@@ -226,7 +226,7 @@ def show(*, files: tuple[Path, ...], folder: Path, out: Output) -> None:
                 "days_left": left,
             }
         )
-        state = f"good for {left} days" if left >= 0 else "NOT GOOD ANY MORE"
+        state = f"valid for {left} days" if left >= 0 else "EXPIRED"
         rows.append((str(path), found.name, state, f"{found.ends:%Y-%m-%d}", found.issuer, list(found.hosts)))
     columns = (
         Column("file", cut="start"),
@@ -282,7 +282,7 @@ def _say(files: Pair) -> None:
 
 
 def _server_lines(folder: Path, hosts: tuple[str, ...]) -> str:
-    """What to put into weir.toml."""
+    """The settings for weir.toml."""
     files = Pair.named(folder.absolute(), "server")
     names = [host for host in hosts if not host.replace(".", "").isdigit() and ":" not in host]
     reached = f"advertised_host = {_quoted((names or hosts)[0])}\n" if hosts else ""
@@ -294,7 +294,7 @@ kafka_tls = "{listen}:9093"
 amqps = "{listen}:5671"
 rocketmq_tls = "{listen}:8081"
 https = "{listen}:8443"
-pulsar = ""                # nothing in the clear; leave a line out to serve both
+pulsar = ""                # no plaintext; remove a line to serve both
 kafka = ""
 amqp = ""
 rocketmq = ""
@@ -303,7 +303,7 @@ http = ""
 [tls]
 certificate = {_quoted(files.certificate)}
 key = {_quoted(files.key)}
-# client_ca = {_quoted(_authority(folder.absolute()).certificate)}   # asks clients for certificates of it
+# client_ca = {_quoted(_authority(folder.absolute()).certificate)}   # requests client certificates of it
 """
 
 
@@ -318,5 +318,5 @@ authority = {_quoted(authority.certificate)}
 
 
 def _quoted(value: object) -> str:
-    """A string of TOML; those of JSON are such."""
+    """A TOML string; a JSON string is one."""
     return json.dumps(str(value))

@@ -1,4 +1,4 @@
-"""`weir token`: keys and tokens (JWT) that say who a client is."""
+"""`weir token`: keys and tokens (JWT) that authenticate a client's role."""
 
 import base64
 import json
@@ -36,7 +36,7 @@ Examples:
 """
 )
 def token() -> None:
-    """Make keys and tokens, and look into tokens."""
+    """Create keys and tokens, and decode tokens."""
 
 
 @token.command(
@@ -48,11 +48,9 @@ def token() -> None:
 @click.argument("role")
 @click.option("--secret", metavar="KEY", help="The shared secret: file:/path or base64.")
 @click.option("--private-key", metavar="KEY", help="The private key (RSA, EC): file:/path, PEM or DER.")
-@click.option("--expires", metavar="SPAN", help="Good for so long, as in 12h or 30d; by default for ever.")
-@click.option("--audience", metavar="NAME", help="Whom the token is for.")
-@click.option(
-    "--algorithm", metavar="NAME", help="HS256, RS256, ES256 and the like; by default the key's usual one."
-)
+@click.option("--expires", metavar="SPAN", help="Validity, as in 12h or 30d; by default for ever.")
+@click.option("--audience", metavar="NAME", help="The audience of the token.")
+@click.option("--algorithm", metavar="NAME", help="HS256, RS256, ES256 etc.; by default that of the key type.")
 def create(
     *,
     role: str,
@@ -62,7 +60,7 @@ def create(
     audience: str | None,
     algorithm: str | None,
 ) -> None:
-    """Print a token that says that its bearer is ROLE."""
+    """Print a token for ROLE."""
     if (secret is None) == (private_key is None):
         raise ConfigError(
             "a token is signed with a secret or a private key", hint="give --secret or --private-key"
@@ -82,15 +80,15 @@ def create(
 @token.command(
     "access-key",
     epilog=examples(
-        "weir token access-key alice                              asked of the server, for RocketMQ's clients",
-        "weir token access-key alice --secret file:secret.key     made of the secret of tokens, without a server",
+        "weir token access-key alice                              from the server, for RocketMQ clients",
+        "weir token access-key alice --secret file:secret.key     from the token secret, without a server",
     ),
 )
 @click.argument("role")
-@click.option("--secret", metavar="KEY", help="Of tokens: file:/path or base64; without it, a server is asked.")
+@click.option("--secret", metavar="KEY", help="The token secret: file:/path or base64; by default the server's.")
 @remote_options
 def access_key(*, role: str, secret: str | None, remote: Remote, out: Output) -> None:
-    """Print the access key and the secret key by which RocketMQ's clients are ROLE."""
+    """Print the access key and the secret key that authenticate RocketMQ clients as ROLE."""
     if secret is None:
         path = join("access-keys", role)
         found = remote.admin(lambda admin: admin.own("GET", path))["secretKey"]
@@ -115,7 +113,7 @@ def secret() -> None:
 @click.option("--out", required=True, metavar="NAME", help="Writes NAME.key and NAME.pub.")
 @click.option("--kind", type=click.Choice(["RSA", "EC"]), default="EC", show_default=True)
 def keys(out: str, kind: str) -> None:
-    """Make a private key, which signs tokens, and the public key that checks them."""
+    """Create a private key, which signs tokens, and its public key, which verifies them."""
     private, public = create_key_pair(kind)
     for path, data, mode in ((Path(f"{out}.key"), private, 0o600), (Path(f"{out}.pub"), public, 0o644)):
         if path.exists():
@@ -128,7 +126,7 @@ def keys(out: str, kind: str) -> None:
 @token.command(epilog=examples("weir token show $(cat alice.token)"))
 @click.argument("text", metavar="TOKEN")
 def show(text: str) -> None:
-    """Show what a token says. Whether it is genuine is not checked."""
+    """Decode a token. Its signature is not verified."""
     try:
         head, claims, _ = (base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in text.split("."))
         print_json({"header": json.loads(head), "claims": json.loads(claims)})
@@ -137,7 +135,7 @@ def show(text: str) -> None:
 
 
 def _with_folder(source: str) -> str:
-    """`file:name` may be relative to where the command runs."""
+    """Resolve `file:name` relative to the current folder."""
     if not source.startswith("file:"):
         return source
     return f"file:{Path(source.removeprefix('file:').removeprefix('//')).absolute()}"

@@ -1,7 +1,4 @@
-"""`weir top`: what the console's first page shows, in a terminal.
-
-Two scrapes of `/metrics`, and what happened between them: what `weir top` shows.
-"""
+"""`weir top`: the console's first page in a terminal, computed from two scrapes of `/metrics`."""
 
 import asyncio
 import os
@@ -34,7 +31,7 @@ _ESCAPED = re.compile(r"\\[\\n\"]")
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """Values by name, each with its labels, and when it was taken (seconds of any clock)."""
+    """Values by metric name and labels, and the scrape time (seconds of any clock)."""
 
     at_s: float
     values: Mapping[str, list[tuple[dict[str, str], float]]]
@@ -43,12 +40,12 @@ class Scrape:
         return sum(value for _, value in self.values.get(name, ()))
 
     def one(self, name: str) -> float | None:
-        """Of a name without labels; None if nobody says it."""
+        """The value of a metric without labels; None if the scrape lacks it."""
         found = self.values.get(name)
         return found[0][1] if found else None
 
     def by(self, label: str, name: str) -> dict[str, float]:
-        """Summed over all other labels."""
+        """Sums per value of one label, over all other labels."""
         found: dict[str, float] = {}
         for labels, value in self.values.get(name, ()):
             if label in labels:
@@ -86,7 +83,7 @@ class TopicLine:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A broker, at the later of two scrapes. Rates per second; `None`: nobody says."""
+    """A broker at the later of two scrapes. Rates per second; `None`: the scrape lacks the metric."""
 
     up_s: float
     messages_in: float
@@ -111,7 +108,7 @@ SORTS = ("in", "out", "backlog", "size", "name")
 
 
 def overview(before: Scrape, now: Scrape, *, sort: str = "in", most: int = 1_000) -> Overview:
-    """What the later one says, with rates since the earlier."""
+    """The values of the later scrape, with rates since the earlier one."""
     passed = max(now.at_s - before.at_s, 1e-9)
 
     def rate(name: str) -> float:
@@ -149,7 +146,7 @@ def _lines(before: Scrape, now: Scrape, passed: float, sort: str) -> tuple[Topic
 
     def rates(name: str) -> dict[str, float]:
         was = before.by("topic", name)
-        # One that was not there has just been loaded: all that it counts happened since.
+        # A topic that the earlier scrape lacks was just loaded: all that it counts happened since.
         return {topic: max(0.0, value - was.get(topic, 0.0)) / passed for topic, value in of(name).items()}
 
     taken, given = rates("weir_topic_published_messages_total"), rates("weir_topic_delivered_messages_total")
@@ -179,7 +176,7 @@ def _lines(before: Scrape, now: Scrape, passed: float, sort: str) -> tuple[Topic
     return tuple(sorted(lines, key=lambda line: (*weights[sort](line), line.topic)))
 
 
-#: Lines of the screen that are not topics.
+#: Screen lines that are not topics.
 _AROUND = 9
 _SHORTEST_S = 0.1
 _HISTORY = 40
@@ -191,9 +188,9 @@ _BARS = " ▁▂▃▄▅▆▇█"
 \b
 Examples:
   weir top                          the broker on this machine, every two seconds
-  weir top --sort backlog           who falls behind
+  weir top --sort backlog           the largest backlogs first
   weir top --count 1 --json         once, for a program
-  weir top --url http://other:8080  another broker; in a cluster each shows its own topics
+  weir top --url http://other:8080  another broker; each shows its own topics
 """
 )
 @remote_options
@@ -205,9 +202,11 @@ Examples:
     help="Seconds between screens.",
 )
 @click.option("--count", "looks", type=click.IntRange(1), metavar="N", help="End after N screens.")
-@click.option("--sort", type=click.Choice(SORTS), default="in", show_default=True, help="Which topics come first.")
+@click.option(
+    "--sort", type=click.Choice(SORTS), default="in", show_default=True, help="The sort order of topics."
+)
 def top(remote: Remote, as_json: bool, interval: float, looks: int | None, sort: str) -> None:
-    """Watch a broker: rates, what waits, connections, disk, and its busiest topics. End it with q or Ctrl-C."""
+    """Watch a broker: rates, backlogs, connections, disk, and its busiest topics. Quit with q or Ctrl-C."""
 
     async def watch(client: AdminClient) -> None:
         if as_json or not sys.stdout.isatty():
@@ -236,7 +235,7 @@ async def _show(client: AdminClient, url: str, interval: float, looks: int | Non
     before = await _scrape(client)
     rates: list[float] = []
     quitting = asyncio.Event()
-    waiting = Live(Text(f"looking at {url} ..."), screen=looks is None, auto_refresh=False)
+    waiting = Live(Text(f"connecting to {url} ..."), screen=looks is None, auto_refresh=False)
     with _key("q", quitting), waiting as live:
         for look in count(1):
             if await _happens(quitting, interval):
@@ -253,7 +252,7 @@ async def _show(client: AdminClient, url: str, interval: float, looks: int | Non
 
 @contextmanager
 def _key(key: str, pressed: asyncio.Event) -> Iterator[None]:
-    """Set the event when the key is pressed; nothing if the standard input is no terminal."""
+    """Set the event on a key press; do nothing if the standard input is not a terminal."""
     if not sys.stdin.isatty():
         yield
         return
@@ -287,7 +286,7 @@ async def _scrape(client: AdminClient) -> Scrape:
 
 
 def screen(seen: Overview, rates: list[float], url: str) -> RenderableType:
-    """One look."""
+    """One screen."""
     head = Table.grid(padding=(0, 3))
     head.add_row(
         f"[bold]weir[/] {escape(url)}",
@@ -308,7 +307,7 @@ def screen(seen: Overview, rates: list[float], url: str) -> RenderableType:
     memory = f"memory {human_bytes(seen.memory_bytes)}"
     machine.add_row(f"cpu {seen.cpu:.0%}", memory, free, f"connections: {connections}")
     warnings = [
-        *(["[bold red]read-only: the disks are full, nothing is taken[/]"] if seen.read_only else []),
+        *(["[bold red]read-only: the disks are full, writes are rejected[/]"] if seen.read_only else []),
         *([f"[bold red]{seen.damaged} damaged entries: see weir doctor[/]"] if seen.damaged else []),
     ]
     streams = [f"streams that lag: {lagging(seen.streams)}"] if any(seen.streams.values()) else []
@@ -316,7 +315,7 @@ def screen(seen: Overview, rates: list[float], url: str) -> RenderableType:
 
 
 class _Name:
-    """A name that fits its column."""
+    """A name, shortened to its column."""
 
     def __init__(self, name: str) -> None:
         self._name = name

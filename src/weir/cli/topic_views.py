@@ -1,7 +1,4 @@
-"""What the admin REST says of a topic, as rows for people.
-
-What commands ask about many topics: their names in pages, and the stats of each, a few at a time.
-"""
+"""Topic stats of the admin REST as table rows, and paged requests for many topics."""
 
 import asyncio
 import re
@@ -16,7 +13,7 @@ from weir.model.topics import Domain, NamespaceName, TopicName
 
 _PARTITION = re.compile(r"(.+)-partition-\d+")
 
-#: Of `weir topics list`, with sizes.
+#: Columns of `weir topics list`, with sizes.
 TOPIC_COLUMNS = (
     Column("topic", cut="start"),
     "partitions",
@@ -53,7 +50,7 @@ CURSOR_COLUMNS = (Column("subscription", cut="end"), "mark delete", "read positi
 
 
 def with_partitions(names: list[str], partitioned: list[str]) -> dict[str, int]:
-    """Each topic once, with the number of its partitions."""
+    """Each topic once, with its number of partitions."""
     found = dict.fromkeys(partitioned, 0)
     for name in names:
         match = _PARTITION.fullmatch(name)
@@ -66,7 +63,7 @@ def with_partitions(names: list[str], partitioned: list[str]) -> dict[str, int]:
 
 
 def topic_row(topic: str, partitions: int, stats: dict[str, Any] | None) -> tuple[object, ...]:
-    """For `TOPIC_COLUMNS`; `stats`: None of a topic that was gone before it was asked."""
+    """A row for `TOPIC_COLUMNS`; `stats`: None for a topic deleted meanwhile."""
     if stats is None:
         return (topic, partitions, *[None] * (len(TOPIC_COLUMNS) - 2))
     subscriptions = stats.get("subscriptions") or {}
@@ -85,7 +82,7 @@ def topic_row(topic: str, partitions: int, stats: dict[str, Any] | None) -> tupl
 
 
 def users_of(stats: dict[str, Any]) -> str:
-    """Who would miss a topic: its producers and subscriptions, in words; "" if it has none."""
+    """The producers and subscriptions of a topic, in words; "" if it has none."""
     subscriptions = stats.get("subscriptions") or {}
     consumers = sum(len(one.get("consumers") or ()) for one in subscriptions.values())
     names = sorted(subscriptions)
@@ -129,7 +126,7 @@ def topic_fields(name: str, stats: dict[str, Any]) -> Iterator[tuple[str, object
 
 
 def _lake(stats: dict[str, Any]) -> Iterator[str]:
-    """What is read from the lake, of the topic or of its partitions together; and what stands in the way."""
+    """Data that brokers read from the lake, of the topic or all its partitions; and problems."""
     parts = [*(stats.get("partitions") or {}).values()] or [stats]
     lakes = [part["lake"] for part in parts if part.get("lake")]
     if lakes:
@@ -140,19 +137,19 @@ def _lake(stats: dict[str, Any]) -> Iterator[str]:
 
 
 def _about_to_go(stats: dict[str, Any]) -> list[dict[str, Any]]:
-    """What policies are about to delete unread, of the topic or of its partitions."""
+    """Unconsumed data that policies are about to delete, of the topic or its partitions."""
     parts = (stats.get("partitions") or {}).values()
     return [*(stats.get("aboutToGo") or ()), *(told for part in parts for told in _about_to_go(part))]
 
 
 def unreadable(stats: dict[str, Any]) -> list[str]:
-    """What storage does not give now, and why, of the topic or of its partitions."""
+    """Data that storage cannot return now, and the reason, of the topic or its partitions."""
     parts = (stats.get("partitions") or {}).values()
     return [*(stats.get("unreadable") or ()), *(told for part in parts for told in unreadable(part))]
 
 
 def _lost(stats: dict[str, Any]) -> list[dict[str, Any]]:
-    """What is damaged in every copy, of the topic or of its partitions."""
+    """Data damaged in every copy, of the topic or its partitions."""
     parts = (stats.get("partitions") or {}).values()
     return [*(stats.get("lostEntries") or ()), *(lost for part in parts for lost in _lost(part))]
 
@@ -175,7 +172,7 @@ def subscription_rows(stats: dict[str, Any]) -> Iterator[tuple[object, ...]]:
 
 
 def filter_said(properties: dict[str, str]) -> str:
-    """A subscription's filter, as people would say it."""
+    """A subscription's filter in words."""
     wanted = filter_in(properties)
     if not wanted:
         return ""
@@ -183,7 +180,7 @@ def filter_said(properties: dict[str, str]) -> str:
 
 
 def _query(query: dict[str, Any]) -> str:
-    """The last batch of a query that keeps its position there, and what it has missed."""
+    """The last batch of a query that keeps its position there, and its lost rows."""
     if not query:
         return ""
     lost = query.get("lost", 0)
@@ -191,19 +188,19 @@ def _query(query: dict[str, Any]) -> str:
 
 
 def partition_rows(name: str, stats: dict[str, Any]) -> Iterator[tuple[object, ...]]:
-    """Each subscription on each partition: the member of a consumer group that has it, and how far it is."""
+    """Each subscription on each partition: the assigned member of a consumer group, and the position."""
     parts = stats.get("partitions") or {name: stats}
     for subscription in sorted(stats.get("subscriptions") or {}):
         for part, found in parts.items():
             one = (found.get("subscriptions") or {}).get(subscription)
             if one is not None:
                 names = ", ".join(consumer.get("consumerName", "") for consumer in one.get("consumers") or ())
-                at = one.get("position")  # none of a group that has committed nothing: how far it is is not known
+                at = one.get("position")  # a group without commits has no position
                 yield subscription, part.rpartition("/")[2], at, None if at is None else one["msgBacklog"], names
 
 
 def with_parts(stats: dict[str, Any]) -> dict[str, Any]:
-    """Each subscription, with what there is to say of it on each partition."""
+    """Each subscription, with its stats on each partition."""
     found = dict(stats.get("subscriptions") or {})
     for part, of_part in (stats.get("partitions") or {}).items():
         for name, one in (of_part.get("subscriptions") or {}).items():
@@ -228,20 +225,20 @@ def cursor_rows(internal: dict[str, Any]) -> Iterator[tuple[object, ...]]:
 
 
 _PAGE = 5000
-#: Questions under way at a time: a list must not hold up those who work.
+#: Requests in flight at a time, so that a list does not delay clients.
 _AT_ONCE = 8
 
 
 async def topic_names(
     admin: AdminClient, namespace: NamespaceName, domain: Domain = Domain.PERSISTENT
 ) -> dict[str, int]:
-    """The topics of a namespace, and how many partitions each has; 0 if it is not partitioned."""
+    """The topics of a namespace with their partition counts; 0 if not partitioned."""
     path = join(domain.value, namespace.tenant, namespace.name)
     return with_partitions(await _all(admin, path), await _all(admin, f"{path}/partitioned"))
 
 
 async def _all(admin: AdminClient, path: str) -> list[str]:
-    """A list of names, asked for in pages: a namespace may have a million topics."""
+    """A list of names, fetched in pages: a namespace may have a million topics."""
     found: list[str] = []
     while True:
         after = {"after": found[-1]} if found else {}
@@ -252,21 +249,21 @@ async def _all(admin: AdminClient, path: str) -> list[str]:
 
 
 async def partitions_of(admin: AdminClient, topic: TopicName) -> int:
-    """0 of one that is not partitioned, and of a partition."""
+    """0 for a topic that is not partitioned, and for a partition."""
     if topic.partition is not None:
         return 0
     return int((await admin.get(topic_path(topic, "partitions")))["partitions"])
 
 
 async def topic_stats(admin: AdminClient, topic: TopicName, partitions: int | None = None) -> dict[str, Any]:
-    """Of one topic, with its partitions. `partitions`: how many, if that is known."""
+    """Stats of one topic, with its partitions. `partitions`: their number, if known."""
     count = await partitions_of(admin, topic) if partitions is None else partitions
     found: dict[str, Any] = await admin.get(topic_path(topic, "partitioned-stats" if count else "stats"))
     return found
 
 
 async def overviews(admin: AdminClient, namespace: NamespaceName) -> dict[str, dict[str, Any]]:
-    """Of all persistent topics of a namespace: what lists show. The server loads no topic for it."""
+    """All persistent topics of a namespace, as lists show them. The server loads no topic for it."""
     found: dict[str, dict[str, Any]] = {}
     after: dict[str, str] = {}
     while True:
@@ -278,7 +275,7 @@ async def overviews(admin: AdminClient, namespace: NamespaceName) -> dict[str, d
 
 
 async def stats_of(admin: AdminClient, topics: dict[str, int]) -> dict[str, dict[str, Any]]:
-    """Of many; those that are gone meanwhile, or that this user may not look at, are missing."""
+    """Stats of many topics, without those deleted meanwhile and those that this role may not see."""
     found: dict[str, dict[str, Any]] = {}
     left = iter(topics.items())
 

@@ -1,4 +1,4 @@
-"""`weir topics`: list, create, look into, and end topics."""
+"""`weir topics`: list, create, inspect and delete topics."""
 
 import sys
 from typing import Any
@@ -17,7 +17,7 @@ from weir.client.admin import AdminClient, topic_path
 from weir.model.errors import NotAllowedError
 from weir.model.topics import Domain, NamespaceName, TopicName
 
-#: Of so many topics sizes are shown without being asked for: each costs a question.
+#: The most topics with sizes by default: each costs a request.
 _SIZES_OF = 200
 
 
@@ -36,7 +36,7 @@ Examples:
 """
 )
 def topics() -> None:
-    """List, create, look into, and delete topics."""
+    """List, create, inspect and delete topics."""
 
 
 @topics.command(
@@ -45,19 +45,19 @@ def topics() -> None:
 \b
 Examples:
   weir topics list                        names, partitions; messages, sizes and rates of the first 200
-  weir topics list acme/orders --sizes    of all of them, however many there are
-  weir topics list -o wide                with producers, consumers, and what waits
+  weir topics list acme/orders --sizes    with sizes of all topics
+  weir topics list -o wide                with producers, consumers, and backlogs
   weir topics list -o csv --sizes > topics.csv
 
 Partitions: 0 if a topic is not partitioned.
 """,
 )
 @click.argument("namespace", default="public/default", shell_complete=complete_namespace)
-@click.option("--non-persistent", is_flag=True, help="Those whose messages are not stored.")
+@click.option("--non-persistent", is_flag=True, help="List non-persistent topics.")
 @click.option(
     "--sizes/--no-sizes",
     default=None,
-    help="Messages, sizes and rates of every topic; by default of up to 200, in tables alone.",
+    help="Messages, sizes and rates of every topic; by default of up to 200, in tables only.",
 )
 @remote_options
 def list_(namespace: str, non_persistent: bool, sizes: bool | None, remote: Remote, out: Output) -> None:
@@ -74,7 +74,7 @@ def list_(namespace: str, non_persistent: bool, sizes: bool | None, remote: Remo
         return found, await (overviews(admin, name) if domain is Domain.PERSISTENT else stats_of(admin, found))
 
     found, stats = remote.admin(work)
-    # On a terminal as one would type it; in full for programs.
+    # Short names for a terminal; full names for programs.
     shown = short_topic if out.format is Format.TABLE and sys.stdout.isatty() else str
     if stats is None:
         rows = [(shown(topic), count) for topic, count in found.items()]
@@ -115,10 +115,10 @@ def create(topic: str, partitions: int, properties: tuple[str, ...], remote: Rem
 @retention_options
 @remote_options
 def set_retention(topic: str, time_: str, size: str, remote: Remote, as_json: bool) -> None:
-    """Keep a topic's acknowledged messages for a time and up to a size, whichever ends first.
+    """Retain a topic's acknowledged messages up to a time and a size, whichever limit comes first.
 
-    What a subscription has not acknowledged stays in any case. Topics that were told nothing keep theirs as their
-    namespace says, and else for a week.
+    Unacknowledged messages of a subscription stay in any case. A topic without its own retention has that of its
+    namespace, or else a week.
     """
     name, body = TopicName.parse(topic), retention_body(time_, size)
     remote.admin(lambda admin: admin.post(topic_path(name, "retention"), body))
@@ -127,10 +127,10 @@ def set_retention(topic: str, time_: str, size: str, remote: Remote, as_json: bo
 
 @topics.command(epilog=examples("weir topics delete orders", "weir topics delete orders --force"))
 @click.argument("topic", shell_complete=complete_topic)
-@click.option("--force", is_flag=True, help="Also while it has producers, consumers or subscriptions.")
+@click.option("--force", is_flag=True, help="Also with producers, consumers or subscriptions.")
 @remote_options
 def delete(topic: str, force: bool, remote: Remote, as_json: bool) -> None:
-    """Delete a topic with all its messages; with --force also while it is in use."""
+    """Delete a topic with all its messages; with --force also while clients use it."""
     name = TopicName.parse(topic)
 
     async def work(admin: AdminClient) -> None:
@@ -153,7 +153,7 @@ def delete(topic: str, force: bool, remote: Remote, as_json: bool) -> None:
 @click.argument("partitions", type=click.IntRange(min=1))
 @remote_options
 def update_partitions(topic: str, partitions: int, remote: Remote, as_json: bool) -> None:
-    """Give a partitioned topic more partitions."""
+    """Increase the number of partitions of a topic."""
     name = TopicName.parse(topic)
     remote.admin(lambda admin: admin.post(topic_path(name, "partitions"), partitions))
     done(f"topic {name} has {partitions} partitions", as_json=as_json)
@@ -163,7 +163,7 @@ def update_partitions(topic: str, partitions: int, remote: Remote, as_json: bool
 @click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def stats(topic: str, remote: Remote, out: Output) -> None:
-    """Show rates, sizes, and how far each subscription is."""
+    """Show rates, sizes, and the position and backlog of each subscription."""
     name = TopicName.parse(topic)
     found = remote.admin(lambda admin: topic_stats(admin, name))
     if out.json:
@@ -205,7 +205,7 @@ def internal_stats(topic: str, remote: Remote, out: Output) -> None:
 @click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def lookup(topic: str, remote: Remote, out: Output) -> None:
-    """Show where a topic is served."""
+    """Show the broker that owns a topic."""
     name = TopicName.parse(topic)
     url = remote.admin(lambda admin: admin.broker_url(name, secure=False))
     if out.format is Format.TABLE:
@@ -218,19 +218,17 @@ def lookup(topic: str, remote: Remote, out: Output) -> None:
 @click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def terminate(topic: str, remote: Remote, as_json: bool) -> None:
-    """Let a topic take no more messages, for good."""
+    """Terminate a topic: it accepts no more messages, for good."""
     name = TopicName.parse(topic)
     last = remote.admin(lambda admin: admin.post(topic_path(name, "terminate")))
     done(f"topic {name} is terminated", as_json=as_json, last=last)
 
 
-@topics.command(
-    epilog=examples("weir topics compact orders", "weir consume orders --compacted    reads what is left")
-)
+@topics.command(epilog=examples("weir topics compact orders", "weir consume orders --compacted    reads the rest"))
 @click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def compact(topic: str, remote: Remote, as_json: bool) -> None:
-    """Begin to keep only the last message of each key, for readers that ask for that."""
+    """Start a compaction: keep the last message of each key, for readers that request it."""
     name = TopicName.parse(topic)
     remote.admin(lambda admin: admin.put(topic_path(name, "compaction")))
     done(f"compaction of {name} has begun", as_json=as_json)
@@ -240,7 +238,7 @@ def compact(topic: str, remote: Remote, as_json: bool) -> None:
 @click.argument("topic", shell_complete=complete_topic)
 @remote_options
 def unload(topic: str, remote: Remote, as_json: bool) -> None:
-    """Let the broker go of a topic; it is loaded again when it is used."""
+    """Unload a topic from its broker; the next use loads it again."""
     name = TopicName.parse(topic)
     remote.admin(lambda admin: admin.put(topic_path(name, "unload")))
     done(f"topic {name} is unloaded", as_json=as_json)
@@ -251,7 +249,7 @@ def unload(topic: str, remote: Remote, as_json: bool) -> None:
 @click.argument("pairs", nargs=-1, metavar="[NAME=VALUE]...")
 @remote_options
 def properties(topic: str, pairs: tuple[str, ...], remote: Remote, out: Output) -> None:
-    """Show the properties of a topic, after setting those that are given."""
+    """Show the properties of a topic, after setting the given ones."""
     name = TopicName.parse(topic)
     given = parse_pairs(pairs)
 
@@ -270,7 +268,7 @@ def properties(topic: str, pairs: tuple[str, ...], remote: Remote, out: Output) 
 @click.argument("actions", nargs=-1, required=True, type=click.Choice(["produce", "consume"]))
 @remote_options
 def grant(topic: str, role: str, actions: tuple[str, ...], remote: Remote, as_json: bool) -> None:
-    """Let ROLE produce to or consume from a topic."""
+    """Allow ROLE to produce to or consume from a topic."""
     name = TopicName.parse(topic)
     remote.admin(lambda admin: admin.post(topic_path(name, "permissions", role), list(actions)))
     done(f"{role} may {' and '.join(actions)} on {name}", as_json=as_json)
@@ -281,7 +279,7 @@ def grant(topic: str, role: str, actions: tuple[str, ...], remote: Remote, as_js
 @click.argument("role")
 @remote_options
 def revoke(topic: str, role: str, remote: Remote, as_json: bool) -> None:
-    """Take everything back that ROLE was granted on a topic."""
+    """Revoke all grants of ROLE on a topic."""
     name = TopicName.parse(topic)
     remote.admin(lambda admin: admin.delete(topic_path(name, "permissions", role)))
     done(f"{role} has no grant on {name}", as_json=as_json)

@@ -1,4 +1,4 @@
-"""`weir trace`: what became of a message, as a tree with times."""
+"""`weir trace`: the path of a message, as a tree with times."""
 
 import json
 from typing import Any
@@ -21,14 +21,14 @@ from weir.model.topics import NamespaceName, TopicName
     epilog="""
 \b
 Examples:
-  weir trace rate orders 1%                 write down what becomes of one message of a hundred
-  weir trace show orders --key o-17         the latest messages of the key, and what became of them
+  weir trace rate orders 1%                 trace one message of a hundred
+  weir trace show orders --key o-17         the latest messages of the key, and their events
   weir trace show orders --id 12:0
   weir trace find 4bf92f3577b34da6a3ce929d0e0e4736
 """
 )
 def trace() -> None:
-    """Show who produced, stored, held, delivered, acknowledged, retried or dropped a message, and when."""
+    """Show which client produced, delayed, received, acknowledged, retried or dropped a message, and when."""
 
 
 @trace.command(
@@ -40,14 +40,14 @@ def trace() -> None:
     )
 )
 @click.argument("topic_and_rate", nargs=-1, metavar="[TOPIC] [RATE]", shell_complete=complete_topic)
-@click.option("--namespace", help="All topics of a namespace that say nothing themselves.")
+@click.option("--namespace", help="All topics of a namespace without their own rate.")
 @remote_options
 def rate(topic_and_rate: tuple[str, ...], namespace: str | None, remote: Remote, as_json: bool) -> None:
-    """Show or set of how many messages of a topic it is written down what becomes of them: 1%, 0.01, or 0."""
+    """Show or set the share of messages that a topic traces: 1%, 0.01, or 0."""
     words = list(topic_and_rate)
     topic = words.pop(0) if namespace is None and words else None
     if len(words) > 1:
-        raise ConfigError("there is one rate", hint="weir trace rate TOPIC 1%")
+        raise ConfigError("more than one rate given", hint="weir trace rate TOPIC 1%")
     wanted = _rate(words[0]) if words else None
     path = policy_path(topic, namespace, "traceRate")
 
@@ -82,7 +82,7 @@ def _rate(text: str) -> float:
 @click.option("--offset", type=click.IntRange(min=0), help="An offset.")
 @click.option("--key", help="A key: its latest messages.")
 @click.option(
-    "-n", "--count", type=click.IntRange(1, 100), default=10, show_default=True, help="So many messages."
+    "-n", "--count", type=click.IntRange(1, 100), default=10, show_default=True, help="The most to show."
 )
 @remote_options
 def show(
@@ -95,11 +95,11 @@ def show(
     remote: Remote,
     out: Output,
 ) -> None:
-    """Show what became of a message of TOPIC, by its id, offset or key."""
+    """Show the events of a message of TOPIC, by its id, offset or key."""
     said = {"id": message_id, "offset": offset, "key": key}
     given = {name: value for name, value in said.items() if value is not None}
     if len(given) != 1:
-        raise ConfigError("say which message is meant", hint="give one of --id, --offset and --key")
+        raise ConfigError("no message named", hint="give one of --id, --offset and --key")
     ((name, value),) = given.items()
 
     async def work(admin: AdminClient) -> list[dict[str, Any]]:
@@ -119,13 +119,13 @@ def show(
 
 @trace.command(epilog=examples("weir trace find 4bf92f3577b34da6a3ce929d0e0e4736"))
 @click.argument("trace_id")
-@click.option("--namespace", default="public/default", show_default=True, help="Where its messages are.")
+@click.option("--namespace", default="public/default", show_default=True, help="The namespace to search.")
 @click.option(
-    "-n", "--count", type=click.IntRange(1, 100), default=10, show_default=True, help="So many messages."
+    "-n", "--count", type=click.IntRange(1, 100), default=10, show_default=True, help="The most to show."
 )
 @remote_options
 def find(*, trace_id: str, namespace: str, count: int, remote: Remote, out: Output) -> None:
-    """Show what became of the messages of a trace: the id in W3C's traceparent."""
+    """Show the events of the messages of a trace, by the id in W3C's traceparent."""
     space = NamespaceName.parse(namespace)
     path = join("traces", space.tenant, space.name, trace_id)
     _print(remote.admin(lambda admin: admin.own("GET", f"{path}?limit={count}"))["messages"], out)
@@ -137,7 +137,7 @@ def _print(messages: list[dict[str, Any]], out: Output) -> None:
             click.echo(json.dumps(message, ensure_ascii=False))
         return
     if not messages:
-        click.echo("nothing is known of such a message; is its topic traced? (weir trace rate TOPIC)", err=True)
+        click.echo("no trace of such a message; does its topic trace messages? (weir trace rate TOPIC)", err=True)
         return
     for message in messages:
         for line in tree_lines(message):
@@ -145,7 +145,7 @@ def _print(messages: list[dict[str, Any]], out: Output) -> None:
 
 
 def tree_lines(message: dict[str, Any]) -> list[str]:
-    """A message and what became of it: first what concerns all, then each subscription."""
+    """A message and its events: first those of the topic, then those of each subscription."""
     events = message["events"]
     place = f"offset {message['offset']} ({message['id']})" if message["offset"] >= 0 else "not in the log yet"
     about = [f"key {message['key']}"] if message["key"] else []
@@ -179,7 +179,7 @@ def _line(event: dict[str, Any], start: int) -> str:
         what = "after" if event["event"] == "delivered" else "took"
         words.append(f"{what} {event['tookMs']:g} ms")
     if event.get("times"):
-        words.append(f"again, for the {event['times'] + 1}. time")
+        words.append(f"again, attempt {event['times'] + 1}")
     if event.get("dueMs"):
         words.append(f"until {show_moment(event['dueMs'])}" if event["dueMs"] < 1 << 60 else "until it is decided")
     if event.get("reason"):

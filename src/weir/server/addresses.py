@@ -1,4 +1,4 @@
-"""Addresses as people write them on the command line."""
+"""Host and port of listeners, as on the command line."""
 
 import socket
 from typing import NamedTuple
@@ -9,7 +9,7 @@ _WILDCARDS = ("", "0.0.0.0", "::")
 
 
 class Address(NamedTuple):
-    """Where something listens; port 0 means any free one."""
+    """The address of a listener; port 0 means any free one."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ def parse_address(text: str) -> Address:
 
 
 def advertised(listening: Address, wanted: Address | None) -> Address:
-    """What others are told: what was asked for, else where it listens; on all interfaces, this host's name."""
+    """The address for clients: the configured one, else that of the listener; on all interfaces, the host name."""
     if wanted is not None:
         return Address(wanted.host, wanted.port or listening.port)
     return Address(socket.gethostname() if listening.host in _WILDCARDS else listening.host, listening.port)

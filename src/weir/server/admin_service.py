@@ -1,4 +1,4 @@
-"""The console in a broker's process: the key of its sessions, its sampler, and what only the process knows."""
+"""The console in a broker's process: its session key, its sampler, and state that only the process has."""
 
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,7 +24,7 @@ _KEY_BYTES = 32
 
 
 class ConsoleService:
-    """What the consoles of all listeners share. `start` begins to sample."""
+    """Shared by the consoles of all listeners. `start` starts the sampler."""
 
     def __init__(self, context: AdminContext, parts: ConsoleParts) -> None:
         self._context = context
@@ -41,18 +41,18 @@ class ConsoleService:
         return History(self._context, self.sampler, self._parts.connections).routes()
 
     def pages(self, routes: Sequence[Route], authenticate: Authenticate, *, tls: bool) -> list[Route]:
-        """For one listener."""
+        """The routes of one listener."""
         console = Console(self._context, routes, authenticate, self._parts, self.sampler, tls=tls)
         return console.routes()
 
 
 async def session_key(meta: MetaStore, runtime: Runtime) -> bytes:
-    """Seals sessions of the console."""
+    """The key that seals console sessions."""
     return await shared_secret(meta, runtime, keys.CONSOLE_KEY)
 
 
 async def shared_secret(meta: MetaStore, runtime: Runtime, key: str) -> bytes:
-    """The same for all brokers of a cluster, and for good: whoever comes first makes it."""
+    """A secret shared by all brokers of a cluster, permanently: the first broker creates it."""
     found = await meta.get(key)
     if found is None:
         with suppress(MetaConflictError):
@@ -63,7 +63,7 @@ async def shared_secret(meta: MetaStore, runtime: Runtime, key: str) -> bytes:
 
 
 def disk_of(folder: str, low_water: int) -> Callable[[], Awaitable[DiskSpace | None]]:
-    """How full the disk of the data folder is."""
+    """The usage of the data folder's disk."""
 
     async def disk() -> DiskSpace | None:
         try:
@@ -76,8 +76,8 @@ def disk_of(folder: str, low_water: int) -> Callable[[], Awaitable[DiskSpace | N
 
 
 async def token_maker(runtime: Runtime, settings: TokenSettings) -> Callable[[str, int | None], str] | None:
-    """Signs tokens with the secret that this broker checks them by; None where it has but a public key, or takes
-    tokens that say the role elsewhere than where we write it."""
+    """Signs tokens with the secret that this broker verifies them with; None if it has only a public key, or
+    expects the role in another claim."""
     if not settings.secret or settings.rules.subject_claim != "sub":
         return None
     secret = load_secret(await read_key(settings.secret, runtime.disk)).key

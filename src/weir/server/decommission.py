@@ -1,4 +1,4 @@
-"""Takes everything off a bookie: no new ledger comes to it, and what it holds is copied to others."""
+"""Decommissions a bookie: places no new ledgers on it, and copies its ledgers to other bookies."""
 
 import logging
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ class StorageAdministration:
         return found
 
     async def decommission(self, bookie: str) -> DecommissionProgress:
-        """Begin, or go on; NotAllowedError if what it holds could not lie elsewhere."""
+        """Begin or resume; NotAllowedError if other bookies cannot take its ledgers."""
         bookie_id = BookieId(bookie)
         held = await self._held(bookie_id)
         self._check(bookie_id, held)
@@ -86,7 +86,7 @@ class StorageAdministration:
         )
 
     async def recommission(self, bookie: str) -> None:
-        """Let it take ledgers again."""
+        """Let the bookie accept ledgers again."""
         await self._meta.delete(keys.bookie_leaving(BookieId(bookie)))
 
     def _check(self, bookie_id: BookieId, held: list[LedgerMetadata]) -> None:
@@ -97,7 +97,7 @@ class StorageAdministration:
         needed = max((ledger.quorum.ensemble for ledger in held), default=1)
         if len(others) < needed:
             raise NotAllowedError(
-                f"ledgers of {bookie_id} need {needed} bookies, and {len(others)} others take entries",
+                f"ledgers of {bookie_id} need {needed} bookies, and {len(others)} others accept entries",
                 hint="start another bookie first",
             )
 
@@ -105,7 +105,7 @@ class StorageAdministration:
         return [each for each in await self._ledgers.context.records.list() if bookie_id in each.bookies()]
 
     async def _empty(self, bookie_id: BookieId, job: _Job) -> None:
-        """Round by round: closed ledgers at once, and open ones by closing them, until it holds nothing."""
+        """Move closed ledgers, and open ones by closing them, in rounds, until the bookie holds none."""
         repair = Repair(self._ledgers.context)
         try:
             while await self._meta.get(keys.bookie_leaving(bookie_id)) is not None:
@@ -123,10 +123,10 @@ class StorageAdministration:
             job.running = False
 
     async def _move(self, repair: Repair, ledger: LedgerMetadata, bookie_id: BookieId) -> str:
-        """One ledger; what went wrong, if anything did."""
+        """Move one ledger; return the error, or "" if it succeeded."""
         try:
             report = await repair.repair(ledger.ledger_id, [bookie_id], fence_open=True, leaving=[bookie_id])
         except WeirError as failure:
-            log.warning("ledger %s could not be taken off %s: %s", ledger.ledger_id, bookie_id, failure)
+            log.warning("ledger %s could not be moved off %s: %s", ledger.ledger_id, bookie_id, failure)
             return str(failure)
         return report.failures[0] if report.failures else ""

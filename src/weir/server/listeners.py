@@ -1,9 +1,7 @@
-"""Addresses that are taken before anything else starts.
+"""Addresses that are bound before the parts start, and listeners without authentication.
 
-So a port that is in use is reported at once, and a free one that the system chose is known while the parts that
-tell others about it are made. Who connects early waits until the server behind the address accepts.
-
-Which listeners let in everybody who reaches them over a network: told when they are opened.
+Early binding reports a port in use at once, and makes a free port chosen by the system known to the parts that
+announce it. Early clients wait until the server behind the address accepts.
 """
 
 import logging
@@ -21,7 +19,7 @@ from weir.server.config.tree import Config
 
 @contextmanager
 def naming_setting(listener: str) -> Iterator[None]:
-    """Errors of listening say which setting to change."""
+    """Add to bind errors the setting that changes the address."""
     key = f"listeners.{listener}"
     try:
         yield
@@ -36,7 +34,7 @@ def naming_setting(listener: str) -> Iterator[None]:
 
 
 class BoundNetwork:
-    """A network on which some addresses are listened on already; `listen` hands them to their server."""
+    """A network with some addresses bound already; `listen` passes them to their server."""
 
     def __init__(self, net: Network) -> None:
         self._net = net
@@ -50,7 +48,7 @@ class BoundNetwork:
         reserve: bool = False,
         clear_too: bool = False,
     ) -> Address:
-        """Take the address; the same with the real port, or AddressInUseError."""
+        """Bind the address and return it with its real port; AddressInUseError if it is in use."""
         listener = await self._net.listen(
             address.host, address.port, tls=tls, reserve=reserve, clear_too=clear_too
         )
@@ -82,20 +80,20 @@ class BoundNetwork:
         return await self._net.listen(host, port, tls=tls, reserve=reserve, clear_too=clear_too)
 
     def release(self) -> None:
-        """Let go of the addresses that no server took."""
+        """Close the bound addresses that no server uses."""
         while self._bound:
             self._bound.popitem()[1].close()
 
 
 log = logging.getLogger(__name__)
 
-#: The listener for other brokers has credentials of its own, and does not start without.
+#: The listener for other brokers has its own credentials, and does not start without them.
 _NOT_FOR_CLIENTS = "peer"
 _SECURE = ("pulsar_tls", "kafka_tls", "amqps", "rocketmq_tls", "https")
 
 
 def open_listeners(config: Config, addresses: Mapping[str, Address]) -> dict[str, Address]:
-    """Those that other machines reach and that ask nobody who they are."""
+    """Listeners that other machines reach and that require no authentication."""
     if config.auth.authenticate and not (config.auth.allow_anonymous and not config.auth.authorise):
         return {}
     asked = _SECURE if config.tls.client_ca and config.tls.client_auth != "optional" else ()
@@ -107,7 +105,7 @@ def open_listeners(config: Config, addresses: Mapping[str, Address]) -> dict[str
 
 
 def warning(config: Config, addresses: Mapping[str, Address]) -> str | None:
-    """What to tell whoever has started it; None if all is well."""
+    """The warning about open listeners; None if there are none."""
     found = open_listeners(config, addresses)
     if not found:
         return None
@@ -119,7 +117,7 @@ def warning(config: Config, addresses: Mapping[str, Address]) -> str | None:
 
 
 def open_families(config: Config, addresses: Mapping[str, Address]) -> list[GatewayFamily]:
-    """The same, as a family of the metrics page: what `weir doctor` and alerts look at."""
+    """The same as a metrics family, for `weir doctor` and alerts."""
     text = "Listeners that let in everybody who reaches them over a network."
     return [GatewayFamily("weir_open_listeners", "gauge", text, [({}, len(open_listeners(config, addresses)))])]
 
@@ -131,7 +129,7 @@ def log_open(config: Config, addresses: Mapping[str, Address]) -> None:
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine comes there. A name is taken for one that others can reach, but for localhost."""
+    """Whether only this machine can connect. A name counts as public, except localhost."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,6 +1,6 @@
-"""The storage of a Weir in one folder: embedded metadata, and one bookie, called directly or served to workers.
+"""The storage of a Weir in one folder: embedded metadata and one bookie, in the broker's process or served.
 
-The storage process of `weir up --workers N`: one folder, its metadata and bookie served to the workers.
+`StorageNode` is the storage process of `weir up --workers N`.
 """
 
 import asyncio
@@ -38,15 +38,15 @@ from weir.wire.metadata import BookieInfo
 from weir.wire.node.proof import ClusterSecret
 
 _ORPHAN_INTERVAL_S = 600.0
-#: What a start writes before messages come, with some to spare.
+#: The writes of a start before the first message, with a margin.
 _LEAST_FREE_BYTES = 1024 * 1024
 _NOT_STARTED = "storage is started before it is used"
-#: The one bookie is in this process; nobody will connect to it.
+#: The one bookie is in this process; no client connects to it.
 _NOWHERE = Address("localhost", 1)
 
 
 class Space(NamedTuple):
-    """How much of a disk is left, and below what nothing new is taken."""
+    """Free space of a disk, and the limit below which writes are rejected."""
 
     folder: str
     free_bytes: int
@@ -54,7 +54,7 @@ class Space(NamedTuple):
     high_water_bytes: int
 
     def warning(self) -> str:
-        """What to say of it while messages are taken; empty if there is room for a while."""
+        """The warning while writes are still accepted; empty if space suffices for a while."""
         if self.free_bytes >= 2 * self.high_water_bytes:
             return ""
         return (
@@ -65,21 +65,21 @@ class Space(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """Where everything lies, and the bookie in it."""
+    """The settings of the folder and its bookie."""
 
     folder: str
     bookie: BookieSettings
-    #: Go on without what was acknowledged and is gone.
+    #: Accept the loss of acknowledged data that the disk lacks.
     accept_loss: bool = False
 
 
 class StorageFolder(Node):
-    """The folder, opened: its metadata and its bookie. `start`, `register`, then `close`."""
+    """The opened folder: its metadata and its bookie. `start`, `register`, then `close`."""
 
     def __init__(
         self, runtime: Runtime, settings: StorageSettings, *, on_locked: Callable[[], None] | None = None
     ) -> None:
-        """`on_locked` is called when the folder is known to be nobody else's."""
+        """`on_locked` is called once this process has locked the folder."""
         self._runtime = runtime
         self._settings = settings
         self._on_locked = on_locked
@@ -102,7 +102,7 @@ class StorageFolder(Node):
         return Space(self._settings.folder, self.bookie.free_bytes, marks.low_water_bytes, marks.high_water_bytes)
 
     def check_writable(self) -> None:
-        """Raise if nothing can be stored now."""
+        """Raise if storage accepts no writes now."""
         self.meta.check_writable()
         bookie = self.bookie
         if bookie.state is BookieState.READ_ONLY and bookie.why_read_only:
@@ -111,7 +111,7 @@ class StorageFolder(Node):
             raise BookieUnavailableError(f"the storage is {bookie.state.value}", hint="see the log")
 
     async def failed(self) -> None:
-        """Wait until the disk failed for good."""
+        """Wait until the disk has failed for good."""
         await self._failed.wait()
 
     async def _start(self) -> None:
@@ -135,7 +135,7 @@ class StorageFolder(Node):
         tasks.spawn(self._follow_meta(meta), "metadata")
 
     async def _know(self, meta: EmbeddedMeta, bookie: Bookie) -> None:
-        """Make sure that the metadata knows what this disk holds, or goes on without what it forgot."""
+        """Check that the metadata knows the ledgers of this disk, or that the operator accepts the loss."""
         holds_ledgers = bool(bookie.ledgers())
         if not self._settings.accept_loss:
             await check_cookie(meta, bookie.cookie, holds_ledgers=holds_ledgers)
@@ -147,7 +147,7 @@ class StorageFolder(Node):
             await record_accepted(self._runtime, self._settings.folder, losses)
 
     async def register(self, where: Address = _NOWHERE) -> None:
-        """Have the bookie found: by this process, or by others at the address where it is served."""
+        """Register the bookie: for this process, or for others at the address where it is served."""
         bookie, meta = self.bookie, self.meta
         info = BookieInfo(self._settings.bookie.bookie_id, where.host, where.port)
         registration = Registration(self._runtime.clock, meta, info)
@@ -174,7 +174,7 @@ class StorageFolder(Node):
 
 
 class BrokerStorage(Protocol):
-    """What a broker stands on: in its process, or in others."""
+    """The storage of a broker: in its process, or in others."""
 
     @property
     def meta(self) -> MetaStore: ...
@@ -184,25 +184,25 @@ class BrokerStorage(Protocol):
 
     @property
     def damages(self) -> Damages:
-        """What is damaged on the disks that this process has."""
+        """Damage on the disks of this process."""
 
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
 
     def check_writable(self) -> None:
-        """Raise if nothing can be stored now."""
+        """Raise if storage accepts no writes now."""
 
     @property
     def space(self) -> Space | None:
-        """Of the disk that this process has; None if it has none."""
+        """The space of this process's disk; None if it has none."""
 
     async def failed(self) -> None:
-        """Wait until nothing can be stored any more, for good."""
+        """Wait until storage has failed for good."""
 
 
 class LocalStorage(Node):
-    """The folder in the broker's own process; between `start` and `close`, `meta` and `ledgers` are there."""
+    """The folder in the broker's own process; `meta` and `ledgers` exist between `start` and `close`."""
 
     def __init__(
         self, runtime: Runtime, settings: StorageSettings, *, on_locked: Callable[[], None] | None = None
@@ -252,8 +252,8 @@ async def open_ledgers(
     credentials: PeerCredentials | None = None,
     hold: WriteHold | None = None,
 ) -> LedgerClient:
-    """Ledgers on the bookies that the metadata knows, one of which may be in this process; the stack ends it.
-    `hold`: what else of this node is written waits for, too."""
+    """Ledgers on the bookies in the metadata, one of which may be in this process; the stack closes them. `hold`:
+    delays other writes of this node, too."""
     directory = BookieDirectory(runtime.clock, meta)
     stack.push_async_callback(directory.close)
     shown = credentials or PeerCredentials()
@@ -268,7 +268,7 @@ async def open_ledgers(
 
 
 async def _check_space(runtime: Runtime, folder: str) -> None:
-    """DiskFullError if not even the start could be recorded: it would wait for space without an end."""
+    """DiskFullError without space for the start's own writes, which would wait for ever."""
     free = await runtime.disk.free_bytes(folder)
     if free < _LEAST_FREE_BYTES:
         raise DiskFullError(
@@ -287,7 +287,7 @@ async def _lock(runtime: Runtime, folder: str) -> FileLock:
 
 
 class StorageNode(Node):
-    """The folder, served; at the end what was taken is answered and flushed."""
+    """The served folder; `close` answers accepted requests and flushes."""
 
     def __init__(
         self,
@@ -310,7 +310,7 @@ class StorageNode(Node):
 
     @property
     def addresses(self) -> dict[str, Address]:
-        """Where metadata and bookie are served."""
+        """The addresses of metadata and bookie."""
         return dict(self._addresses)
 
     async def failed(self) -> None:

@@ -1,12 +1,10 @@
-"""Log lines that repeat are counted, not repeated: whoever can make a server say something can fill its disk.
+"""Logs as lines of fields (logfmt or JSON) on standard error, with a limit on repeated lines.
 
-Records are of one kind if the same place in the code says them, whatever they are about. Some of each kind are
-written as they come; the rest of a window is one line with their number and the last of them.
+Clients can provoke log lines, so unlimited ones could fill the disk. Records from the same place in the code are
+of one kind. In each window, some records of each kind are written as they occur; one line at its end has the count
+of the others and the last of them.
 
-Logs as lines of fields, for people and for machines: logfmt or JSON, to standard error.
-
-What a task said that it is about (`runtime.log_context`), and whatever a part puts into `extra`, become fields of
-the line.
+The task's context (`runtime.log_context`) and the `extra` of a record become fields of the line.
 """
 
 import copy
@@ -22,29 +20,29 @@ from typing import Any, TextIO
 
 from weir.runtime.tasks import log_fields
 
-#: So many of a kind are written as they come, in each window.
+#: Records of one kind that a window writes at once.
 BURST = 10
 WINDOW_S = 60.0
-#: Kinds that are remembered; there are fewer places in the code that log.
+#: The most kinds to remember; fewer places in the code log.
 _MAX_KINDS = 4096
 
 _Kind = tuple[str, int, str]
 
 
 class _Seen:
-    """One kind of record in the window at hand."""
+    """One kind of record in the current window."""
 
     __slots__ = ("count", "ends_at", "last")
 
     def __init__(self, ends_at: float) -> None:
         self.ends_at = ends_at
         self.count = 0
-        #: The last one that was not written.
+        #: The last record that was not written.
         self.last: logging.LogRecord | None = None
 
 
 class CountingHandler(logging.StreamHandler[TextIO]):
-    """Writes records, but counts those that repeat. Debug records, which somebody asked for, are all written."""
+    """Writes records, but counts repeated ones. It writes all debug records."""
 
     def __init__(
         self,
@@ -83,7 +81,7 @@ class CountingHandler(logging.StreamHandler[TextIO]):
             self._wind_up()
 
     def close(self) -> None:
-        """Say what was counted, and write no more."""
+        """Write the pending counts and stop."""
         with self._locked():
             self._tell(float("inf"))
             if self._timer is not None:
@@ -111,7 +109,7 @@ class CountingHandler(logging.StreamHandler[TextIO]):
             self.release()
 
     def _tell(self, now: float) -> None:
-        """End the windows that are over."""
+        """Close the windows that have ended."""
         for kind, seen in [(kind, seen) for kind, seen in self._kinds.items() if seen.ends_at <= now]:
             del self._kinds[kind]
             if seen.last is not None:
@@ -126,7 +124,7 @@ class CountingHandler(logging.StreamHandler[TextIO]):
         return summary
 
 
-#: What the logging library puts on every record; all else came by `extra`.
+#: Attributes that the logging library sets on every record; the others come from `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -139,7 +137,7 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
         "part": record.name.removeprefix("weir."),
         "msg": record.getMessage(),
     }
-    if not hasattr(record, "repeated"):  # a count of many is about none of them
+    if not hasattr(record, "repeated"):  # the context of one record does not apply to a count
         fields |= log_fields()
     fields.update((name, value) for name, value in vars(record).items() if name not in _OWN)
     if record.exc_info and record.exc_info[0] is not None:
@@ -167,7 +165,7 @@ def _quoted(text: str) -> str:
 
 
 def set_up_logs(level: str, form: str) -> None:
-    """All logs of this process, from here on."""
+    """Set up all logs of this process."""
     handler = CountingHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else Logfmt())
     root = logging.getLogger()

@@ -1,16 +1,6 @@
-"""What is damaged on the disk and what readers had to leave out, as families of the metrics page.
+"""Metrics families of the node: damage, disk space, balance, broker calls, memory, process and event loop.
 
-What the leader of balance does, as families of the metrics page; a broker that never led says zeros.
-
-Calls between brokers, as families of the metrics page.
-
-How much is in memory for clients, and what waits for it, as families of the metrics page.
-
-What this process uses of its machine, as families of the metrics page, under the names that everybody uses.
-
-The cluster as this broker knows it, as families of the metrics page.
-
-For how long the event loop was held, as families of the metrics page.
+A broker that never led reports zeros for balance. Process metrics have Prometheus' usual names.
 """
 
 from collections.abc import Sequence
@@ -26,7 +16,7 @@ from weir.server.local_storage import Space
 
 
 def balance_families(balance: ClusterBalance | None) -> list[GatewayFamily]:
-    """None of a broker that is on its own."""
+    """Empty for a standalone broker."""
     if balance is None:
         return []
     metrics = balance.metrics
@@ -168,7 +158,7 @@ def _calls(word: str, whose: str, counts: CallCounts) -> list[GatewayFamily]:
 
 
 def process_families(resources: Resources, started_s: float) -> list[GatewayFamily]:
-    """`started_s`: when, in seconds since 1970."""
+    """`started_s`: the start time in seconds since 1970."""
     open_files, most_files = resources.open_files()
     return [
         GatewayFamily(name, kind, text, [({}, value)])
@@ -210,7 +200,7 @@ def damage_families(damages: Damages, skipped_entries: int) -> list[GatewayFamil
 
 
 def space_families(space: Space | None, *, writable: bool) -> list[GatewayFamily]:
-    """Whether messages are taken, and how full the disk is, where this process has one."""
+    """Whether writes are accepted, and the disk usage if this process has a disk."""
     rows: list[tuple[str, str, int]] = [
         ("weir_storage_read_only", "1 while nothing new can be stored, because disks are full.", int(not writable))
     ]

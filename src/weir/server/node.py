@@ -1,4 +1,4 @@
-"""What every part of a process has that is started and ended: all of it, or nothing."""
+"""The life cycle of a process's parts: a start is complete or undone."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -6,13 +6,13 @@ from contextlib import AsyncExitStack
 
 
 class Node(ABC):
-    """`start`, then `close`. What `_start` has made is put on `_started`, and ends in the opposite order."""
+    """`start`, then `close`. `_start` registers resources on `_started`, which closes them in reverse order."""
 
     def __init__(self) -> None:
         self._started = AsyncExitStack()
 
     async def start(self) -> None:
-        """If anything fails, all is undone."""
+        """Start; a failure undoes all of it."""
         try:
             await self._start()
         except BaseException:
@@ -23,10 +23,10 @@ class Node(ABC):
     async def _start(self) -> None: ...
 
     async def close(self) -> None:
-        """Take nothing new, answer what was taken, and let go of everything."""
+        """Reject new requests, answer accepted ones, and release all resources."""
         await self._started.aclose()
 
     async def failed(self) -> None:
-        """Wait until it failed for good, and is to be closed and started anew. Never, if it says nothing else:
-        what dies is started again, and what others have comes back."""
+        """Wait until the node has failed for good and needs a restart. By default it never does: its processes are
+        restarted, and remote resources recover."""
         await asyncio.Event().wait()

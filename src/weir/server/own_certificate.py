@@ -1,8 +1,8 @@
-"""The certificate that a broker makes for itself where none is configured.
+"""The self-signed certificate of a broker without a configured one.
 
-RocketMQ's clients use TLS by default and do not check who has signed the certificate, so one that the broker signs
-itself is enough for them. A broker with a data folder keeps it there, in one file that only its user can read, so
-that clients may be given it to trust. Brokers without a data folder share one in the metadata.
+RocketMQ clients use TLS by default and do not verify the certificate, so a self-signed one suffices. A broker with
+a data folder keeps it there, in one file that only its user can read, so that clients can be configured to trust
+it. Brokers without a data folder share one in the metadata.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ log = logging.getLogger(__name__)
 _FILE = "rocketmq.pem"
 _HOSTS = ("localhost", "127.0.0.1", "::1")
 _YEARS = 20
-#: Clocks of clients may be behind by so much.
+#: Allowance for client clocks that are behind.
 _SKEW = timedelta(hours=1)
 
 
 class OwnCertificate:
-    """Make it, keep it, and serve with it. `context` comes first; `keep` follows when storage is open."""
+    """Creates, stores and serves the certificate. Call `context` first, and `keep` once storage is open."""
 
     def __init__(self, folder: Path | None) -> None:
-        """`folder`: where it is kept; None: in the metadata."""
+        """`folder`: where the certificate is stored; None: in the metadata."""
         self._file = None if folder is None else folder / _FILE
         self._context: _LateContext | None = None
         self._made: bytes | None = None
@@ -45,8 +45,8 @@ class OwnCertificate:
         return self._context is not None
 
     async def context(self) -> ssl.SSLContext:
-        """A context for a server of HTTP/2. If the certificate is kept in the metadata, it serves from `keep` on;
-        connections before that are closed."""
+        """A context for an HTTP/2 server. With the certificate in the metadata, it serves from `keep` on; earlier
+        connections are closed."""
         self._context = _LateContext(ssl.PROTOCOL_TLS_SERVER)
         if self._file is not None and not await asyncio.to_thread(self._load):
             self._made = await asyncio.to_thread(_make)
@@ -54,7 +54,7 @@ class OwnCertificate:
         return self._context
 
     async def keep(self, meta: MetaStore) -> None:
-        """Store the certificate if it is new; take that of the other brokers if there is one."""
+        """Store a new certificate; use that of the other brokers if one exists."""
         if self._file is None:
             await self._share(meta)
         elif self._made is not None:
@@ -67,10 +67,10 @@ class OwnCertificate:
                     failure.strerror or failure,
                 )
             else:
-                log.info("a certificate for RocketMQ's clients was made: %s", self._file)
+                log.info("created a certificate for RocketMQ clients: %s", self._file)
 
     def _load(self) -> bool:
-        """Serve with the file, if it is there and can be used."""
+        """Use the certificate in the file, if it exists and is valid."""
         assert self._file is not None
         assert self._context is not None
         try:
@@ -103,7 +103,7 @@ class _LateContext(ssl.SSLContext):
         self._now = context
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
-        """What asyncio and uvloop call for each connection."""
+        """Called by asyncio and uvloop for each connection."""
         if self._now is None:
             raise ssl.SSLError("the certificate is not read yet")
         return self._now.wrap_bio(*args, **options)
@@ -125,7 +125,7 @@ def _context_of(pem: bytes) -> ssl.SSLContext:
 
 
 def _write(file: Path, pem: bytes) -> None:
-    """Replace the file whole; only the user that runs Weir can read it, from the moment it exists."""
+    """Replace the whole file; only Weir's user can read it, from the moment it exists."""
     file.parent.mkdir(mode=0o700, exist_ok=True)
     new = f"{file}.{secrets.token_hex(8)}.new"
     try:
@@ -146,7 +146,7 @@ def _write_new(file: str, content: bytes) -> None:
 
 
 def _make() -> bytes:
-    """A key and a certificate for this machine, signed with that key; both as PEM."""
+    """A key and a self-signed certificate for this machine; both as PEM."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -174,7 +174,7 @@ def _make() -> bytes:
 
 
 def _host_names() -> list[str]:
-    """This machine's name, if it can be in a certificate."""
+    """This machine's name, if a certificate can contain it."""
     name = socket.gethostname()
     return [name] if name and len(name) < 254 and name.isascii() else []
 

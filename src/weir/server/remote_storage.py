@@ -1,14 +1,12 @@
-"""A broker's side of a copy of the cluster: it is asked in the metadata to hold its writes, and answers there.
+"""The storage of a cluster's broker: metadata in other processes, ledgers on remote bookies.
 
-`hold`: no write is begun, and the ends of all ledgers that are written to here are told. `copy`: writes go on, but
-no ledger is deleted; told is whether the hold was unbroken until then, and which ledgers were begun meanwhile, in
-which nothing is. The request is under the lease of whoever makes the copy: when that is gone, all is as before.
+Write hold for cluster backups: a backup requests it in the metadata, and each broker answers there. `hold`: the
+broker begins no write, and reports the ends of all its open ledgers. `copy`: writes continue, but the broker
+deletes no ledger; it reports whether the hold was unbroken until then, and which empty ledgers it has begun
+meanwhile. The request is under the backup's lease: when that expires, the broker returns to normal.
 
-Whether a node that starts is taken for one of its cluster: the bookies that are there already are asked.
-
-Without it a wrong secret shows only when the first message is to be stored, far from the setting that is wrong.
-
-The storage of a broker of a cluster: metadata in other processes, ledgers on remote bookies.
+Membership check: a starting node asks the running bookies whether they accept its secret. Otherwise a wrong secret
+would show only with the first message, far from the wrong setting.
 """
 
 import asyncio
@@ -50,7 +48,7 @@ from weir.wire.node.proof import NONCE_BYTES, ClusterSecret, ProvingClient
 log = logging.getLogger(__name__)
 
 HOLD, COPY = "hold", "copy"
-#: Writes wait no longer, whatever becomes of whoever asked for it.
+#: The longest write hold, whatever happens to the backup that requested it.
 LONGEST_S = 20.0
 _LEDGERS_PER_PART = 20_000
 _PAUSE_S = 1.0
@@ -58,14 +56,14 @@ _PAUSE_S = 1.0
 
 class BackupHold:
     def __init__(self, runtime: Runtime, meta: MetaStore, ledgers: LedgerClient, broker_id: str) -> None:
-        """`meta`: the store itself, which waits for no hold."""
+        """`meta`: the store itself, which the hold does not delay."""
         self._clock = runtime.clock
         self._meta = meta
         self._ledgers = ledgers
         self._hold = ledgers.context.hold
         self._broker_id = broker_id
         self._tasks = TaskScope("backup-hold")
-        #: The request that writes are, or were last, held for; and the ledgers that were told of.
+        #: The request of the current or last hold, and the reported ledgers.
         self._request = ""
         self._told: dict[int, int] = {}
         self._limit: Timer | None = None
@@ -85,16 +83,16 @@ class BackupHold:
                 async for change in self._meta.watch(keys.BACKUP_REQUEST, since=listing.revision):
                     await self._obey(change.value)
             except MetaError as failure:
-                log.info("requests for copies cannot be followed: %s", failure)
+                log.info("cannot watch requests for backups: %s", failure)
             except (ValueError, KeyError, TypeError) as wrong:
-                log.warning("a request for a copy is not understood: %r", wrong)
+                log.warning("invalid request for a backup: %r", wrong)
             await self._clock.sleep(_PAUSE_S)
 
     async def _obey(self, value: bytes | None) -> None:
         if value is None:
             self._end_hold()
             if self._hold.keeps:
-                log.info("the copy of the cluster is done, or given up")
+                log.info("cluster backup ended or was abandoned")
                 for ledger_id in self._hold.let_go():
                     self._tasks.spawn(self._delete(ledger_id), "delete")
             return
@@ -112,7 +110,7 @@ class BackupHold:
             self._limit.cancel()
         self._limit = self._clock.call_later(LONGEST_S, self._end_hold)
         self._told = {int(ledger): int(end) for ledger, end in self._hold.ends()}
-        log.info("writes are held for a copy of the cluster: %s ledgers are open", len(self._told))
+        log.info("writes paused for a cluster backup: %s open ledgers", len(self._told))
         await self._answer(request, HOLD, list(self._told.items()))
 
     async def _go_on(self, request: str) -> None:
@@ -131,7 +129,7 @@ class BackupHold:
         await self._put(request, step, 0, {"unbroken": ends is not None, "parts": len(parts)})
 
     async def _put(self, request: str, step: str, part: int, fields: object) -> None:
-        """Whoever asked removes it; what is left of one who died goes with the next."""
+        """The requester removes the answer; the next backup removes answers to a dead requester."""
         await self._meta.put(keys.backup_answer(request, step, self._broker_id, part), json.dumps(fields).encode())
 
     def _end_hold(self) -> None:
@@ -145,11 +143,11 @@ class BackupHold:
         try:
             await self._ledgers.delete(ledger_id)
         except WeirError as failure:
-            log.warning("ledger %s is not deleted: %s", ledger_id, failure)
+            log.warning("cannot delete ledger %s: %s", ledger_id, failure)
 
 
 _TIMEOUT_S = 3.0
-#: A bookie that dies just then lets go of us as well; one that is there the next time and does it again means it.
+#: A dying bookie may also drop the connection; a bookie that does it twice refuses on purpose.
 _ATTEMPTS = 2
 _BELONGING_PAUSE_S = 0.5
 
@@ -157,8 +155,8 @@ _BELONGING_PAUSE_S = 0.5
 async def check_belongs(
     runtime: Runtime, bookies: Mapping[BookieId, BookieInfo], credentials: PeerCredentials, *, setting: str
 ) -> None:
-    """ConfigError if bookies can be reached, and none of them takes this node for one of the cluster. `setting`:
-    how the user named the secret."""
+    """ConfigError if bookies are reachable, and none accepts this node as a member of the cluster. `setting`: the
+    setting that names the secret."""
     secret = credentials.secret
     if secret is None:
         return
@@ -183,15 +181,15 @@ async def check_belongs(
 async def _refused(
     runtime: Runtime, bookie: BookieInfo, credentials: PeerCredentials, secret: ClusterSecret
 ) -> bool | None:
-    """Whether it does not know the secret that this node has; None if it cannot be asked."""
+    """Whether the bookie rejects this node's secret; None if it is unreachable."""
     try:
         connection = await runtime.net.connect(
             bookie.host, bookie.port, timeout_s=_TIMEOUT_S, tls=credentials.client_tls
         )
     except NetworkError as silent:
-        log.debug("bookie %s cannot be asked: %s", bookie.bookie_id, silent)
+        log.debug("bookie %s is unreachable: %s", bookie.bookie_id, silent)
         return None
-    # Whichever bookie it is: a registration may be older than what listens there now.
+    # Accept any bookie id: the registration may be older than the listener at that address.
     proving = ProvingClient(secret, PURPOSE, "", runtime.rng.randbytes(NONCE_BYTES))
     try:
         async with asyncio.timeout(_TIMEOUT_S):
@@ -211,17 +209,17 @@ _NOT_STARTED = "storage is started before it is used"
 
 @dataclass(frozen=True, slots=True)
 class RemoteStorageSettings:
-    """Where the metadata is, how this node is known there, and on how many bookies a ledger lies."""
+    """The metadata, this node's name there, and the quorum of ledgers."""
 
     meta_url: str
     credentials: ClusterCredentialSettings
     bookies: int = 1
-    #: Of the broker, for those who ask all brokers to hold their writes.
+    #: The broker's id, for requests to all brokers to hold their writes.
     name: str = ""
 
 
 class RemoteStorage(Node):
-    """Fills `BrokerStorage`; it has no disk of its own."""
+    """Fills `BrokerStorage`; it has no disk."""
 
     def __init__(self, runtime: Runtime, settings: RemoteStorageSettings) -> None:
         self._runtime = runtime
@@ -241,7 +239,7 @@ class RemoteStorage(Node):
 
     @property
     def space(self) -> None:
-        """Disks are elsewhere."""
+        """None: the disks are on other machines."""
 
     async def _start(self) -> None:
         shown = await load_credentials(self._runtime.disk, self._settings.credentials)

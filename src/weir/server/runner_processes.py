@@ -1,10 +1,6 @@
-"""A runner beside a broker: a process of `weir up` that is kept alive, and ends before the node.
+"""Runners beside a broker: supervised processes of `weir up` for streams, functions and connectors.
 
-The runner of SQL's streams beside a broker: `weir up --streams`.
-
-The runner of functions beside a broker: `weir up --functions`.
-
-The runner of connectors beside a broker: `weir up --connect`.
+`weir up --streams`, `--functions` and `--connect` start them; they end before the node.
 """
 
 import os
@@ -24,8 +20,8 @@ _LOOPBACK = "127.0.0.1"
 
 
 class WithRunner:
-    """A node, and a runner. `spec`: what is run, told where the node listens; `check`: raises if it cannot be run,
-    before the node starts."""
+    """A node and a runner. `spec`: the process, given the node's addresses; `check`: raises before the node starts
+    if the runner cannot run."""
 
     def __init__(
         self,
@@ -39,7 +35,7 @@ class WithRunner:
         self._runtime = runtime
         self._spec = spec
         self._check = check
-        #: Once it is started.
+        #: Set by `start`.
         self.child: Child | None = None
 
     @property
@@ -47,7 +43,7 @@ class WithRunner:
         return self._node.addresses
 
     async def start(self) -> None:
-        """The runner is not waited for: it says itself, in the same log, how it goes."""
+        """Start without waiting for the runner, which logs its own progress."""
         self._check()
         await self._node.start()
         try:
@@ -58,8 +54,8 @@ class WithRunner:
             raise
 
     async def close(self) -> None:
-        """The runner goes first: it finishes what it has while there is somebody to take it, and lets go of its
-        lease where it is kept."""
+        """Close the runner first: it finishes its work while the node serves it, and releases its lease in the
+        metadata."""
         if self.child is not None:
             await self.child.stop()
         await self._node.close()
@@ -69,14 +65,14 @@ class WithRunner:
 
 
 async def _died(name: str) -> None:
-    """Nobody else has to know: its lease runs out by itself, and its workers are fenced by the next."""
+    """Needs no action: the runner's lease expires, and the next runner fences its workers."""
 
 
 async def runner_token(
     config: Config, given: RunnerConfig, runtime: Runtime, *, runs: str, section: str
 ) -> str | None:
-    """As it was given; or one that is made here, where the secret is at hand; none where there is a certificate.
-    `runs`: what it runs, as words; `section`: of its settings."""
+    """The configured token; else a new one, if the secret is available; none with a certificate. `runs`: what the
+    runner runs, in words; `section`: its settings section."""
     auth = config.auth
     if given.token:
         return given.token
@@ -97,7 +93,7 @@ async def runner_token(
 
 
 def url_from_here(addresses: dict[str, Address], *, runs: str, section: str) -> str:
-    """Where the runner reaches the node; ConfigError if it cannot."""
+    """The node's URL for the runner; ConfigError if it has none."""
     scheme = next((one for one in ("http", "https") if one in addresses), None)
     if scheme is None:
         raise ConfigError(f"the runner of the {runs} needs listeners.http", hint=f"set it, or {section}.url")
@@ -107,13 +103,13 @@ def url_from_here(addresses: dict[str, Address], *, runs: str, section: str) -> 
 
 
 def tls_words(given: RunnerConfig) -> list[str]:
-    """Its files, for the command line."""
+    """Command-line options for the TLS files."""
     named = (("--ca", given.ca), ("--cert", given.certificate), ("--cert-key", given.key))
     return [word for name, file in named if file for word in (name, file)]
 
 
 def token_environment(token: str | None) -> dict[str, str]:
-    """The token goes by the environment: a command line can be seen by everybody on the machine."""
+    """Pass the token in the environment: every user of the machine can read a command line."""
     return {} if token is None else {"WEIR_TOKEN": token}
 
 
@@ -138,7 +134,7 @@ def connectors_spec(config: Config, addresses: dict[str, Address], token: str | 
 
 
 def with_connectors(node: Served, runtime: Runtime, config: Config, *, connect: bool) -> Served:
-    """The node, with the runner of connectors if that is wanted."""
+    """The node, with the runner of connectors if wanted."""
 
     async def spec(addresses: dict[str, Address]) -> ChildSpec:
         token = await runner_token(config, config.connect, runtime, runs=_CONNECT_RUNS, section=_SECTION)
@@ -171,7 +167,7 @@ def functions_spec(config: Config, addresses: dict[str, Address], token: str | N
 
 
 def with_functions(node: Served, runtime: Runtime, config: Config, *, functions: bool) -> Served:
-    """The node, with the runner of its functions if that is wanted."""
+    """The node, with the runner of functions if wanted."""
 
     async def spec(addresses: dict[str, Address]) -> ChildSpec:
         token = await runner_token(
@@ -183,7 +179,7 @@ def with_functions(node: Served, runtime: Runtime, config: Config, *, functions:
 
 
 _RUNS = "streams"
-#: Spark takes seconds of all cores to start: one that cannot is not started again at once.
+#: Spark's start uses all cores for seconds, so a failed one waits before the next attempt.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
 
 
@@ -205,7 +201,7 @@ def runner_spec(config: Config, addresses: dict[str, Address], token: str | None
 
 
 def with_streams(node: Served, runtime: Runtime, config: Config, *, streams: bool) -> Served:
-    """The node, with the runner of its streams if that is wanted."""
+    """The node, with the runner of streams if wanted."""
 
     async def spec(addresses: dict[str, Address]) -> ChildSpec:
         token = await runner_token(config, config.streams, runtime, runs=_RUNS, section=_RUNS)

@@ -1,8 +1,7 @@
-"""A process that serves until a signal ends it.
+"""Serve until a signal ends the process, and reload settings on SIGHUP.
 
-What SIGHUP does: settings that can change are taken from the configuration, TLS files are looked at.
-
-The log says all of it. What needs a restart is named; what is wrong leaves everything as it was.
+A reload applies changeable settings and new TLS files, and logs the result. It names settings that need a restart;
+an invalid configuration changes nothing.
 """
 
 import asyncio
@@ -25,13 +24,13 @@ from weir.server.logs import set_up_logs
 
 log = logging.getLogger(__name__)
 
-#: Settings that hold at once.
+#: Settings that a reload applies.
 RELOADED = ("log.level", "log.format")
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
-    """Where a command has its configuration from. `level`: what is logged; options of the command may say it."""
+    """The configuration source of a command. `level`: the log level; command options may override it."""
 
     file: Path | None
     assignments: tuple[str, ...] = ()
@@ -43,8 +42,8 @@ class ConfigSource:
 
 
 class Reloading:
-    """`source`: None where there is no configuration. `pass_on`: have the processes below do the same; answers to
-    how many that was said."""
+    """Handles SIGHUP. `source`: None without a configuration. `pass_on`: reload child processes; returns their
+    number."""
 
     def __init__(self, source: ConfigSource | None, *, pass_on: Callable[[], int] = lambda: 0) -> None:
         self._source = source
@@ -55,8 +54,8 @@ class Reloading:
         said = [*self._settings(), *self._files()]
         below = self._pass_on()
         if below:
-            said.append(f"{below} processes below do the same")
-        # Whoever asks for it looks for the answer: it is said at every level that a server may have by default.
+            said.append(f"{below} child processes reload, too")
+        # Logged as a warning, so that the answer appears at every default log level.
         log.warning("SIGHUP: %s", "; ".join(said or ["nothing has changed"]))
 
     def _settings(self) -> list[str]:
@@ -71,7 +70,7 @@ class Reloading:
         others = [name for name in changed if name not in RELOADED]
         if taken:
             set_up_logs(self._source.level(new.config), new.config.log.format)
-            # What needs a restart is as it was when this process began, and is named again the next time.
+            # Settings that need a restart keep their old value here, so that the next reload names them again.
             values = {**self._now.values, **{name: new.value(name) for name in taken}}
             self._now = Loaded(self._now.config, values, self._now.origins)
         said = [f"{name} is {KEYS[name].show(new.value(name))} now" for name in taken]
@@ -87,7 +86,7 @@ class Reloading:
 
 
 class Served(Protocol):
-    """What runs: a node of some kind."""
+    """A node of any kind."""
 
     @property
     def addresses(self) -> dict[str, Address]: ...
@@ -109,16 +108,16 @@ async def serve_until_signal(
     instance: str = "",
     reload: Callable[[], None] | None = None,
 ) -> None:
-    """Start, say so (where it listens, or `ready_content`), and wait for SIGTERM, SIGINT or the disk's failure;
-    then end in order. `listening_file`: where commands that are given no address find it, with the `instance`
-    that the admin REST confirms to them. `reload`: done at a SIGHUP."""
+    """Start the node, announce its addresses (or `ready_content`), and wait for SIGTERM, SIGINT or the disk's
+    failure; then stop in order. `listening_file`: where commands without an address find the node, with the
+    `instance` that the admin REST confirms to them. `reload`: called on SIGHUP."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     _heed_hangups(loop, reload or Reloading(None), stopping.set)
     stop = asyncio.create_task(stopping.wait())
-    # A signal while it starts is obeyed, too: a replay may take long.
+    # Obey signals during the start, too: a replay may take long.
     if not await _finished_first(asyncio.create_task(node.start()), stop):
         return
     try:
@@ -138,8 +137,8 @@ async def serve_until_signal(
 
 
 def _heed_hangups(loop: asyncio.AbstractEventLoop, reload: Callable[[], None], end: Callable[[], None]) -> None:
-    """SIGHUP reloads, and never kills. One that comes because the terminal is gone ends it in order, as a closed
-    window should; who began it with nohup wants neither."""
+    """SIGHUP reloads, and never kills. If the terminal is gone, it stops the process in order, as for a closed
+    window; a process started with nohup ignores it."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return
     at_terminal = _has_terminal()
@@ -154,7 +153,7 @@ def _heed_hangups(loop: asyncio.AbstractEventLoop, reload: Callable[[], None], e
 
 
 def _has_terminal() -> bool:
-    """Whether there is a terminal that controls this process."""
+    """Whether this process has a controlling terminal."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -163,7 +162,7 @@ def _has_terminal() -> bool:
 
 
 async def _finished_first(work: "asyncio.Task[None]", stop: "asyncio.Task[bool]") -> bool:
-    """Wait for either; whether the work was done. If not, it is cancelled and waited for."""
+    """Wait for the first of both; return whether the work finished. If not, cancel it and wait for its end."""
     await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
     if work.done():
         work.result()
@@ -174,7 +173,7 @@ async def _finished_first(work: "asyncio.Task[None]", stop: "asyncio.Task[bool]"
 
 
 def say_ready(path: Path | None, content: Mapping[str, Any]) -> None:
-    """Written aside and renamed: who sees the file sees all of it."""
+    """Write to a temporary file and rename it, so that readers see all of it."""
     if path is not None:
         aside = path.with_name(path.name + ".new")
         aside.write_text(json.dumps(dict(content)) + "\n")

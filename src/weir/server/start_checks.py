@@ -1,8 +1,7 @@
-"""Whether a folder can be what somebody wants it to be, said before anything is opened: which part of its path is
-a file, missing, or not this user's; and whether what is in it is of another kind.
+"""Checks at the start of a Weir: usable folders, and warnings about settings that cause trouble later.
 
-What is likely to hurt later, told when a Weir starts: few file descriptors, a clock that is wrong, a sign-in
-that nobody can pass, a host name that nobody knows.
+A folder check names the part of the path that is a file, missing, or not writable, and folders of another kind.
+Warnings cover few file descriptors, a wrong clock, unusable authentication, and an unknown host name.
 """
 
 import os
@@ -16,16 +15,16 @@ from weir.model.errors import ConfigError
 from weir.server.cluster_up import PLAN_NAME
 from weir.server.config.tree import Config
 
-#: No Weir was made before; a clock that says otherwise was never set.
+#: No Weir is older; an earlier date means that the clock was never set.
 _FIRST_WEIR = datetime(2026, 1, 1, tzinfo=UTC)
-#: Files, and connections between processes, that are no client's.
+#: Descriptors for files and internal connections, not for clients.
 _OWN_DESCRIPTORS = 256
-#: So many clients come to small ones, too; nobody is told of fewer.
+#: Small installations have this many clients, too; no warning above this.
 _FEW_DESCRIPTORS = 1024
 
 
 def start_warnings(config: Config, *, now: datetime, descriptors: int | None = None) -> Iterator[str]:
-    """One sentence each. `descriptors`: how many may be open; None for what the system says."""
+    """Warnings of one sentence each. `descriptors`: the limit; None: the system's."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if descriptors is None else descriptors
     if soft != resource.RLIM_INFINITY and soft < _FEW_DESCRIPTORS:
         yield (
@@ -49,8 +48,8 @@ def start_warnings(config: Config, *, now: datetime, descriptors: int | None = N
 
 
 def unknown_host(config: Config) -> str:
-    """What to say if clients are told a name that this machine does not know; empty if it does. Takes as long as
-    the resolver does."""
+    """The warning if this machine does not know the advertised host name; empty if it does. Takes as long as the
+    resolver."""
     host = config.listeners.advertised_host
     if not host:
         return ""
@@ -65,8 +64,8 @@ def unknown_host(config: Config) -> str:
 
 
 def check_usable(named: str, path: str) -> None:
-    """ConfigError unless the folder is there, or can be made, and this process may read and write in it. `named`:
-    how the user named it, `--data`, say."""
+    """ConfigError unless the folder exists or can be created, and this process can read and write it. `named`: the
+    option that named it, such as `--data`."""
     if not path.strip():
         raise ConfigError(f"{named} is empty", hint=f"name a folder: {named} /var/lib/weir")
     folder = Path(path).absolute()
@@ -84,7 +83,7 @@ def check_usable(named: str, path: str) -> None:
 
 
 def check_kind(path: str, *, cluster: bool) -> None:
-    """ConfigError if the folder is that of `weir cluster up`, and one of `weir up` is wanted, or vice versa."""
+    """ConfigError if `weir up` is started on a folder of `weir cluster up`, or vice versa."""
     folder = Path(path).absolute()
     if not cluster and (folder / PLAN_NAME).exists():
         raise ConfigError(

@@ -1,9 +1,7 @@
-"""Processes under one supervisor: started in order, started again when they die, ended in the opposite order.
+"""Supervised processes: started in order, restarted when they die, stopped in reverse order.
 
-A broker whose process has ended is unregistered by the supervisor that waited for it: the others need not wait
-for the end of its lease.
-
-Ports for processes that a supervisor starts, known before they run and kept for them while they do not.
+The supervisor unregisters a broker whose process has ended, so that others need not wait for its lease. It also
+reserves the ports of its processes before they run and while they restart.
 """
 
 import asyncio
@@ -32,19 +30,19 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
-#: A process that ran for so long is not one that cannot start.
+#: A process that ran this long has started successfully.
 _SETTLED_S = 30.0
 _LOOK_S = 0.02
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 30.0
-#: No line of a process' log is kept longer.
+#: The longest stored line of a process's log.
 _MAX_LINE_BYTES = 64 * 1024
 _PR_SET_PDEATHSIG = 1
-#: How long the last words of a process that ended are waited for.
+#: How long to wait for the last output of an ended process.
 _LAST_WORDS_S = 5.0
-#: How a `weir` that gives up begins its reason.
+#: The prefix of the reason that a failing `weir` prints.
 _COMPLAINT = "weir: "
-#: Roles of processes that are Weirs, whom SIGHUP does not kill.
+#: Roles of processes that are Weirs, which survive SIGHUP.
 _RELOADING = ("broker", "bookie", "storage")
 
 
@@ -56,23 +54,23 @@ class ChildFailedError(WeirError):
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """A process: what it is called, what it does, how it is started, and how one knows that it serves."""
+    """A process: its name, role, command, and readiness check."""
 
     name: str
     role: str
     command: Sequence[str]
-    #: Written by the process once it serves; removed before each start.
+    #: The process writes this file once it serves; the supervisor removes it before each start.
     ready_file: Path | None = None
-    #: Asked instead, again and again, of a process that writes no such file.
+    #: The readiness check, polled, for a process without such a file.
     probe: Callable[[], Awaitable[bool]] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    #: How long it is waited before one that died is started again: at first, and at the most.
+    #: The delay before a restart: the first and the longest.
     first_pause_s: float = _FIRST_PAUSE_S
     pause_s: float = _LONGEST_PAUSE_S
 
 
 class Child:
-    """One process, from start to stop, over its deaths."""
+    """One process over its restarts."""
 
     def __init__(
         self,
@@ -93,7 +91,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs now, or ran last."""
+        """The process id of the current or last process."""
         return 0 if self._process is None else self._process.pid
 
     @property
@@ -101,7 +99,7 @@ class Child:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Start it and wait until it serves; ChildFailedError if it does not. From then on it is kept alive."""
+        """Start the process and wait until it serves; ChildFailedError if it does not. Then keep it running."""
         await self._launch()
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
@@ -114,7 +112,7 @@ class Child:
         self._watching = asyncio.get_running_loop().create_task(self._keep(), name=f"keep {self.spec.name}")
 
     async def serves(self) -> bool:
-        """Whether it says that it serves."""
+        """Whether it is ready."""
         if not self.running:
             return False
         if self.spec.ready_file is not None:
@@ -126,7 +124,7 @@ class Child:
             _send(self._process, signal.SIGHUP)
 
     async def stop(self) -> None:
-        """End it in order, and by force if it takes too long."""
+        """Stop it in order, or kill it after a timeout."""
         self._stopping = True
         process = self._process
         if process is not None and process.returncode is None:
@@ -135,7 +133,7 @@ class Child:
                 async with asyncio.timeout(_STOP_TIMEOUT_S):
                     await process.wait()
             except TimeoutError:
-                log.warning("%s does not end, and is killed", self.spec.name)
+                log.warning("%s did not stop in time and was killed", self.spec.name)
                 _send(process, signal.SIGKILL)
                 await process.wait()
         if self._watching is not None:
@@ -152,7 +150,7 @@ class Child:
             stderr=asyncio.subprocess.STDOUT,
             env={**os.environ, **self.spec.environment},
             limit=_MAX_LINE_BYTES,
-            # A signal from the terminal is the supervisor's to pass on; and nobody outlives the supervisor.
+            # The supervisor forwards terminal signals, and no child outlives it.
             start_new_session=True,
             preexec_fn=_end_with_parent,
         )
@@ -161,7 +159,7 @@ class Child:
         )
 
     async def _why_not_started(self) -> ChildFailedError:
-        """In its own words, if it is a Weir that said why."""
+        """The reason that a Weir process printed, if it did."""
         if self._words is not None:
             done, _ = await asyncio.wait({self._words}, timeout=_LAST_WORDS_S)
             if done and (said := self._words.result()):
@@ -195,19 +193,19 @@ class Child:
 
 
 class Supervisor:
-    """Stages of processes: those of one start together, once all before it serve."""
+    """Stages of processes: those of one stage start together, once all earlier ones serve."""
 
     def __init__(self, clock: Clock, on_restart: Callable[[], None] = lambda: None) -> None:
-        """`on_restart` is called whenever a process that had died serves again."""
+        """`on_restart` is called whenever a restarted process serves again."""
         self._clock = clock
         self._on_restart = on_restart
-        #: Called with the name of each process that died, before it is started again.
+        #: Called with the name of each process that died, before its restart.
         self.on_death: Callable[[str], Awaitable[None]] = _nothing_to_do
         self._stages: list[list[Child]] = []
 
     @property
     def children(self) -> list[Child]:
-        """In the order of their stages."""
+        """Children in the order of their stages."""
         return [child for stage in self._stages for child in stage]
 
     async def add(self, specs: Sequence[ChildSpec]) -> list[Child]:
@@ -221,7 +219,7 @@ class Supervisor:
         return stage
 
     def hang_up(self) -> int:
-        """Have all that are Weirs, and run, reload; answers how many."""
+        """Send SIGHUP to all running Weirs; return their number."""
         found = [child for child in self.children if child.running and child.spec.role in _RELOADING]
         for child in found:
             child.hang_up()
@@ -231,7 +229,7 @@ class Supervisor:
         await self.on_death(name)
 
     async def close(self) -> None:
-        """End every stage, the last first."""
+        """Stop every stage, the last first."""
         while self._stages:
             await asyncio.gather(*(child.stop() for child in self._stages.pop()))
 
@@ -241,24 +239,24 @@ async def _nothing_to_do(name: str) -> None:
 
 
 def weir_command(*arguments: str) -> list[str]:
-    """This same Weir, as another process."""
+    """The command of this same Weir as another process."""
     return [sys.executable, "-m", "weir.cli.main", *arguments]
 
 
 def settings(values: Mapping[str, str]) -> list[str]:
-    """As `--set` options."""
+    """`--set` options."""
     return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
 
 
 async def _forward(name: str, process: asyncio.subprocess.Process) -> str:
-    """What a process says, with its name before each line, to the supervisor's own standard error; at its end, why
-    it gave up, if it said so."""
+    """Copy the process's output to standard error, with its name before each line; return the reason of its
+    failure, if it printed one."""
     assert process.stdout is not None
     complaint = ""
     while True:
         try:
             line = await process.stdout.readline()
-        except ValueError:  # longer than anybody reads
+        except ValueError:  # longer than the limit
             continue
         if not line:
             return complaint
@@ -285,19 +283,18 @@ _LOOPBACK = "127.0.0.1"
 
 
 class HeldPorts:
-    """Ports that are bound here, without listening: who looks for a free one, or connects from any, gets none of
-    them, also while the process that listens there is being started again. Whoever asks for the port itself and
-    allows its address to be reused, as servers do, gets it."""
+    """Ports that are bound without listening. Searches for a free port and outgoing connections skip them, also
+    while their server restarts. A server that binds such a port explicitly, with address reuse, gets it."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int], socket.socket] = {}
 
     def choose(self, wanted: Iterable[int], host: str = _LOOPBACK) -> list[int]:
-        """For each port the same, if nobody has it or holds it, else any free one (0: any). All are different."""
+        """Return each wanted port if it is free, else any free one (0: any). All are different."""
         return [self._bound(host, port) or self._bound(host, 0) for port in wanted]
 
     def hold(self, ports: Iterable[int], host: str = _LOOPBACK) -> list[int]:
-        """Ports that were chosen before; the answer is those that somebody has now."""
+        """Reserve ports that were chosen before; return those in use by other processes."""
         wanted = [port for port in ports if (host, port) not in self._held]
         return [port for port in wanted if not self._bound(host, port, reuse=True)]
 
@@ -307,7 +304,7 @@ class HeldPorts:
         self._held.clear()
 
     def _bound(self, host: str, port: int, *, reuse: bool = False) -> int:
-        """The port, or the one that was found for 0; 0 if somebody has it."""
+        """The port, or the one found for 0; 0 if it is in use."""
         made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         try:
             if reuse:
@@ -318,25 +315,25 @@ class HeldPorts:
             if port == 0:
                 raise
             return 0
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # from now on, for who is to listen there
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # from now on, for the server of this port
         found: int = made.getsockname()[1]
         self._held[host, found] = made
         return found
 
 
-#: If the store does not answer in time, the lease ends by itself.
+#: If the store does not answer in time, the lease expires by itself.
 _LIMIT_S = 2.0
 _LEASE_S = 2.0
 
 
 async def unregister(meta: MetaStore, broker_id: str, peer_port: int) -> bool:
-    """Whether the broker was registered with this port for other brokers, as the process that is known to have
-    ended was, and is not any more. What another process has written meanwhile stays."""
+    """Remove the broker's registration if it has this peer port, as that of the ended process had; return whether
+    it did. A newer registration by another process stays."""
     found = await read(meta, keys.broker(broker_id), BROKER)
     if found is None or found.value.listeners.get(LISTENER, "").rpartition(":")[2] != str(peer_port):
         return False
-    # The last that is told of it is that it takes nothing any more, as of a broker that goes in order. It goes
-    # with a lease, so that nothing of it stays if this process ends, too.
+    # As in an orderly stop, first announce that it accepts nothing any more. The announcement has a lease, so that
+    # it expires if this process ends, too.
     lease = await meta.lease(_LEASE_S)
     last_word = encode_broker(replace(found.value, draining=True))
     await meta.put(found.key, last_word, expect=found.version, lease=lease)
@@ -345,17 +342,17 @@ async def unregister(meta: MetaStore, broker_id: str, peer_port: int) -> bool:
 
 
 class Unregistering:
-    """For the brokers of one supervisor."""
+    """Unregisters the brokers of one supervisor."""
 
     def __init__(self, runtime: Runtime, meta_url: str, secret: str, peer_ports: dict[str, int]) -> None:
-        """`secret`: where it is, as `cluster.secret` says it."""
+        """`secret`: the secret's location, as in `cluster.secret`."""
         self._runtime = runtime
         self._meta_url = meta_url
         self._secret = secret
         self._peer_ports = peer_ports
 
     async def ended(self, name: str) -> None:
-        """The process of this name has ended, and none is there in its place yet."""
+        """Unregister a broker whose process has ended and is not yet restarted."""
         port = self._peer_ports.get(name)
         if port is None:
             return
@@ -363,7 +360,7 @@ class Unregistering:
             async with asyncio.timeout(_LIMIT_S):
                 await self._unregister(name, port)
         except (WeirError, TimeoutError, OSError) as failed:
-            log.info("%s stays registered until its lease ends: %s", name, failed)
+            log.info("%s stays registered until its lease expires: %s", name, failed)
 
     async def _unregister(self, name: str, port: int) -> None:
         shown = await load_credentials(self._runtime.disk, ClusterCredentialSettings(secret=self._secret))

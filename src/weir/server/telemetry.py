@@ -1,9 +1,9 @@
-"""OpenTelemetry, where its SDK is installed and `telemetry.endpoint` is set: logs, and spans of traced messages.
+"""OpenTelemetry, if its SDK is installed and `telemetry.endpoint` is set: logs, and spans of traced messages.
 
-A message that a producer has given a `traceparent` gets a span when it is stored and one for each delivery, as
-children of the producer's, and one for what becomes of a delivery (acknowledged, retried, dropped), as its child.
-One that is dropped before anybody had it has a span for that, as a child of the producer's. Exporting is the SDK's
-business, in threads of its own and in batches; what cannot be exported is dropped by it.
+A message with a producer's `traceparent` gets a span when it is stored and one for each delivery, as children of
+the producer's span; each delivery has a child span for its outcome (acknowledged, retried, dropped). A message
+dropped before its first delivery has a span for that, as a child of the producer's. The SDK exports in batches, in
+its own threads, and drops what it cannot export.
 """
 
 import logging
@@ -25,15 +25,15 @@ from weir.wire.formats.table import messages_of
 
 _HEADERS = ("traceparent", "tracestate")
 _OF_THE_EXPORTER = ("opentelemetry", "urllib3", "requests")
-#: Messages of one batch that get spans: one that is larger was not made by hand.
+#: The most messages of one batch that get spans; larger traced batches are not handmade.
 _MOST_OF_A_BATCH = 100
 
 
 class Telemetry:
-    """Starts exporting; `close` sends what is left."""
+    """Starts exporting; `close` sends the rest."""
 
     def __init__(self, settings: TelemetryConfig, clock: Clock, *, node: str) -> None:
-        """ConfigError if the SDK is not there."""
+        """ConfigError if the SDK is missing."""
         try:
             from opentelemetry.sdk.resources import Resource
         except ImportError:
@@ -68,15 +68,15 @@ class Telemetry:
         provider = LoggerProvider(resource=self._resource, shutdown_on_exit=False)
         provider.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter(f"{self._endpoint}/v1/logs")))
         self._closers.append(provider)
-        with catch_warnings():  # it is to move to another package one day
+        with catch_warnings():  # deprecated: it will move to another package
             simplefilter("ignore", DeprecationWarning)
             self._handler = LoggingHandler(logger_provider=provider)
-        # What the exporter itself says, and what it speaks through, must not be exported in turn.
+        # Logs of the exporter and its transport must not be exported in turn.
         self._handler.addFilter(lambda record: not record.name.startswith(_OF_THE_EXPORTER))
         logging.getLogger().addHandler(self._handler)
 
     def close(self) -> None:
-        """Send what is left; may take a while where nobody answers, so not on the loop."""
+        """Send the rest; may block if the collector does not answer, so do not call it on the event loop."""
         if self._handler is not None:
             logging.getLogger().removeHandler(self._handler)
         for provider in self._closers:

@@ -1,9 +1,7 @@
 """`weir up --workers N`: one folder, N broker processes over one storage process, under one supervisor.
 
-One address for newcomers: what comes there is passed on to one broker after the other.
-
-Clients of Kafka and Pulsar learn there which broker has what, and then go to that broker's own address; so only
-the first words of each client, and admin requests, go this way.
+A TCP proxy at one address passes new clients to the brokers in turn. Kafka and Pulsar clients learn the owner
+there and connect to its own address, so only the first requests of each client, and admin requests, use the proxy.
 """
 
 import asyncio
@@ -33,10 +31,10 @@ _MAX_CONNECTIONS = 10_000
 
 
 class Entrance:
-    """Listens at one address and knows where brokers are. `start`, then `close`."""
+    """The TCP proxy: listens at one address and knows the brokers. `start`, then `close`."""
 
     def __init__(self, runtime: Runtime, at: Address, brokers: Callable[[], Sequence[Address]]) -> None:
-        """`brokers`: those that are worth trying, asked for every newcomer."""
+        """`brokers`: available brokers, called for every new client."""
         self._runtime = runtime
         self._at = at
         self._brokers = brokers
@@ -51,7 +49,7 @@ class Entrance:
         return Address(self._at.host, port)
 
     async def bind(self) -> None:
-        """Take the address, or raise AddressInUseError; who comes early waits."""
+        """Bind the address, or raise AddressInUseError; early clients wait."""
         self._listener = await self._runtime.net.listen(self._at.host, self._at.port)
 
     def start(self) -> None:
@@ -99,7 +97,7 @@ class Entrance:
                 far.close()
 
     async def _reach(self) -> Connection | None:
-        """A connection to the broker whose turn it is, or to the next that answers."""
+        """A connection to the next broker in turn that answers."""
         brokers = self._brokers()
         self._turn += 1
         for step in range(len(brokers)):
@@ -135,13 +133,13 @@ _LISTENERS = (
     "http",
     "https",
 )
-#: Worker n's own ports are this much times n + 1 above the one for newcomers.
+#: The distance of worker ports: worker n's own ports are n + 1 times this above the proxy's.
 PORT_STEP = 10
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How each process is told the configuration: as the supervisor was."""
+    """The configuration source of each process, the same as the supervisor's."""
 
     config_file: str | None
     assignments: tuple[str, ...]
@@ -150,8 +148,8 @@ class WorkerOptions:
 
 
 class Workers(Node):
-    """Serves at the configured addresses, where newcomers come to any worker. At the end the workers go first, who
-    hand over and answer what they took, then the storage."""
+    """Serves at the configured addresses, where new clients reach any worker. `close` stops the workers first,
+    after they have handed over and answered, then the storage."""
 
     def __init__(
         self,
@@ -161,9 +159,9 @@ class Workers(Node):
         *,
         on_locked: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_locked` is called when the data folder is known to be nobody else's."""
+        """`on_locked` is called once this process has locked the data folder."""
         self._on_locked = on_locked
-        #: Every worker tells it as its own: newcomers come to any of them.
+        #: Every worker confirms it to commands: new clients reach any of them.
         self.instance = new_instance(runtime.rng)
         self._runtime = runtime
         self._config = config
@@ -222,7 +220,7 @@ class Workers(Node):
         self._own[name] = [Address(address.host, port) for port in ports]
 
     def _alive(self, name: str) -> list[Address]:
-        """Where workers listen: those that run first."""
+        """Addresses of the workers: running ones first."""
         workers = [child for child in self._supervisor.children if child.spec.role == "broker"]
         order = sorted(range(len(workers)), key=lambda n: not workers[n].running)
         return [_reached(self._own[name][n]) for n in order if workers[n].running]
@@ -245,7 +243,7 @@ class Workers(Node):
         name = _worker_name(number)
         values = {f"listeners.{listener}": str(own[number]) for listener, own in self._own.items()}
         values |= {
-            PORT_OFFSET: "0",  # these are the ports themselves
+            PORT_OFFSET: "0",  # the ports include the offset
             "listeners.peer": f"{_LOOPBACK}:{peer}",
             "cluster.meta": meta_url,
             "cluster.name": name,
@@ -266,7 +264,7 @@ def _worker_name(number: int) -> str:
 
 
 def _write_secret(path: Path) -> None:
-    """Known to the processes of this start, and to nobody who may not read the folder."""
+    """A secret of this start, for its processes; only users with read access to the folder can read it."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -278,5 +276,5 @@ def _bindable(host: str) -> str:
 
 
 def _reached(address: Address) -> Address:
-    """From this machine."""
+    """The address as reachable from this machine."""
     return Address(_LOOPBACK if address.host in ("", "0.0.0.0", "::") else address.host, address.port)

@@ -27,9 +27,9 @@ Examples:
   weir cluster up --port-offset 100             the first broker has Kafka 9192, Pulsar 6750, HTTP 8180, and so on
   weir cluster status                           in another terminal
 
-The extra `cluster` installs the etcd: pip install '.[cluster]' in a checkout. What dies is started again. SIGTERM
-and SIGINT end it in order. Ports are chosen at the first start (9092, 6650 and 8080 and the next ones where they
-are free; --port-offset N adds N to them) and kept. Each message has two copies, on two of the bookies.
+The extra `cluster` installs the etcd: pip install '.[cluster]' in a checkout. The command restarts processes that
+die. SIGTERM and SIGINT stop all of them in order. The first start chooses free ports from 9092, 6650 and 8080 on
+(--port-offset N adds N to them), and the cluster keeps them. Each message has two copies, on two of the bookies.
 """
 )
 @click.option(
@@ -38,25 +38,25 @@ are free; --port-offset N adds N to them) and kept. Each message has two copies,
     default=3,
     show_default=True,
     metavar="N",
-    help="How many; 0: storage alone, for weir restore.",
+    help="Brokers; 0: storage only, for weir restore.",
 )
-@click.option("--bookies", type=click.IntRange(1, 64), default=3, show_default=True, metavar="N", help="How many.")
+@click.option("--bookies", type=click.IntRange(1, 64), default=3, show_default=True, metavar="N", help="Bookies.")
 @click.option(
     "--data",
     default="weir-cluster",
     show_default=True,
     metavar="DIR",
-    help="The folder for everything that is kept; made when new.",
+    help="The data folder; created if missing.",
 )
 @click.option(
-    "--meta", metavar="URL", help="An etcd of your own, etcd://host:port[,host:port]; else one is started."
+    "--meta", metavar="URL", help="Your own etcd: etcd://host:port[,host:port]; by default weir starts one."
 )
 @click.option(
     "--etcd-members",
     type=click.Choice(["1", "3"]),
     default="1",
     show_default=True,
-    help="How many members the etcd that is started has.",
+    help="Members of the etcd that weir starts.",
 )
 @port_offset_option
 @config_options
@@ -64,7 +64,7 @@ are free; --port-offset N adds N to them) and kept. Each message has two copies,
     "--ready-file",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Written as JSON once all of it serves, and when a process was started again.",
+    help="JSON file, written when all nodes serve, and after each restart of a process.",
 )
 @click.pass_context
 def up(
@@ -80,14 +80,14 @@ def up(
     assignments: tuple[str, ...],
     ready_file: str | None,
 ) -> None:
-    """Run a whole cluster on this machine: etcd, bookies and brokers, each a process of its own."""
+    """Run a whole cluster on this machine: etcd, bookies and brokers, each in its own process."""
     named = {} if port_offset is None else {"port-offset": str(port_offset)}
-    config = load_config(ctx, config_file, assignments, named)  # what is wrong in it is said here, once
+    config = load_config(ctx, config_file, assignments, named)  # so that errors in it appear once, here
     part_settings.tls_context(config)
     check_usable("--data", data)
     check_kind(data, cluster=True)
     if meta is None:
-        etcd_program()  # before a folder is made for a cluster that cannot start
+        etcd_program()  # check before creating a folder for a cluster that cannot start
     source, ready = config_source(ctx, config_file, assignments, named), ready_path(ready_file)
     options = ClusterOptions(
         Path(data).absolute(),
@@ -106,7 +106,7 @@ def up(
         say_gone(ready)
 
         def tell_processes() -> None:
-            if ready is not None and ready.exists():  # not before all of it serves, nor at the end
+            if ready is not None and ready.exists():  # only between the first readiness and the end
                 say_ready(ready, cluster.ready())
 
         cluster = ClusterUp(runtime, options, tell_processes, on_locked=lambda: say_gone(listening))
@@ -134,5 +134,5 @@ def _show(cluster: ClusterUp) -> None:
         click.echo(f"try: weir cluster status --url http://{cluster.addresses['http']}")
     else:
         click.echo(
-            "it has storage and no brokers: weir restore COPY --data this folder, then start it with brokers"
+            "the cluster has no brokers: run weir restore COPY --data with this folder, then start it with brokers"
         )

@@ -1,4 +1,4 @@
-"""`weir config`: what is set, where each value came from, and what each setting means."""
+"""`weir config`: the settings of `weir up`, their values, origins and descriptions."""
 
 import json
 import os
@@ -19,22 +19,22 @@ from weir.server.config.tree import KEYS
     epilog="""
 \b
 Examples:
-  weir config show                       every setting, its value, and where it comes from
-  weir config show --changed --json      only what is not a default, for programs
-  weir config explain storage.sync       what one setting means
+  weir config show                       every setting, its value and its origin
+  weir config show --changed --json      only changed settings, for programs
+  weir config explain storage.sync       the description of one setting
   weir config show --config weir.toml --set listeners.http=127.0.0.1:0
 """
 )
 def config() -> None:
-    """Show and explain the settings of `weir up`: file, then environment, then --set; the later word wins."""
+    """Show and explain the settings of `weir up`. The environment overrides the file, --set overrides both."""
 
 
 @config.command(epilog=examples("weir config show", "weir config show --changed -o csv"))
 @config_options
-@click.option("--changed", is_flag=True, help="Leave defaults out.")
+@click.option("--changed", is_flag=True, help="Show only changed settings.")
 @output_options
 def show(config_file: str | None, assignments: tuple[str, ...], changed: bool, out: Output) -> None:
-    """Show the effective value of every setting, and where it comes from. Secrets are not shown."""
+    """Show the effective value and the origin of every setting. Secrets are hidden."""
     loaded = _load(config_file, assignments)
     rows = [key for key in KEYS.values() if not changed or key.name in loaded.origins]
     none = "" if out.format is Format.CSV else "(none)"
@@ -50,7 +50,7 @@ def show(config_file: str | None, assignments: tuple[str, ...], changed: bool, o
 \b
 Examples:
   weir config explain listeners.pulsar
-  weir config explain                    all of them, as they would stand in a file
+  weir config explain                    all settings, as a TOML file
 """
 )
 @click.argument("name", metavar="[KEY]", required=False)

@@ -1,6 +1,6 @@
-"""`weir broker`: a broker of a cluster; `weir storage`: the storage process of `weir up --workers N`.
+"""`weir broker`, `weir storage` and `weir bookie serve`: single nodes, each in its own process until a signal.
 
-`weir bookie serve`: one bookie as a process of its own, until a signal ends it.
+`weir storage` is the storage process of `weir up --workers N`.
 """
 
 import gc
@@ -41,7 +41,10 @@ log = logging.getLogger(__name__)
 _LEVELS = ("warning", "info", "debug")
 
 _ready_file = click.option(
-    "--ready-file", type=click.Path(dir_okay=False), metavar="FILE", help="Written as JSON once it serves."
+    "--ready-file",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="JSON file, written when the node serves.",
 )
 
 
@@ -53,10 +56,10 @@ Examples:
   weir broker --set cluster.meta=etcd://etcd-1:2379,etcd-2:2379 --set cluster.name=b1 \\
       --set cluster.secret=file:/etc/weir/secret --set listeners.peer=0.0.0.0:6660 \\
       --set listeners.advertised_host=b1.example
-  weir config explain cluster.meta            what a setting means
+  weir config explain cluster.meta            the description of a setting
 
-It keeps nothing on its disk: topics lie on bookies (weir bookie serve), who serves what in the metadata. SIGTERM
-and SIGINT end it in order: its topics are handed to the other brokers first, and clients are told where they went.
+A broker stores no data on its disk: bookies (weir bookie serve) store topics, the metadata stores their owners.
+SIGTERM and SIGINT stop it in order: it first hands its topics over to other brokers and redirects its clients.
 """
 )
 @config_options
@@ -96,13 +99,13 @@ def broker(
 Example:
   weir storage --data /var/lib/weir --meta 127.0.0.1:2300 --set cluster.secret=file:/run/weir/secret
 
-`weir up --workers N` starts it by itself.
+`weir up --workers N` starts it automatically.
 """
 )
-@click.option("--data", metavar="DIR", help="The folder for everything that is kept; made when new.")
-@click.option("--meta", default="127.0.0.1:0", metavar="HOST:PORT", help="Where the metadata is served.")
-@click.option("--bookie", default="127.0.0.1:0", metavar="HOST:PORT", help="Where the bookie is served.")
-@click.option("--accept-loss", is_flag=True, help="Go on without acknowledged bytes that are gone from the disk.")
+@click.option("--data", metavar="DIR", help="The data folder; created if missing.")
+@click.option("--meta", default="127.0.0.1:0", metavar="HOST:PORT", help="The address of the metadata.")
+@click.option("--bookie", default="127.0.0.1:0", metavar="HOST:PORT", help="The address of the bookie.")
+@click.option("--accept-loss", is_flag=True, help="Accept the loss of acknowledged data that the disk lacks.")
 @config_options
 @_ready_file
 @click.pass_context
@@ -121,7 +124,7 @@ def storage(
     config = load_config(ctx, config_file, assignments, {} if data is None else {"data": data})
     check_usable("--data", config.data)
     if not config.cluster.secret:
-        raise ConfigError("whoever comes for metadata must know a secret", hint="set cluster.secret")
+        raise ConfigError("weir storage needs a secret for its clients", hint="set cluster.secret")
     ready = ready_path(ready_file)
 
     async def main(runtime: Runtime) -> None:
@@ -147,7 +150,7 @@ def load_config(
     assignments: tuple[str, ...],
     options: dict[str, str] | None = None,
 ) -> Config:
-    """The configuration of a command with `config_options`, whose logs go where it says."""
+    """The configuration of a command with `config_options`; sets up its logs."""
     config = config_source(ctx, config_file, assignments, options).load().config
     set_up_logs(_level(ctx, config), config.log.format)
     return config
@@ -159,21 +162,21 @@ def config_source(
     assignments: tuple[str, ...],
     options: dict[str, str] | None = None,
 ) -> ConfigSource:
-    """Where such a command has its configuration from."""
+    """The configuration source of such a command."""
     file = None if config_file is None else Path(config_file)
     return ConfigSource(file, assignments, options or {}, lambda config: _level(ctx, config))
 
 
 def ready_path(ready_file: str | None) -> Path | None:
-    """Where to say that it serves; ConfigError if nothing can be written there."""
+    """The path of the ready file; ConfigError if it is not writable."""
     ready = None if ready_file is None else Path(ready_file)
     if ready is not None and not ready.absolute().parent.is_dir():
-        raise ConfigError(f"there is no folder for {ready_file}", hint="check --ready-file")
+        raise ConfigError(f"the folder of {ready_file} does not exist", hint="check --ready-file")
     return ready
 
 
 def settle() -> None:
-    """What the start left behind lives as long as the process: the collector need not look at it again."""
+    """Freeze objects of the start, which live as long as the process, so that garbage collection skips them."""
     gc.collect()
     gc.freeze()
 
@@ -200,7 +203,7 @@ async def _serve(
 
 
 def _level(ctx: click.Context, config: Config) -> str:
-    """-v and -q of the program say more or less than the configuration does."""
+    """The log level: -v and -q of the program override the configuration."""
     verbose, quiet = ctx.find_root().params.get("verbose", 0), ctx.find_root().params.get("quiet", False)
     if quiet:
         return "error"
@@ -220,19 +223,19 @@ Examples:
   weir bookie serve --id b3 --data ./b3 --listen 127.0.0.1:0 --meta file:/var/lib/weir/meta \\
       --ready-file b3.json --sync periodic:5
 
-SIGTERM and SIGINT end it in order: it unregisters, answers what it took, and flushes.
+SIGTERM and SIGINT stop it in order: it unregisters, answers accepted requests, and flushes.
 """
 )
 @click.option(
-    "--id", "bookie_id", required=True, metavar="ID", help="The bookie's id; it belongs to its disk for good."
+    "--id", "bookie_id", required=True, metavar="ID", help="The bookie's id; it belongs to its disk permanently."
 )
-@click.option("--data", required=True, metavar="DIR", help="The folder for its files; formatted when new.")
+@click.option("--data", required=True, metavar="DIR", help="The data folder; formatted if new.")
 @click.option(
     "--listen", default="127.0.0.1:3181", show_default=True, metavar="HOST:PORT", help="Port 0: any free one."
 )
-@click.option("--advertise", metavar="HOST:PORT", help="The address for others, if not that of --listen.")
+@click.option("--advertise", metavar="HOST:PORT", help="The address for other nodes, if not that of --listen.")
 @click.option("--meta", required=True, metavar="URL", help="file:/path/to/folder or etcd://host:port[,host:port].")
-@click.option("--rack", default="", metavar="LABEL", help="Where it stands; replicas are spread over racks.")
+@click.option("--rack", default="", metavar="LABEL", help="The rack of the node; replicas are spread over racks.")
 @click.option(
     "--sync", default="always", show_default=True, metavar="POLICY", help="always, or periodic:MILLISECONDS."
 )
@@ -241,7 +244,7 @@ SIGTERM and SIGINT end it in order: it unregisters, answers what it took, and fl
     envvar="WEIR_CLUSTER_SECRET",
     default="",
     metavar="SECRET",
-    help="What nodes of the cluster know: base64:... or file:/path.",
+    help="The shared secret of the nodes: base64:... or file:/path.",
 )
 @click.option(
     "--cluster-certificate",
@@ -262,15 +265,18 @@ SIGTERM and SIGINT end it in order: it unregisters, answers what it took, and fl
     "--auto-repair/--no-auto-repair",
     default=True,
     show_default=True,
-    help="Take part in copying what lost bookies held.",
+    help="Take part in re-replicating the ledgers of lost bookies.",
 )
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Go on without acknowledged bytes that are gone from the journal; what is given up is logged and kept.",
+    help="Accept the loss of acknowledged entries that the journal lacks; the loss is logged and recorded.",
 )
 @click.option(
-    "--ready-file", type=click.Path(dir_okay=False), metavar="FILE", help="Written as JSON once it serves."
+    "--ready-file",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="JSON file, written when the node serves.",
 )
 def serve(
     *,
@@ -313,9 +319,9 @@ def serve(
 
 
 def parse_id(text: str) -> str:
-    """A bookie id, which becomes part of keys and of the hello."""
+    """A bookie id, which becomes part of keys and of the handshake."""
     if not text or "/" in text or not text.isprintable() or len(text.encode()) > _MAX_ID_BYTES:
-        raise ConfigError(f"{text!r} is no bookie id", hint="use a short name without slashes")
+        raise ConfigError(f"{text!r} is not a bookie id", hint="use a short name without slashes")
     return text
 
 
@@ -327,8 +333,8 @@ async def _bookie_command_serve(
     def on_ready() -> None:
         if shown == ClusterCredentialSettings() and not is_local(settings.listen.host):
             log.warning(
-                "everybody who reaches %s may read and delete ledgers: the bookie asks for no credentials "
-                "(give it --cluster-secret, docs/how-to/security.md says how; or listen on 127.0.0.1)",
+                "any client that reaches %s may read and delete ledgers: the bookie requires no credentials "
+                "(give it --cluster-secret, see docs/how-to/security.md; or listen on 127.0.0.1)",
                 node.address,
             )
         log.info("bookie %s serves at %s", settings.bookie.bookie_id, node.address)

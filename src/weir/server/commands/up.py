@@ -1,4 +1,4 @@
-"""`weir up`: a whole Weir, in one process or with workers of its own, until a signal ends it."""
+"""`weir up`: a whole Weir, in one process or with worker processes, until a signal ends it."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -29,51 +29,53 @@ Examples:
   weir up                                     data in ./weir-data; Pulsar 6650, Kafka 9092, AMQP 5672,
                                               RocketMQ 8081, HTTP 8080
   weir up --data /var/lib/weir --config weir.toml
-  weir up --streams                           and SQL's streams run beside it, after each start
-  weir up --connect                           and connectors, which carry records to and from other systems
-  weir up --functions                         and functions that are deployed, for latency in milliseconds
-  weir up --workers 3                         the same folder, served by three broker processes
+  weir up --streams                           also run SQL streams
+  weir up --connect                           also run connectors to and from other systems
+  weir up --functions                         also run deployed functions, with latency in milliseconds
+  weir up --workers 3                         serve the folder by three broker processes
   weir up --data second --port-offset 100     a second Weir on this machine; Pulsar 6750, Kafka 9192, AMQP 5772,
                                               RocketMQ 8181, HTTP 8180
   weir up --set listeners.pulsar=127.0.0.1:0 --set listeners.kafka= --ready-file ready.json
-  weir config show                            every setting; weir config explain KEY tells more
+  weir config show                            every setting; weir config explain KEY describes one
 
-SIGTERM and SIGINT end it in order: what was accepted is stored, and its clients are told. Killing it loses nothing
-that was acknowledged. SIGHUP takes log.level and log.format from the configuration and looks at the TLS files; the
-log says what came of it.
+SIGTERM and SIGINT stop it in order: it stores and answers accepted messages first. A kill loses no acknowledged
+message. SIGHUP reloads log.level, log.format and the TLS files; the log reports the result.
 """
 )
-@click.option("--data", metavar="DIR", help="The folder for everything that is kept; made when new.")
+@click.option("--data", metavar="DIR", help="The data folder; created if missing.")
 @port_offset_option
 @config_options
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Go on without acknowledged bytes that are gone from the disk; what is given up is logged and kept.",
+    help="Accept the loss of acknowledged data that the disk lacks; the loss is logged and recorded.",
 )
 @click.option(
-    "--ready-file", type=click.Path(dir_okay=False), metavar="FILE", help="Written as JSON once it serves."
+    "--ready-file",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="JSON file, written when the node serves.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
     metavar="N",
-    help="Serve the folder with N broker processes over one storage process; without it, all is one process.",
+    help="Serve the folder with N broker processes and one storage process; by default, one process does both.",
 )
 @click.option(
     "--streams",
     is_flag=True,
-    help="Run SQL's streams beside the broker, too: a process that is kept alive, and logs here; as streams.run.",
+    help="Also run SQL streams, in a supervised process that logs here; same as streams.run.",
 )
 @click.option(
     "--functions",
     is_flag=True,
-    help="Run functions beside the broker, too: processes that are kept alive, and log here; as functions.run.",
+    help="Also run functions, in supervised processes that log here; same as functions.run.",
 )
 @click.option(
     "--connect",
     is_flag=True,
-    help="Run connectors beside the broker, too: a process that is kept alive, and logs here; as connect.run.",
+    help="Also run connectors, in a supervised process that logs here; same as connect.run.",
 )
 @click.pass_context
 def up(
@@ -107,7 +109,7 @@ def up(
 
 
 class Beside(NamedTuple):
-    """What runs beside the broker, as processes of its own."""
+    """Runners beside the broker, each in its own process."""
 
     streams: bool
     functions: bool
@@ -120,14 +122,14 @@ class Beside(NamedTuple):
 
 
 def _check(config: Config) -> None:
-    """ConfigError for what `weir up` cannot do, before anything is opened."""
+    """ConfigError for settings that `weir up` does not support, before it opens any file."""
     check_usable("--data", config.data)
     check_kind(config.data, cluster=False)
     if config.cluster.meta:
         raise ConfigError(
-            f"weir up has its metadata in its own folder, and cluster.meta = {config.cluster.meta} is for brokers"
+            f"weir up keeps its metadata in its own folder; cluster.meta = {config.cluster.meta} is for brokers"
             " of a cluster",
-            hint="leave cluster.meta out, or run weir broker",
+            hint="remove cluster.meta, or run weir broker",
         )
 
 
@@ -159,7 +161,7 @@ def _listening_file(data: str) -> Path:
 
 
 def _say_up(node: Served, config: Config) -> None:
-    """Where it listens; and commands to begin with, which name the server unless it is where they look."""
+    """Print the listeners, and first commands, which name the server unless they would find it anyway."""
     addresses = {name: str(address) for name, address in node.addresses.items()}
     where = ", ".join(f"{name} {address}" for name, address in addresses.items())
     url = http_url(addresses)
@@ -175,7 +177,7 @@ def _say_up(node: Served, config: Config) -> None:
 
 
 def _say_unknown_host(config: Config) -> None:
-    """Later than the rest: a resolver may take its time."""
+    """Printed later, because a resolver may be slow."""
     told = unknown_host(config)
     if told:
         click.echo(f"warning: {told}", err=True)
@@ -193,7 +195,7 @@ async def _up(
     listening = _listening_file(config.data)
 
     def on_locked() -> None:
-        """Files of a killed process would mislead their readers; those of a living one are not ours."""
+        """Remove files of a killed process, which would mislead readers; those of a live process are not ours."""
         say_gone(ready_file)
         say_gone(listening)
 

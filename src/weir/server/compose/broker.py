@@ -1,17 +1,7 @@
-"""A broker with all its parts, started one by one.
+"""The composition root: a broker with all its parts and gateways, over any runtime, metadata and ledgers.
 
-Coordinators of consumer groups and transactions, and the partitions that they have to do with.
-
-A broker's side in its cluster: what it owns, how it asks other brokers, and what it answers them.
-
-The queues of a broker, put together: its own, and in a cluster those of others.
-
-Logs and holding areas, as a broker's topics have them.
-
-The composition root: a broker with all its parts and gateways, over any runtime, metadata and ledgers.
-
-`weir up`, the simulations and the stages of tests differ in the runtime, the metadata and the ledgers that they
-give, and in the values of `Composition`; what is wired to what is said here alone.
+`weir up`, the simulations and test stages differ in the runtime, the metadata and the ledgers that they pass, and
+in the values of `Composition`; this module alone decides how parts are connected.
 """
 
 from collections.abc import Callable
@@ -87,7 +77,7 @@ from weir.stream.tail import TailCache
 
 @dataclass(frozen=True, slots=True)
 class Coordinators:
-    """Of consumer groups and of transactions, and the same for every role, wherever their shard is."""
+    """Coordinators of consumer groups and transactions, the same for every role, wherever their shard is."""
 
     groups: GroupCoordinator
     transactions: Transactions
@@ -108,7 +98,7 @@ def compose_coordinators(
     handlers: PeerHandlers,
     stack: AsyncExitStack,
 ) -> Coordinators:
-    """Start them, and answer other brokers for them."""
+    """Start the coordinators, and serve calls of other brokers for them."""
     clock = context.runtime.clock
     wanted = how.coordinator_shards or (1 if peers is None else CLUSTER_SHARDS)
     count = ShardCount(context.streams.meta, wanted, bundles)
@@ -139,7 +129,7 @@ def compose_coordinators(
 
 
 def compose_parts(broker: Broker, clock: Clock, peers: PeerCalls | None, handlers: PeerHandlers | None) -> Parts:
-    """The partitions that coordinators have to do with: of all brokers, if there are others."""
+    """The partitions that coordinators use: those of all brokers, if there are others."""
     local = LocalParts(broker, clock)
     if handlers is not None:
         PartsService(local).answer(handlers)
@@ -158,7 +148,7 @@ def compose_transactions(
     peers: PeerCalls | None = None,
     handlers: PeerHandlers | None = None,
 ) -> Transactions:
-    """Transactions, of whatever protocol has them."""
+    """Transactions of all protocols."""
     clock = context.runtime.clock
     taking_part = TakingPart(parts, offsets, shards, peers)
     transactions = Transactions(
@@ -181,7 +171,7 @@ def compose_transactions(
 def _groups(
     context: BrokerContext, parts: Parts, shards: CoordinatorShards, catalog: Catalog, how: Composition
 ) -> GroupCoordinator:
-    """Consumer groups, of whatever protocol has them."""
+    """Consumer groups of all protocols."""
     return GroupCoordinator(
         context.runtime,
         shards,
@@ -202,7 +192,7 @@ def compose_peers(
     brokers: Callable[[], list[BrokerInfo]],
     stack: AsyncExitStack,
 ) -> PeerCalls:
-    """How the broker's parts ask other brokers."""
+    """The calls of the broker's parts to other brokers."""
     if how.peers is None:
         return LonePeers(how.name, handlers)
     pool = PeerPool(
@@ -221,7 +211,7 @@ def compose_peers(
 async def own_bundles(
     runtime: Runtime, meta: MetaStore, how: Composition, registry: Registry, stack: AsyncExitStack
 ) -> BundleMoves:
-    runtime = replace(runtime, clock=unmoved(runtime.clock))  # leases are renewed by it
+    runtime = replace(runtime, clock=unmoved(runtime.clock))  # for lease renewal
     number = await number_of(meta, runtime, how.name)
     instance = f"{runtime.rng.getrandbits(64):016x}"
     info = BrokerInfo(how.name, instance, how.listeners, number, rack=how.rack, features=how.features)
@@ -247,7 +237,7 @@ def join_cluster(
     peers: PeerCalls,
     handlers: PeerHandlers,
 ) -> None:
-    """What a broker asks others for, and answers them."""
+    """The calls that a broker sends to others, and serves for them."""
     bundles.serve(broker, PeerSuccessor(peers, handlers, bundles))
     bundles.ownership.silent.reach = PeerReach(peers, context.runtime.clock)
     broker.deletions.elsewhere = PeerParts(context.runtime.clock, peers, handlers, broker)
@@ -306,7 +296,7 @@ def compose_queues(
     schemas: SchemaRegistry,
     stack: AsyncExitStack,
 ) -> Queues:
-    """The queues of this broker; with others there, theirs too, and these are answered."""
+    """The queues of this broker; in a cluster, also those of other brokers, whose calls it serves."""
     local = QueueService(context, registry, broker, exchanges)
     stack.push_async_callback(local.close)
     logs = _queues_of_logs(
@@ -333,7 +323,7 @@ def _queues_of_logs(
     handlers: PeerHandlers,
     stack: AsyncExitStack,
 ) -> Queues:
-    """Those that are one log each."""
+    """Queues that consist of one log each."""
     if peers is None:
         return local
     clock = context.runtime.clock
@@ -347,8 +337,8 @@ def _queues_of_logs(
 async def compose_broker(
     runtime: Runtime, meta: MetaStore, ledgers: LedgerClient, how: Composition, stack: AsyncExitStack
 ) -> ComposedBroker:
-    """Start a broker, part by part; the stack ends them in the opposite order. Metadata and ledgers are the
-    caller's, and outlive it."""
+    """Start a broker, part by part; the stack closes the parts in reverse order. The caller owns metadata and
+    ledgers, which outlive the broker."""
 
     def may_index() -> bool:
         return features.uses(TOPIC_INDEX)

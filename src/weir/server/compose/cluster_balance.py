@@ -1,4 +1,4 @@
-"""A broker's part in the balance of its cluster: what it says of its load, and the leader that it may become."""
+"""A broker's part in load balancing: its load report, and the leader that it may become."""
 
 from collections.abc import Callable, Iterable, Set
 from contextlib import AsyncExitStack
@@ -21,7 +21,7 @@ from weir.runtime.interfaces import Runtime
 
 
 class PolicyIsolation:
-    """Fills `balance.isolation.Isolation` by the same rule by which brokers take what nobody has."""
+    """Fills `balance.isolation.Isolation` with the rule by which brokers claim unowned bundles."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ async def compose_balance(
     settings: BalanceSettings,
     stack: AsyncExitStack,
 ) -> ClusterBalance:
-    """Answer leaders from now on, and stand for leader if balance is on."""
+    """Answer leaders from now on, and run for leader if balance is on."""
     name = bundles.ownership.me.broker_id
     meter = LoadMeter(
         name,

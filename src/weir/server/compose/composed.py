@@ -1,7 +1,4 @@
-"""A broker that is put together and started: its parts, and the listeners that are added to it.
-
-What is decided about a broker from outside, before it is put together.
-"""
+"""A composed and started broker, its listeners, and the external settings of a composition."""
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -69,7 +66,7 @@ _ServerT = TypeVar("_ServerT", bound=_Server)
 
 @dataclass(frozen=True, slots=True)
 class ComposedBroker:
-    """A broker that is started; its stack ends it, and the gateways that were added to it before."""
+    """A started broker; its stack closes it after the gateways that were added to it."""
 
     name: str
     runtime: Runtime
@@ -81,33 +78,33 @@ class ComposedBroker:
     exchanges: ExchangeService
     context: BrokerContext
     broker: Broker
-    #: Of the gateways' clients, those that are listed and can be closed.
+    #: Gateway clients that can be listed and closed.
     connections: ConnectionDirectory
     queues: Queues
     groups: GroupCoordinator
     transactions: Transactions
-    #: The transactions, for every role.
+    #: Transactions, for every role.
     transaction_access: TransactionAccess
     group_access: GroupAccess
-    #: What it has of the cluster; None if there can be no other broker.
+    #: Its view of the cluster; None if no other broker can exist.
     bundles: BundleMoves | None
     #: None if it takes no part in balance.
     balance: ClusterBalance | None
-    #: Other brokers, and what this one answers them once `serve_peers` is called.
+    #: Other brokers, and the calls that this one serves for them once `serve_peers` has been called.
     peers: PeerCalls
     peer_handlers: PeerHandlers
     peer_metrics: PeerMetrics
     _peer_links: PeerLinks
-    #: What all listeners for Kafka share, with settings that each has of its own.
+    #: Shared by all listeners for Kafka; each has its own settings.
     _kafka: KafkaServices
-    #: What all listeners for AMQP share.
+    #: Shared by all listeners for AMQP.
     _amqp: AmqpServices
-    #: What all listeners for RocketMQ share.
+    #: Shared by all listeners for RocketMQ.
     _rocketmq: RocketmqServices
 
     @property
     def client_commands(self) -> ClientCommands:
-        """What can be asked of RocketMQ's clients."""
+        """Commands that the broker can send to RocketMQ clients."""
         return ClientCommands(self._rocketmq)
 
     @property
@@ -115,12 +112,12 @@ class ComposedBroker:
         return self._kafka.catalog
 
     def kafka_services(self, settings: KafkaSettings) -> KafkaServices:
-        """What stands behind a listener for Kafka's clients. The broker's number is that of its registration."""
+        """The services behind a listener for Kafka clients. The broker's number comes from its registration."""
         return replace(self._kafka, settings=replace(settings, node_id=self._kafka.settings.node_id))
 
     async def leave(self) -> None:
-        """Hand everything over, if there are other brokers: clients are told where to go while there is still
-        somebody to tell them. Listeners that are added here do so before they close."""
+        """Hand all bundles over, if other brokers exist, while clients are still connected and can be redirected.
+        Listeners that were added here do so before they close."""
         if self.bundles is not None and not self.bundles.draining:
             await self.bundles.leave()
 
@@ -133,7 +130,7 @@ class ComposedBroker:
     async def serve_peers(
         self, settings: PeerServerSettings, *, request_budget: RequestBudget | None = None
     ) -> PeerServer:
-        """The listener for other brokers. Whoever has something to answer them says so before."""
+        """The listener for other brokers. Parts must register their handlers before."""
         return await self._listen(
             PeerServer(
                 self.runtime,
@@ -154,7 +151,7 @@ class ComposedBroker:
         tls: SSLContext | None = None,
         request_budget: RequestBudget | None = None,
     ) -> PulsarServer:
-        """One more listener for Pulsar's clients."""
+        """Add a listener for Pulsar clients."""
         return await self._listen(
             PulsarServer(
                 self.runtime,
@@ -177,7 +174,7 @@ class ComposedBroker:
         request_budget: RequestBudget | None = None,
         unread_budget: ByteBudget | None = None,
     ) -> KafkaServer:
-        """One more listener for Kafka's clients."""
+        """Add a listener for Kafka clients."""
         return await self._listen(
             KafkaServer(
                 self.runtime,
@@ -197,7 +194,7 @@ class ComposedBroker:
         tls: SSLContext | None = None,
         request_budget: RequestBudget | None = None,
     ) -> AmqpServer:
-        """One more listener for RabbitMQ's clients."""
+        """Add a listener for RabbitMQ clients."""
         services = self._amqp if metrics is None else replace(self._amqp, metrics=metrics)
         return await self._listen(AmqpServer(services, settings, tls=tls, request_budget=request_budget))
 
@@ -209,23 +206,23 @@ class ComposedBroker:
         tls: SSLContext | None = None,
         request_budget: RequestBudget | None = None,
     ) -> RocketmqServer:
-        """One more listener for RocketMQ's clients."""
+        """Add a listener for RocketMQ clients."""
         services = self._rocketmq if metrics is None else replace(self._rocketmq, metrics=metrics)
         return await self._listen(RocketmqServer(services, settings, tls=tls, request_budget=request_budget))
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """What is decided about a broker from outside."""
+    """External settings and replaceable parts of a broker."""
 
     name: str
-    #: Where its clients find it, by the name of the listener.
+    #: Addresses for clients, by listener name.
     listeners: dict[str, str] = field(default_factory=dict)
-    #: What holds where nobody has said otherwise; what these leave open is as Weir has it.
+    #: Policies of namespaces and topics without their own; unset ones have Weir's defaults.
     policies: Policies = field(default_factory=Policies)
     security: SecuritySettings = field(default_factory=SecuritySettings)
     tokens: TokenVerifier | None = None
-    #: What access keys are made of, beside the secret of tokens.
+    #: The source of access keys, besides the secret of tokens.
     access_secret: bytes = b""
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
     streams: StreamSettings = field(default_factory=StreamSettings)
@@ -234,30 +231,29 @@ class Composition:
     holding: HoldingSettings = field(default_factory=HoldingSettings)
     groups: GroupSettings = field(default_factory=GroupSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
-    #: What was just written and is kept in memory for those who read at the end, over all topics.
+    #: Bytes of new messages kept in memory for tailing readers, over all topics.
     tail_bytes: int = 1 << 20
-    #: Shards of coordinators, where it is not said yet how many there are; None: one for a broker on its own,
-    #: `CLUSTER_SHARDS` for several.
+    #: Shards of coordinators, if not stored yet; None: one for a standalone broker, `CLUSTER_SHARDS` for several.
     coordinator_shards: int | None = None
-    #: Where it stands.
+    #: The rack.
     rack: str = ""
-    #: Ids of producers that are taken from the metadata at a time.
+    #: Producer ids that the broker reserves in the metadata at a time.
     producer_ids: int = 1000
-    #: Stands in for the one that goes by tokens and certificates.
+    #: Replaces the authenticator by tokens and certificates.
     authenticator: Authenticator | None = None
-    #: Stands in for ownership by a lease in the metadata.
+    #: Replaces ownership by a lease in the metadata.
     owner: Ownership | None = None
-    #: How it speaks with the other brokers; None: it is on its own, and asks nobody but itself.
+    #: Calls to other brokers; None: the broker is standalone.
     peers: PeerLinks | None = None
-    #: What it says that it can do.
+    #: The features that it announces.
     features: tuple[str, ...] = FEATURES
-    #: The catalog of the lake that there is although no superuser has defined it.
+    #: The lake catalog that exists without a superuser's definition.
     default_lake: LakeCatalog | None = None
-    #: Stands in for the stores of the lake as the runtime reaches them.
+    #: Replaces the stores of the lake that the runtime reaches.
     stores: ObjectStores | None = None
-    #: Told at which step a ledger is on its way to the lake.
+    #: Called with each step of a ledger's export to the lake.
     reached: Callable[[str], None] = lambda step: None
-    #: Its part in balance, if it speaks with other brokers; None: it is measured by nobody and leads nobody.
+    #: Its part in balance, if it calls other brokers; None: it neither reports load nor leads.
     balance: BalanceSettings | None = None
-    #: Who hears of messages that carry a trace.
+    #: Receives messages that carry a trace.
     tracing: Tracing | None = None

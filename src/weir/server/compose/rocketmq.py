@@ -1,4 +1,4 @@
-"""What stands behind all listeners for RocketMQ's clients."""
+"""The services behind all listeners for RocketMQ clients."""
 
 from contextlib import AsyncExitStack
 

@@ -1,1 +1,1 @@
-"""The configuration: one typed tree, where its values come from, and what each part gets of it."""
+"""The configuration: one typed tree, its sources, and the settings of each part."""
