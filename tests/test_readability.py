@@ -9,13 +9,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 #: Hits per 1,000 words; the targets stand in `tools/readability.py`.
 SOURCE = {
-    "who": 5.1,
-    "somebody": 2.9,
-    "what-subject": 8.2,
-    "told": 2.3,
-    "goes-on": 3.2,
-    "there-is": 3.3,
-    "passive": 26.8,
+    "who": 2.5,
+    "somebody": 1.1,
+    "what-subject": 3.5,
+    "told": 1.0,
+    "goes-on": 1.6,
+    "there-is": 1.6,
+    "passive": 18.0,
 }
 DOCS = {
     "who": 1.0,
@@ -29,7 +29,7 @@ DOCS = {
 CEILINGS = {
     "modules": 715,
     "modules named by a participle, %": 2.0,
-    "functions and classes with a vague word in the name, %": 6.8,
+    "functions and classes with a vague word in the name, %": 6.5,
 }
 FLOORS = {"mean lines of a module": 220, "median lines of a module": 150}
 

@@ -260,7 +260,9 @@ def test_a_cluster_is_copied_by_one_command_under_load_and_restored_by_one(tmp_p
     assert "unchanged since the copy" in weir("backup", "--check", str(tmp_path / "copy.tar"))
     storage = ClusterProcess(tmp_path / "after", "--brokers", "0", "--bookies", "2").start()
     try:
-        assert "start the brokers of the cluster now" in weir("restore", str(tmp_path / "copy.tar"), "--data", str(storage.data))
+        assert "start the brokers of the cluster now" in weir(
+            "restore", str(tmp_path / "copy.tar"), "--data", str(storage.data)
+        )
         assert storage.stop() == 0
     finally:
         storage.close()

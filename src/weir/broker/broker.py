@@ -13,13 +13,13 @@ from weir.broker.api.topics import HalfCheckers
 from weir.broker.context import BrokerContext
 from weir.broker.metadata.topic_lists import check_size
 from weir.broker.ports import Authenticator, Claim, Ownership, Registry
-from weir.broker.prepared.marked_topics import HalfTopics, HasHalf
+from weir.broker.prepared.marked_topics import HasHalf, MarkedTopics
 from weir.broker.standalone import SoleBundles
 from weir.broker.topics.lifecycle import LeftLedgers, PassOn
 from weir.broker.topics.topic import AnyTopic, BrokerTopic, open_topic, stream_name
 from weir.broker.topics.topic_deletion import Deletions
 from weir.broker.topics.topic_overviews import Overviews
-from weir.broker.upkeep.background_tasks import IdleTopics, Leftovers, Maintenance, Revoking, UnusedTopics
+from weir.broker.upkeep.background_tasks import GrantRevocation, IdleTopics, Leftovers, Maintenance, UnusedTopics
 from weir.meta import keys
 from weir.model.errors import (
     NamespaceNotFoundError,
@@ -78,7 +78,7 @@ class Broker:
         self._authenticator = authenticator
         self._maintenance = Maintenance(context, lambda: self.loaded)
         clock = context.runtime.clock
-        self._revoking = Revoking(context.guard, clock, lambda: self.loaded)
+        self._revoking = GrantRevocation(context.guard, clock, lambda: self.loaded)
         self._unused = UnusedTopics(clock, context.settings.unload_s, lambda: self.loaded, self.unload)
         self._overviews = Overviews(context.streams)
         self._idle = IdleTopics(
@@ -88,7 +88,7 @@ class Broker:
             lambda name: name not in self._topics and self.owner_now(name).here,
             self._borrowed,
         )
-        self._half_topics = HalfTopics(
+        self._half_topics = MarkedTopics(
             context.streams.meta, clock, lambda name: name in self._topics, self._load_half
         )
         self._leftovers = Leftovers(clock, registry, self.deletions.finish)

@@ -14,7 +14,7 @@ from weir.broker.api.consumers import ConsumerLimit
 from weir.broker.api.security import Guard
 from weir.broker.api.stats import ConsumerStats
 from weir.broker.ports import Holding, LetterGate, QueueRulesSource, Schemas, TieringSource, TransactionGate
-from weir.broker.prepared.decision_checks import LiveCheckers
+from weir.broker.prepared.decision_checks import DecisionCheckers
 from weir.broker.settings import BrokerSettings
 from weir.broker.standalone import NoQueueRules, NoSchemas, NoTiering, OpenGuard
 from weir.broker.trace.spans import SpanMemory, Tracing
@@ -33,7 +33,7 @@ from weir.wire.formats.table import FORMATS
 Share = tuple[ConsumerStats, Sequence[TopicName]]
 
 
-class GroupMembers:
+class GroupAssignments:
     """One for all topics of a broker."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class BrokerContext:
     #: Compactions that run at the same time: each reads a topic, and keeps its keys in memory.
     compactions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_COMPACTIONS))
     #: Who has which partition, of the consumer groups that this broker coordinates.
-    members: GroupMembers = field(default_factory=GroupMembers)
+    members: GroupAssignments = field(default_factory=GroupAssignments)
 
     #: Called when a topic that was declared as a queue is being deleted, whoever does so.
     queue_deleted: Callable[[TopicName], Awaitable[None]] = _nothing_else
@@ -131,7 +131,7 @@ class BrokerContext:
     trace: TraceLog | None = None
 
     #: Who can be asked what became of half messages.
-    half_checkers: LiveCheckers = field(default_factory=LiveCheckers)
+    half_checkers: DecisionCheckers = field(default_factory=DecisionCheckers)
     transactions: TransactionGate = field(default_factory=TransactionGate)
     #: How many consumers a subscription may have.
     consumer_limit: ConsumerLimit = field(default_factory=ConsumerLimit)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 _RETRY_PAUSE_S = 0.5
 
 
-class Bells:
+class ChangeWaiters:
     """Notifications by name. Ringing a name wakes only the tasks that wait for it."""
 
     def __init__(self) -> None:

@@ -16,13 +16,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from weir.broker.api.consumers import Delivery, KeyShared, SubscribeRequest, SubscriptionType
-from weir.broker.log.log_feed import DecidedLog
+from weir.broker.log.log_feed import ReadCommittedLog
 from weir.broker.log.transaction_index import TransactionIndex
 from weir.broker.rates import Histogram, RateLimit
 from weir.broker.settings import BrokerSettings
 from weir.broker.subscriptions import demand_ring, key_shared, per_message
 from weir.broker.subscriptions.consumer import BrokerConsumer
-from weir.broker.subscriptions.queue_mode import QueueSide
+from weir.broker.subscriptions.queue_mode import QueueMode
 from weir.broker.subscriptions.subscription import Subscription
 from weir.broker.subscriptions.subscription_state import SubscriptionParts
 from weir.model.batch import Batch, BatchFlags, BatchFormat
@@ -122,7 +122,7 @@ class Model:
             clock,
             BrokerSettings(look_ahead=look_ahead),
             self.log,
-            DecidedLog(self.log, self.log),
+            ReadCommittedLog(self.log, self.log),
             view,
             state,
             TaskScope("test"),
@@ -131,7 +131,7 @@ class Model:
             Histogram(),
             None,
             lambda subscription: None,
-            QueueSide(Priority(levels or 0, 0)),
+            QueueMode(Priority(levels or 0, 0)),
             levels_of,
         )
         self.name = "queue" if self.exact else "s"

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from weir.broker.publish.publish_order import Lanes, Waiting
+from weir.broker.publish.publish_order import PublishOrder, Waiting
 from weir.model.errors import StreamBusyError
 
 
@@ -10,7 +10,7 @@ class Ways:
     """Remembers what was sent on and what was given up."""
 
     def __init__(self) -> None:
-        self.lanes = Lanes()
+        self.lanes = PublishOrder()
         self.sent: dict[str, asyncio.Future[int]] = {}
         self.given_up: list[str] = []
 

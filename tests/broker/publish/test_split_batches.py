@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from weir.broker.api.producers import Outgoing
-from weir.broker.publish.split_batches import HeldNames
+from weir.broker.publish.split_batches import DelayedNames
 from weir.model.batch import Batch, BatchFormat, HeldId, Stamp
 from weir.model.errors import (
     NotHeldError,
@@ -129,8 +129,8 @@ class FakeHolding:
             raise NotHeldError("gone")
 
 
-def names_of(*, most: int, incomplete: bool = False) -> HeldNames:
-    names = HeldNames(lambda batch: bytes(batch.payload).decode(), most=most)
+def names_of(*, most: int, incomplete: bool = False) -> DelayedNames:
+    names = DelayedNames(lambda batch: bytes(batch.payload).decode(), most=most)
     names.incomplete = incomplete
     return names
 

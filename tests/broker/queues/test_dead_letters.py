@@ -9,7 +9,7 @@ import pytest
 
 from weir.broker.api.producers import Outgoing, ProducerRequest
 from weir.broker.api.queues import ConsumeRequest, QueueMessages
-from weir.broker.dead_letters.letters import PARCEL_KEY, Parcel, Sent
+from weir.broker.dead_letters.letters import PARCEL_KEY, DeadLetterBatch, Sent
 from weir.broker.dead_letters.letters import Destination as SentTo
 from weir.model.batch import BatchFormat
 from weir.model.exchanges import Binding, Destination, Exchange, ExchangeType
@@ -223,7 +223,7 @@ def test_a_parcel_that_was_under_way_arrives_once_and_is_not_delivered_here(run:
         queue = await stage.declare("q", arguments=TO_DEAD)
         await queue.publish(published(*"abc"))
         topic = await stage.topic("q")
-        parcel = Parcel(Reason.REJECTED, SentTo("", "dead"), 1_800_000_000_000, {"dead": [(0, 2)]})
+        parcel = DeadLetterBatch(Reason.REJECTED, SentTo("", "dead"), 1_800_000_000_000, {"dead": [(0, 2)]})
         written = Sent(1 << 62, 7, parcel).encode()
         topic.state.put(PARCEL_KEY, written)
         for _ in range(3):  # who finds it sends it; the second and third time it is there already
@@ -253,7 +253,9 @@ def test_letters_go_to_a_topic_with_partitions_once(run: Callable) -> None:
         queue = await stage.declare("q", arguments={**TO_DEAD, "x-dead-letter-routing-key": "parts"})
         await queue.publish(published(*"ab"))
         topic = await stage.topic("q")
-        written = Sent(1 << 62, 7, Parcel(Reason.REJECTED, SentTo("", "parts"), 0, {"parts": [(0, 2)]})).encode()
+        written = Sent(
+            1 << 62, 7, DeadLetterBatch(Reason.REJECTED, SentTo("", "parts"), 0, {"parts": [(0, 2)]})
+        ).encode()
         for _ in range(2):
             topic.state.put(PARCEL_KEY, written)
             await stage.broker.broker.unload(topic.name)
@@ -273,7 +275,7 @@ def test_a_target_that_is_gone_keeps_nobody_waiting(run: Callable) -> None:
         queue = await stage.declare("q", arguments=TO_DEAD)
         await queue.publish(published("a"))
         topic = await stage.topic("q")
-        parcel = Parcel(Reason.REJECTED, SentTo("", "dead"), 0, {"gone": [(0, 1)]})
+        parcel = DeadLetterBatch(Reason.REJECTED, SentTo("", "dead"), 0, {"gone": [(0, 1)]})
         topic.state.put(PARCEL_KEY, Sent(1 << 62, 7, parcel).encode())
         await stage.broker.broker.unload(topic.name)
         queue = await stage.queues.get(ANN, "q")
@@ -362,7 +364,7 @@ def test_parcels_have_stamps_that_only_grow() -> None:
     numbers = [(stamp.producer_id, stamp.epoch) for stamp in stamps]
     assert numbers == sorted(set(numbers))
     assert all(0 <= stamp.epoch < 1 << 15 and stamp.sequence == 0 for stamp in stamps)
-    parcel = Parcel(Reason.EXPIRED, SentTo("e"), 5, {"q": ((0, 3), (7, 9))}, {1: 4})
+    parcel = DeadLetterBatch(Reason.EXPIRED, SentTo("e"), 5, {"q": ((0, 3), (7, 9))}, {1: 4})
     assert Sent.decode(Sent(5, 6, parcel).encode()) == Sent(5, 6, parcel)
     redriven = replace(parcel, to=SentTo(back_to="persistent://public/default/other"))
     assert Sent.decode(Sent(5, 7, redriven).encode()) == Sent(5, 7, redriven)

@@ -25,7 +25,7 @@ from weir.model.errors import (
     WireError,
 )
 from weir.model.policies import Policies, Retention
-from weir.testing.broker.crashing import Life, crashing_lives, lose_bookies
+from weir.testing.broker.crashing import Liveness, crashing_lives, lose_bookies
 
 CRASHED = pytest.mark.parametrize("graceful", [True, False], ids=["closed", "crashed"])
 
@@ -475,7 +475,7 @@ def crash_run(bench_type: Any, at: int, stored: bool, every: int) -> bool:
 
     outside = Outside()
 
-    def on(work: Callable[[Any, Any, Outside], Any]) -> Life:
+    def on(work: Callable[[Any, Any, Outside], Any]) -> Liveness:
         async def life(bench: Any) -> None:
             await work(bench, await bench.topic(broker=BrokerSettings(stamps_snapshot_every=every)), outside)
 

@@ -22,7 +22,7 @@ from weir.broker.groups.group_offsets import GroupOffsets
 from weir.broker.settings import BrokerSettings
 from weir.broker.standalone import PlainRegistry, SoleOwner
 from weir.broker.topics.topic import BrokerTopic
-from weir.broker.transactions.remote_transactions import TakingPart
+from weir.broker.transactions.remote_transactions import TransactionParticipants
 from weir.broker.transactions.transaction import TransactionSettings
 from weir.broker.transactions.transaction_coordinator import Transactions
 from weir.meta import keys
@@ -68,7 +68,7 @@ class Writer:
 
 
 @dataclass
-class Life:
+class Liveness:
     """One broker's."""
 
     bench: Any
@@ -212,7 +212,7 @@ async def scenario(world: World, bench_type: Any) -> list[Writer]:
             info = BookieInfo(BookieId(f"b{number}"), "nowhere", 1)
             await MemoryMeta(cores[0], runtime).put(keys.bookie_writable(info.bookie_id), encode_bookie_info(info))
 
-    async def live(runtime: Runtime) -> Life:
+    async def live(runtime: Runtime) -> Liveness:
         bench = bench_type(runtime, cores[0], pool, world)
         settings = BrokerSettings(stamps_snapshot_every=dice.choice((1, 7, 1000)), read_pause_s=0.05)
         context = await bench.context(broker=settings, roll_entries=dice.choice((3, 50)))
@@ -222,14 +222,14 @@ async def scenario(world: World, bench_type: Any) -> list[Writer]:
         transactions = Transactions(
             clock,
             shards,
-            takes_part=TakingPart(LocalParts(broker, clock), offsets, shards),
+            takes_part=TransactionParticipants(LocalParts(broker, clock), offsets, shards),
             positions=offsets,
             ids=IdBlocks(clock, MemoryMeta(cores[0], runtime), size=5, counter=keys.PRODUCER_COUNTER),
             gate=context.transactions,
             settings=TransactionSettings(end_wait_s=dice.choice((0.0, 0.05, 5.0))),
         )
         transactions.start()
-        life = Life(bench, broker, offsets, transactions, Random(dice.random()))
+        life = Liveness(bench, broker, offsets, transactions, Random(dice.random()))
         await life.again(lambda: life.topic(POSITIONS))
         return life
 

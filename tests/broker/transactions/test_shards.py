@@ -14,7 +14,7 @@ from weir.model.errors import NotOwnerError
 from weir.model.topics import TopicName
 
 
-class Elsewhere:
+class RemoteCoordinators:
     """A broker that knows that another one has the coordinator's shard."""
 
     async def load(self, name: TopicName, *, create: bool = True) -> Any:
@@ -29,7 +29,7 @@ class Elsewhere:
 
 def test_while_another_broker_is_the_coordinator_no_transaction_begins_here(run: Any) -> None:
     async def scenario(bench: Any) -> None:
-        gate, broker = TransactionGate(), Elsewhere()
+        gate, broker = TransactionGate(), RemoteCoordinators()
         shards = TransactionShards(
             bench.runtime.clock,
             CoordinatorShards(broker),

@@ -14,7 +14,7 @@ from weir.model.transactions import Fate
 P = 7
 
 
-class Elsewhere:
+class RemoteCoordinators:
     """A coordinator that answers when the test says so."""
 
     def __init__(self) -> None:
@@ -40,8 +40,8 @@ class Elsewhere:
         return Fate.OPEN
 
 
-async def stage(bench: Any) -> tuple[Elsewhere, Any, Callable[..., Any]]:
-    keeper, broker = Elsewhere(), await bench.broker()
+async def stage(bench: Any) -> tuple[RemoteCoordinators, Any, Callable[..., Any]]:
+    keeper, broker = RemoteCoordinators(), await bench.broker()
     broker._context.transactions.kept_by(keeper)
     topic = await broker.load(TopicName.parse("t"))
     producer = await bench.producer(topic)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from weir.broker.api.cluster import BundleInfo
 from weir.broker.cluster.bundle_placement import choose
-from weir.broker.cluster.ownership import BundleOwnership, HeldBundle, SharedWork, gathered
+from weir.broker.cluster.ownership import BundleOwnership, OncePerKey, OwnedBundle, gathered
 from weir.broker.cluster.registration import FeatureGate
 from weir.broker.topics.lifecycle import PassOn
 from weir.meta import keys
@@ -179,7 +179,7 @@ class Splitting:
         held = []
         for half, claim in zip(halves, claims, strict=True):
             if ownership.registration.is_mine(claim):
-                ownership.hold(HeldBundle(half, claim.epoch, lease))
+                ownership.hold(OwnedBundle(half, claim.epoch, lease))
                 held.append(ownership.held[half])
         if parent is not None:
             if parent.held and len(held) == 2 and all(half.epoch == parent.epoch for half in held):
@@ -205,7 +205,7 @@ class BundleMoves:
         self._splitting = Splitting(ownership)
         self._features = FeatureGate(lambda: ownership.registration.live)
         #: The running operation of each bundle; at most one.
-        self._under_way: SharedWork[BundleName] = SharedWork(ownership.tasks)
+        self._under_way: OncePerKey[BundleName] = OncePerKey(ownership.tasks)
         #: Topics of announced bundles, and whether they have producers: this broker loads them on arrival, before
         #: clients connect.
         self._expected: dict[BundleName, dict[TopicName, bool]] = {}
@@ -252,7 +252,7 @@ class BundleMoves:
 
     # --- exclusive operations -----------------------------------------------------------------------------------
 
-    def _mine(self, bundle: BundleName) -> HeldBundle:
+    def _mine(self, bundle: BundleName) -> OwnedBundle:
         held = self.ownership.held.get(bundle)
         if held is not None and held.held:
             return held
@@ -271,7 +271,7 @@ class BundleMoves:
             await self.ownership.sought(bundle)
         self._mine(bundle)
 
-    async def _alone(self, bundle: BundleName, work: Callable[[HeldBundle], Coroutine[Any, Any, None]]) -> None:
+    async def _alone(self, bundle: BundleName, work: Callable[[OwnedBundle], Coroutine[Any, Any, None]]) -> None:
         """Run an exclusive operation on an owned bundle. It continues if the caller is cancelled."""
         while (busy := self._under_way.under_way(bundle)) is not None:
             await asyncio.wait([busy])
@@ -295,7 +295,7 @@ class BundleMoves:
         self._mine(bundle)
         await self._alone(bundle, lambda held: self._hand_over(held, ""))
 
-    async def _hand_over(self, held: HeldBundle, to: str) -> None:
+    async def _hand_over(self, held: OwnedBundle, to: str) -> None:
         held.leaving, held.next = True, to
         try:
             if to:
@@ -317,11 +317,11 @@ class BundleMoves:
         await self._pass(held, to)
         self._topics.all_passed()
 
-    def _put_straight(self, held: HeldBundle) -> None:
+    def _put_straight(self, held: OwnedBundle) -> None:
         """Cancel a handover with an unknown outcome of its announcement: clear the successor in the claim."""
         self.ownership.tasks.spawn(self._clear_next(held), f"cancel handover of {held.name}")
 
-    async def _clear_next(self, held: HeldBundle) -> None:
+    async def _clear_next(self, held: OwnedBundle) -> None:
         while held.held and not held.leaving:
             try:
                 await self._change(held, lambda claim: replace(claim, next="") if claim.next else claim)
@@ -361,7 +361,7 @@ class BundleMoves:
         except WeirError as failed:
             log.info("early flush of %s failed (the unload repeats it): %s", name, failed)
 
-    async def _put_down(self, held: HeldBundle, reason: str, to: str) -> None:
+    async def _put_down(self, held: OwnedBundle, reason: str, to: str) -> None:
         """Unload topics until none is loaded, including topics whose load had begun before."""
         while held.held and (names := [name for name in self._topics.names if held.name.holds(name)]):
             passing = ((name, self._passing(name, to, held) if to else None) for name in names)
@@ -373,7 +373,7 @@ class BundleMoves:
         except WeirError as failed:
             log.info("unload of %s failed: %s", name, failed)
 
-    def _passing(self, name: TopicName, to: str, held: HeldBundle) -> PassOn:
+    def _passing(self, name: TopicName, to: str, held: OwnedBundle) -> PassOn:
         async def pass_on(left: Left) -> bool:
             if not held.held or not self._features.uses(LEFT):
                 return False
@@ -391,7 +391,7 @@ class BundleMoves:
 
         return pass_on
 
-    async def _pass(self, held: HeldBundle, to: str) -> None:
+    async def _pass(self, held: OwnedBundle, to: str) -> None:
         """Pass the claim on; retry until the lease ends, because no other broker can own the bundle before."""
         epoch, registration = held.epoch, self.ownership.registration
 
@@ -412,7 +412,7 @@ class BundleMoves:
                 await self.ownership.clock.sleep(self._settings.retry_s)
         self.ownership.forget(held)
 
-    async def _change(self, held: HeldBundle, change: Callable[[BundleClaim], BundleClaim]) -> None:
+    async def _change(self, held: OwnedBundle, change: Callable[[BundleClaim], BundleClaim]) -> None:
         """Change this broker's claim; NotOwnerError if another broker owns the bundle."""
 
         def mine(claim: BundleClaim) -> BundleClaim:
@@ -453,7 +453,7 @@ class BundleMoves:
         except WeirError as failed:
             log.info("prefetch of %s failed (it loads after the handover): %s", name, failed)
 
-    def _arrived(self, held: HeldBundle) -> None:
+    def _arrived(self, held: OwnedBundle) -> None:
         topics = self._expected.pop(held.name, {})
         if topics:
             self.ownership.tasks.spawn(self._load_all(topics), f"load {held.name}")
@@ -477,7 +477,7 @@ class BundleMoves:
         await self._alone(bundle, lambda held: self._split(held, halves[1].low))
         return halves
 
-    async def _split(self, held: HeldBundle, at: int) -> None:
+    async def _split(self, held: OwnedBundle, at: int) -> None:
         def marked(claim: BundleClaim) -> BundleClaim:
             if claim.split not in (0, at):
                 raise NotAllowedError(f"a split of {held.name} at another hash is in progress", hint="try again")

@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar
 
 from weir.broker.api.broker import Owner
 from weir.broker.cluster.bundle_placement import BundleBoundaries, Choices, candidates, choose
-from weir.broker.cluster.registration import OwnershipSettings, Registration, SilentBrokers
+from weir.broker.cluster.registration import OwnershipSettings, Registration, SuspectedBrokers
 from weir.meta import keys
 from weir.meta.interfaces import ABSENT, Lease, MetaStore
-from weir.meta.mirror import Bells, Mirror
+from weir.meta.mirror import ChangeWaiters, Mirror
 from weir.meta.update import Codec, VersionedValue
 from weir.model.cluster import BundleClaim, BundleName, partition_hashes, topic_hash
 from weir.model.errors import InvalidNameError, MetaConflictError, MetaUnavailableError, NotOwnerError, WeirError
@@ -32,7 +32,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 
-class SharedWork(Generic[K]):
+class OncePerKey(Generic[K]):
     """Runs at most one task per key; several callers may wait for it, and it continues without them."""
 
     def __init__(self, tasks: TaskScope) -> None:
@@ -79,7 +79,7 @@ async def gathered(works: Iterable[Coroutine[Any, Any, T]], at_once: int) -> lis
     return answers
 
 
-class HeldBundle:
+class OwnedBundle:
     """A bundle that this broker owns until release, handover, split, or loss of the lease."""
 
     def __init__(self, name: BundleName, epoch: int, lease: Lease) -> None:
@@ -92,7 +92,7 @@ class HeldBundle:
         self.closing = False
         self._lease = lease
         self._ended = asyncio.Event()
-        self._halves: tuple[HeldBundle, HeldBundle] | None = None
+        self._halves: tuple[OwnedBundle, OwnedBundle] | None = None
 
     @property
     def held(self) -> bool:
@@ -110,12 +110,12 @@ class HeldBundle:
     def end(self) -> None:
         self._ended.set()
 
-    def split(self, low: "HeldBundle", high: "HeldBundle") -> None:
+    def split(self, low: "OwnedBundle", high: "OwnedBundle") -> None:
         """Move the topics to the two halves."""
         self._halves = low, high
         self.end()
 
-    def at(self, value: int) -> "HeldBundle":
+    def at(self, value: int) -> "OwnedBundle":
         """The current part of the bundle, after any number of splits, that contains this hash."""
         now = self
         while now._halves is not None:
@@ -129,12 +129,12 @@ class TopicClaim:
 
     __slots__ = ("_bundle", "_hash")
 
-    def __init__(self, bundle: HeldBundle, value: int) -> None:
+    def __init__(self, bundle: OwnedBundle, value: int) -> None:
         self._bundle = bundle
         self._hash = value
 
     @property
-    def bundle(self) -> HeldBundle:
+    def bundle(self) -> OwnedBundle:
         self._bundle = self._bundle.at(self._hash)
         return self._bundle
 
@@ -180,23 +180,23 @@ class BundleOwnership:
         )
         self.boundaries = BundleBoundaries(meta, runtime, self._boundaries_changed)
         self.claims = Mirror(meta, runtime, keys.CLAIMS, CLAIM, self._claim_changed)
-        self.held: dict[BundleName, HeldBundle] = {}
+        self.held: dict[BundleName, OwnedBundle] = {}
         self.tasks = TaskScope(f"ownership {info.broker_id}")
-        self.bells = Bells()
+        self.bells = ChangeWaiters()
         #: Callbacks: a bundle that this broker now owns; an owned bundle whose claim names a successor without a
         #: running handover; a bundle with an unfinished split.
-        self.on_arrival: Callable[[HeldBundle], None] = lambda bundle: None
-        self.on_stray: Callable[[HeldBundle], None] = lambda bundle: None
+        self.on_arrival: Callable[[OwnedBundle], None] = lambda bundle: None
+        self.on_stray: Callable[[OwnedBundle], None] = lambda bundle: None
         self.end_split: Callable[[BundleName, BundleClaim], None] = lambda bundle, claim: None
         #: Whether the owner of a bundle has announced its handover to this broker.
         self.is_expected: Callable[[BundleName], bool] = lambda bundle: False
         self.clock = runtime.clock
         #: Maximum wait for the end of a dead broker's lease.
         self._lease_ends_s = self.settings.ttl_s + _LEASE_GRACE_S
-        self.silent = SilentBrokers(runtime.clock, self.tasks, believed_s=self._lease_ends_s)
+        self.silent = SuspectedBrokers(runtime.clock, self.tasks, believed_s=self._lease_ends_s)
         self._isolation_of = isolation_of
         self._choices = Choices()
-        self._taking: SharedWork[BundleName] = SharedWork(self.tasks)
+        self._taking: OncePerKey[BundleName] = OncePerKey(self.tasks)
         self._started = False
 
     @property
@@ -372,16 +372,16 @@ class BundleOwnership:
         now = self.claims.get(keys.claim(bundle))
         if now is not None and not self.registration.is_mine(now):
             return  # lost already
-        self.hold(HeldBundle(bundle, claim.epoch, lease))
+        self.hold(OwnedBundle(bundle, claim.epoch, lease))
 
-    def hold(self, bundle: HeldBundle) -> None:
+    def hold(self, bundle: OwnedBundle) -> None:
         """Record the ownership of a bundle."""
         known = self.held.get(bundle.name)
         if known is None or not known.held:
             self.held[bundle.name] = bundle
             self.on_arrival(bundle)
 
-    def forget(self, held: HeldBundle) -> None:
+    def forget(self, held: OwnedBundle) -> None:
         """Record the end of the ownership of a bundle."""
         held.end()
         if self.held.get(held.name) is held:

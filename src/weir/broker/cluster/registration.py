@@ -129,7 +129,7 @@ class _Known:
         self.since: float | None = None
 
 
-class SilentBrokers:
+class SuspectedBrokers:
     """Suspected brokers. `believed_s`: a broker that is still registered this long after the suspicion is alive,
     even if this broker cannot connect to it."""
 

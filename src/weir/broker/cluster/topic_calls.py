@@ -14,7 +14,7 @@ from weir.broker.api.security import Guard
 from weir.broker.api.topics import HalfCheck
 from weir.broker.coordination.remote_partition_ops import PASSING
 from weir.broker.peers.peer_calls import PeerCalls, PeerHandlers
-from weir.broker.prepared.decision_checks import LiveCheckers
+from weir.broker.prepared.decision_checks import DecisionCheckers
 from weir.model.cluster import BundleName
 from weir.model.errors import NotAllowedError, WeirError
 from weir.model.ids import LedgerId
@@ -154,7 +154,7 @@ class CheckersElsewhere:
 
     def __init__(
         self,
-        here: LiveCheckers,
+        here: DecisionCheckers,
         guard: Guard,
         peers: PeerCalls,
         handlers: PeerHandlers,

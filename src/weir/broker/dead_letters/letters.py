@@ -54,7 +54,7 @@ class Destination:
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class DeadLetterBatch:
     """`reason`, `to`, `at_ms` and `deliveries` are the contents of the letters: they make the same letters from
     the same messages. `targets`: ascending offsets of the messages for each queue or topic. `deliveries`: delivery
     counts above 0 by offset."""
@@ -73,7 +73,7 @@ class Sent:
 
     sender: int
     number: int
-    parcel: Parcel | None = None
+    parcel: DeadLetterBatch | None = None
 
     @property
     def stamp(self) -> Stamp:
@@ -111,7 +111,7 @@ class Sent:
                 names = (found["exchange"], found["key"], found.get("topic"), found.get("back_to"))
                 to = Destination(*map(_text, names))
                 deliveries = {int(offset): int(count) for offset, count in found.get("deliveries", ())}
-                parcel = Parcel(Reason(found["reason"]), to, int(found["at_ms"]), targets, deliveries)
+                parcel = DeadLetterBatch(Reason(found["reason"]), to, int(found["at_ms"]), targets, deliveries)
             return cls(int(fields["sender"]), int(fields["number"]), parcel)
         except (ValueError, KeyError, TypeError, AttributeError) as bad:
             raise WireError(f"the dead letter record of the subscription is malformed: {bad!r}") from bad

@@ -5,7 +5,7 @@ anything: after a crash it sends the same letters to the same queues, which dedu
 letter exists once, and the broker never delivers its message again (docs/adr/0030). Redrive to the topic of origin
 works in the same way.
 
-`TopicLetters` has an outbox per subscription with dead letters, and selects the destination.
+`TopicDeadLetters` has an outbox per subscription with dead letters, and selects the destination.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from weir.broker.dead_letters.letters import (
     FIRST_ID,
     ID_BITS,
     PARCEL_KEY,
+    DeadLetterBatch,
     Deaths,
     Destination,
     Letter,
     LetterMaker,
     Origin,
-    Parcel,
     Sent,
     parcel_key,
 )
@@ -246,7 +246,7 @@ class DeadLetters:
         if targets:
             before = self._sent or Sent(FIRST_ID + self._rng.getrandbits(ID_BITS), 0)
             counted = {offset: times for offset, times in deaths.deliveries.items() if offset in letters}
-            parcel = Parcel(deaths.reason, deaths.to, deaths.at_ms, targets, counted)
+            parcel = DeadLetterBatch(deaths.reason, deaths.to, deaths.at_ms, targets, counted)
             self._sent = Sent(before.sender, before.number + 1, parcel)
             if self._store is not None:
                 self._store.put(self._key, self._sent.encode())
@@ -262,7 +262,7 @@ class DeadLetters:
             self._done(lost)
         return letters
 
-    async def _made_again(self, parcel: Parcel) -> "Mapping[int, Letter | None]":
+    async def _made_again(self, parcel: DeadLetterBatch) -> "Mapping[int, Letter | None]":
         going = _all_in(parcel.targets)
         deaths = Deaths(going, parcel.reason, parcel.to, parcel.at_ms, parcel.deliveries)
         letters: dict[int, Letter | None] = {}
@@ -324,7 +324,7 @@ class DeadLetters:
             raise _unloaded_topic(name) from None
 
     async def _deliver(
-        self, letters: "Mapping[int, Letter | None]", parcel: Parcel, stamp: Stamp | None
+        self, letters: "Mapping[int, Letter | None]", parcel: DeadLetterBatch, stamp: Stamp | None
     ) -> frozenset[str]:
         """Send to all targets; raise if one of them fails. Targets deduplicate repeated letters. Return the names
         of targets that do not exist any more."""
@@ -385,7 +385,7 @@ class DeadLetters:
             messages = decode_messages(join_messages(encoded))
             letters = {place: self._maker.letter(message, deaths) for place, message in enumerate(messages)}
             targets = await self._routed(letters, deaths.to)
-            await self._deliver(letters, Parcel(deaths.reason, deaths.to, deaths.at_ms, targets), None)
+            await self._deliver(letters, DeadLetterBatch(deaths.reason, deaths.to, deaths.at_ms, targets), None)
             self.moved += len(_all_in(targets))
         except WeirError as failed:
             log.warning("%s: refused messages could not become dead letters: %s", self._said, failed)
@@ -418,7 +418,7 @@ def _all_in(targets: Mapping[str, Sequence[Run]]) -> BitMap64:
     return found
 
 
-class TopicLetters:
+class TopicDeadLetters:
     """Fills `subscription_state.GivenUp`. `rules`: returns the present queue rules of the topic."""
 
     def __init__(

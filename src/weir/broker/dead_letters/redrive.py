@@ -11,7 +11,7 @@ from weir.broker.api.topics import LetterFilter, LetterPage, Redriven, StoredLet
 from weir.broker.dead_letters.letters import Destination
 from weir.broker.dead_letters.outbox import DeadLetters
 from weir.broker.filters.message_filter import CompiledFilter, compiled, head_of
-from weir.broker.log.log_feed import DecidedLog
+from weir.broker.log.log_feed import ReadCommittedLog
 from weir.broker.subscriptions.in_flight import runs_in
 from weir.broker.subscriptions.subscription import Subscription
 from weir.model.batch import Batch, BatchFlags
@@ -41,14 +41,14 @@ class LetterSubscriptions(Protocol):
     by_name: dict[str, Subscription]
 
     @property
-    def source(self) -> DecidedLog: ...
+    def source(self) -> ReadCommittedLog: ...
 
     def get(self, name: str) -> Subscription: ...
 
     async def create(self, name: str, start: StartAt) -> Subscription: ...
 
 
-class LetterBox:
+class DeadLetterRedrive:
     """Fills `api.DeadLetterBox`. `alive`: whether this broker still serves the topic."""
 
     def __init__(

@@ -15,7 +15,7 @@ from functools import partial
 from weir.broker.api.broker import Owner
 from weir.broker.api.groups import GroupInfo, GroupState, Joined, JoinRequest, Synced, SyncRequest
 from weir.broker.api.security import Guard
-from weir.broker.context import GroupMembers, Share
+from weir.broker.context import GroupAssignments, Share
 from weir.broker.coordination.shards import CoordinatorShard, CoordinatorShards
 from weir.broker.groups.classic_group import (
     Group,
@@ -89,7 +89,7 @@ class GroupCoordinator:
         runtime: Runtime,
         shards: CoordinatorShards,
         offsets: GroupOffsets,
-        members: GroupMembers,
+        members: GroupAssignments,
         settings: GroupSettings | None = None,
         *,
         topics_read: Callable[[GroupInfo], Collection[TopicName] | None] = lambda _: None,

@@ -1,6 +1,6 @@
 """Feeds of batches from any offset on: from the cache at once, else by a background read.
 
-`DecidedLog` is the log as consumers see it: up to the last stable offset, without aborted messages.
+`ReadCommittedLog` is the log as consumers see it: up to the last stable offset, without aborted messages.
 """
 
 import asyncio
@@ -138,7 +138,7 @@ class Decisions(Protocol):
     def stable_offset(self) -> int: ...
 
 
-class DecidedLog:
+class ReadCommittedLog:
     """Fills `Source`. `visible`: visibility rule of the source itself, for example of a compacted view."""
 
     def __init__(

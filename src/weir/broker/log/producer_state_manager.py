@@ -4,7 +4,8 @@ A topic without stamped batches (producer id, epoch, sequence) has no such state
 batch waits until the topic's state durably records the offset at which stamps begin; each opening of the topic
 reads from that offset, or from the last snapshot.
 
-`OpenRounds` verifies with the coordinator that a producer's transaction is open before the first batch of it is
+`TransactionVerification` verifies with the coordinator that a producer's transaction is open before the first
+batch of it is
 stored. A coordinator on this broker answers at once. Another one answers over the network, and the producer's
 batches wait meanwhile. A marker that arrives during the request voids the answer, which may concern the
 transaction that the marker ends: the broker repeats the request, and the marker waits for it.
@@ -52,7 +53,7 @@ class _Question:
         self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
-class OpenRounds:
+class TransactionVerification:
     """The rounds of the open transactions of one topic."""
 
     def __init__(self, gate: TransactionGate, name: TopicName, tasks: TaskScope) -> None:
@@ -149,7 +150,7 @@ class ProducerStateManager:
         lost: Callable[[], None],
     ) -> None:
         settings = context.settings
-        self.rounds = OpenRounds(context.transactions, name, tasks)
+        self.rounds = TransactionVerification(context.transactions, name, tasks)
         self._clock = context.runtime.clock
         self._pause_s = settings.read_pause_s
         self._every = settings.stamps_snapshot_every

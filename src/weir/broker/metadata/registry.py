@@ -22,7 +22,7 @@ from weir.broker.metadata.topic_lists import TopicFilter, TopicListWatch, TopicP
 from weir.broker.metadata.topic_records import TopicLimits, TopicTable
 from weir.meta import keys
 from weir.meta.interfaces import MetaStore
-from weir.meta.mirror import Bells, Mirror
+from weir.meta.mirror import ChangeWaiters, Mirror
 from weir.meta.update import Codec
 from weir.model.errors import ClusterNotFoundError, NamespaceExistsError, TenantExistsError, TopicNotFoundError
 from weir.model.lake import LakeCatalog
@@ -81,7 +81,7 @@ class Registry:
         `may_index`: whether all brokers index topics (`model.features`). `default_lake`: the lake catalog that
         exists without a definition by a superuser."""
         self._defaults = defaults.over(DEFAULT_POLICIES)
-        self._bells = Bells()
+        self._bells = ChangeWaiters()
         self._access_revision = 0
         self._namespace_revision = 0
         #: Watches of a namespace's topics, by the prefix of their keys.

@@ -124,7 +124,7 @@ async def _nobody(check: HalfCheck) -> bool:
     return False
 
 
-class LiveCheckers:
+class DecisionCheckers:
     """Fills `api.HalfCheckers`. A checker is asked about topics that its role may produce to, and no others: a
     question shows the message."""
 

@@ -61,7 +61,7 @@ class HasHalf(Protocol):
         """Take the mark away if none wait."""
 
 
-class HalfTopics:
+class MarkedTopics:
     """Loads marked topics that nobody has loaded. `load`: raises if it is another broker's."""
 
     def __init__(

@@ -12,7 +12,7 @@ from functools import partial
 
 from weir.broker.api.producers import Outgoing
 from weir.broker.api.security import Guard
-from weir.broker.prepared.decision_checks import Checking, LiveCheckers
+from weir.broker.prepared.decision_checks import Checking, DecisionCheckers
 from weir.broker.prepared.decisions import Decisions, Half, Undecided
 from weir.broker.prepared.marked_topics import HalfMark
 from weir.broker.settings import HalfSettings
@@ -53,7 +53,7 @@ _FORGET_S = 60.0
 _IDLE_S = 10.0
 
 
-class TopicHalfMessages:
+class PreparedMessages:
     """Fills `api.HalfMessages`. `area`: the holding area, once there is one."""
 
     def __init__(
@@ -65,7 +65,7 @@ class TopicHalfMessages:
         *,
         streams: StreamContext,
         settings: HalfSettings,
-        checkers: LiveCheckers,
+        checkers: DecisionCheckers,
         guard: Guard,
     ) -> None:
         self._streams = streams

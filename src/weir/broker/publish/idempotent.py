@@ -8,7 +8,7 @@ from weir.broker.log.producer_state import Pending
 from weir.broker.log.producer_state_manager import ProducerStateManager
 from weir.broker.publish.batch_store import PublishSteps
 from weir.broker.publish.producers import BrokerProducer
-from weir.broker.publish.publish_order import Lanes, Waiting
+from weir.broker.publish.publish_order import PublishOrder, Waiting
 from weir.model.batch import Addressed, Batch, BatchFlags, BatchFormat, Stamp
 from weir.model.errors import ProducerClosedError, WeirError
 from weir.model.transactions import Stored
@@ -19,11 +19,11 @@ from weir.wire.formats.marker import encode_marker
 _NOWHERE = (-1, -1)
 
 
-class StampedPublishing:
+class IdempotentPublisher:
     """Checks a batch before the first `await`: the order of the calls is the order of the sequence numbers."""
 
     def __init__(
-        self, steps: PublishSteps, stream: Stream, producer_state: ProducerStateManager, lanes: Lanes
+        self, steps: PublishSteps, stream: Stream, producer_state: ProducerStateManager, lanes: PublishOrder
     ) -> None:
         self._steps = steps
         self._stream = stream

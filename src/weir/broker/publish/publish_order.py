@@ -44,7 +44,7 @@ class _Lane:
 LaneKey = str | int
 
 
-class Lanes:
+class PublishOrder:
     """The lanes (queues of unsent batches) of one topic. A producer has a lane only while it has a delayed
     batch."""
 

@@ -9,12 +9,12 @@ from weir.broker.api.producers import Outgoing, Receipt
 from weir.broker.context import BrokerContext
 from weir.broker.log.producer_state_manager import ProducerStateManager
 from weir.broker.ports import Holding
-from weir.broker.prepared.prepared_messages import TopicHalfMessages
+from weir.broker.prepared.prepared_messages import PreparedMessages
 from weir.broker.publish.deduplication import Deduplication, DedupSwitch, Verdict, answer_duplicate, mirror
-from weir.broker.publish.idempotent import StampedPublishing
+from weir.broker.publish.idempotent import IdempotentPublisher
 from weir.broker.publish.producers import BrokerProducer
-from weir.broker.publish.publish_order import Lanes, Waiting
-from weir.broker.publish.split_batches import HeldNames, SplitPublisher
+from weir.broker.publish.publish_order import PublishOrder, Waiting
+from weir.broker.publish.split_batches import DelayedNames, SplitPublisher
 from weir.broker.rates import Histogram, Meter, RateLimit
 from weir.broker.trace.message_trace import MessageTrace
 from weir.model.batch import Addressed, Batch, BatchFlags, HeldId, Origin
@@ -68,7 +68,7 @@ class Publisher:
         policies: Policies,
         shut_all: Callable[[str], None],
         topic: TopicName | None = None,
-        half: TopicHalfMessages | None = None,
+        half: PreparedMessages | None = None,
         trace: MessageTrace | None = None,
         addressees: Callable[[], Addressees] | None = None,
     ) -> None:
@@ -89,13 +89,13 @@ class Publisher:
         self.meter = Meter(self._clock, context.flows.taken, topic)
         self.latency = Histogram()
         self._duplicates = 0
-        self._lanes = Lanes()
+        self._lanes = PublishOrder()
         #: Whether a write has failed since deduplication last caught up: its batch may be stored nevertheless.
         self.failed = False
         self.rate = RateLimit(self._clock, policies.publish_rate or Rate(), context.settings.rate_burst_s)
         self.policies = policies
-        self.stamped = StampedPublishing(self, stream, producer_state, self._lanes)
-        names = HeldNames(context.name_of)
+        self.stamped = IdempotentPublisher(self, stream, producer_state, self._lanes)
+        names = DelayedNames(context.name_of)
         self.split = SplitPublisher(
             self,
             self.stamped,

@@ -4,12 +4,14 @@ The gateway splits such a batch into parts. The publisher stores each part like 
 receipt. The parts of an idempotent producer queue in its lane (see `publish_order`), so the stored parts are
 always a prefix: a retry after a failure or a crash continues behind it.
 
-`HeldStamps` deduplicates batches of idempotent producers that are not in the log, because they are delayed or were
+`DelayedStamps` deduplicates batches of idempotent producers that are not in the log, because they are delayed
+or were
 cancellations. A delayed batch carries its stamp (producer id, epoch, sequence), as batches in the log do. The
 state stores the last sequence number of each such producer, and the position in the holding area up to which it is
 valid; the broker reads the rest of the area when it opens the topic.
 
-`HeldNames` finds delayed messages by the names that producers give them, to cancel them. A delayed batch contains
+`DelayedNames` finds delayed messages by the names that producers give them, to cancel them. A delayed batch
+contains
 its name, so nothing more is stored. The broker keeps a bounded number of names of the batches that it delayed
 itself. The first cancellation with another name scans the whole holding area, and adds the names that it finds.
 """
@@ -27,9 +29,9 @@ from weir.broker.log.producer_state import Pending, ProducerStates
 from weir.broker.log.producer_state_manager import ProducerStateManager
 from weir.broker.ports import Holding
 from weir.broker.publish.batch_store import PublishSteps
-from weir.broker.publish.idempotent import StampedPublishing
+from weir.broker.publish.idempotent import IdempotentPublisher
 from weir.broker.publish.producers import BrokerProducer
-from weir.broker.publish.publish_order import Lanes, Waiting
+from weir.broker.publish.publish_order import PublishOrder, Waiting
 from weir.model.batch import Batch, BatchFlags, HeldId, Prepared, Stamp
 from weir.model.errors import (
     NotAllowedError,
@@ -52,7 +54,7 @@ MOST_NAMES = 100_000
 NameOf = Callable[[Batch], str | None]
 
 
-class HeldNames:
+class DelayedNames:
     """The names of the delayed batches of one topic."""
 
     def __init__(self, name_of: NameOf, *, most: int = MOST_NAMES) -> None:
@@ -122,7 +124,7 @@ _MOST = 10_000
 _LAST_SEQUENCE = 0x7FFFFFFF
 
 
-class HeldStamps:
+class DelayedStamps:
     """Sequence numbers of one topic's idempotent producers that are not in the log."""
 
     def __init__(self, state: StateLog, states: ProducerStates) -> None:
@@ -195,12 +197,12 @@ class SplitPublisher:
     def __init__(
         self,
         steps: PublishSteps,
-        stamped: StampedPublishing,
-        lanes: Lanes,
+        stamped: IdempotentPublisher,
+        lanes: PublishOrder,
         producer_state: ProducerStateManager,
         *,
         state: StateLog,
-        names: HeldNames,
+        names: DelayedNames,
         tasks: TaskScope,
         clock: Clock,
     ) -> None:
@@ -212,7 +214,7 @@ class SplitPublisher:
         self._names = names
         self._tasks = tasks
         self._clock = clock
-        self._held_stamps = HeldStamps(state, producer_state.states)
+        self._held_stamps = DelayedStamps(state, producer_state.states)
 
     async def open(self) -> None:
         """Read the delayed batches from before this broker owned the topic."""

@@ -20,7 +20,7 @@ from weir.broker.api.queues import ConsumeRequest, QueueCounts, QueueMessages
 from weir.broker.publish.producers import BrokerProducer
 from weir.broker.queues.local_queue import LocalConsumer, LocalQueue, QueueOwner, StreamConsumer
 from weir.broker.queues.queue_arguments import max_age_ms
-from weir.broker.queues.queue_limits import QueueKeeper
+from weir.broker.queues.queue_limits import QueueLimitEnforcer
 from weir.broker.subscriptions.consumer import BrokerConsumer
 from weir.broker.subscriptions.subscription import Subscription
 from weir.broker.topics.topic import BrokerTopic
@@ -76,7 +76,9 @@ class DurableQueue(LocalQueue):
         """Start applying the queue's rules."""
         topic = self.topic
         letters = topic.letters.of(QUEUE_SUBSCRIPTION)
-        keeper = self.keeper = QueueKeeper(self, letters, topic.end_offset, runtime=runtime, tasks=self._tasks)
+        keeper = self.keeper = QueueLimitEnforcer(
+            self, letters, topic.end_offset, runtime=runtime, tasks=self._tasks
+        )
         topic.queue_side.hooks = keeper
         topic.on_death(keeper.close)
 

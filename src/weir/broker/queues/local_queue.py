@@ -8,7 +8,7 @@ from typing import Protocol
 from weir.broker.api.consumers import Delivery, SubscribeRequest, SubscriptionType
 from weir.broker.api.queues import ConsumeRequest, QueueCounts, QueueMessages
 from weir.broker.ports import LetterRoutes
-from weir.broker.queues.queue_limits import QueueKeeper
+from weir.broker.queues.queue_limits import QueueLimitEnforcer
 from weir.broker.subscriptions.consumer import BrokerConsumer
 from weir.broker.subscriptions.subscription import Subscription
 from weir.model.errors import (
@@ -166,7 +166,7 @@ class LocalQueue(ABC):
         #: Set at the start of its deletion.
         self.gone = False
         #: Applies its rules; None for a queue without such rules.
-        self.keeper: QueueKeeper | None = None
+        self.keeper: QueueLimitEnforcer | None = None
 
     @property
     def name(self) -> str:

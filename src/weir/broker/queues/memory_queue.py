@@ -11,14 +11,14 @@ from weir.broker.api.queues import QueueMessages
 from weir.broker.context import BrokerContext
 from weir.broker.dead_letters.letters import Origin
 from weir.broker.dead_letters.outbox import DeadLetters, Outlets
-from weir.broker.log.log_feed import DecidedLog
+from weir.broker.log.log_feed import ReadCommittedLog
 from weir.broker.log.transaction_index import TransactionIndex
 from weir.broker.queues.durable_queue import taken_of
 from weir.broker.queues.local_queue import LocalQueue, QueueOwner
-from weir.broker.queues.queue_limits import QueueKeeper
+from weir.broker.queues.queue_limits import QueueLimitEnforcer
 from weir.broker.rates import Histogram, Meter, RateLimit
 from weir.broker.subscriptions.consumer import BrokerConsumer
-from weir.broker.subscriptions.queue_mode import QueueSide, levels_in
+from weir.broker.subscriptions.queue_mode import QueueMode, levels_in
 from weir.broker.subscriptions.subscription import Subscription
 from weir.broker.subscriptions.subscription_state import SubscriptionParts
 from weir.model.batch import Batch, BatchFormat, Stamp
@@ -120,11 +120,11 @@ class MemoryQueue(LocalQueue):
         self.scope = scope
         self._share = share
         self._rules = owner.rules_of(declaration)
-        self.side = QueueSide(Priority(self._rules.max_priority, 0), single_active=self._rules.single_active)
+        self.side = QueueMode(Priority(self._rules.max_priority, 0), single_active=self._rules.single_active)
         self.log = MemoryLog(share)
         self.published = Meter(self._clock)
         self._held: dict[Timer, int] = {}
-        source = DecidedLog(self.log, self.log)
+        source = ReadCommittedLog(self.log, self.log)
         self._subscription = Subscription(
             SubscriptionParts(
                 self._clock,
@@ -161,7 +161,7 @@ class MemoryQueue(LocalQueue):
             runtime=context.runtime,
             tasks=tasks,
         )
-        self.keeper = self.side.hooks = QueueKeeper(self, letters, 0, runtime=context.runtime, tasks=tasks)
+        self.keeper = self.side.hooks = QueueLimitEnforcer(self, letters, 0, runtime=context.runtime, tasks=tasks)
         self._subscription.apply_retry(self._rules.retry)
         #: The last batch number of each queue that sends dead letters here.
         self._parcels: dict[int, int] = {}

@@ -268,7 +268,7 @@ class UsedQueue(Protocol):
     def alive(self) -> bool: ...
 
 
-class UnusedQueue:
+class QueueExpiry:
     """Expiry of an unused queue. `expired`: called after each such period without use, until the queue is gone."""
 
     def __init__(self, queue: UsedQueue, expired: Callable[[], None], clock: Clock) -> None:
@@ -335,7 +335,7 @@ class RuledQueue(Protocol):
         """Delete the queue after it was unused for the time in its rules."""
 
 
-class QueueKeeper:
+class QueueLimitEnforcer:
     """Implements `queue_side.QueueHooks`. `end_offset`: end of the queue's log when this broker opened it."""
 
     def __init__(
@@ -348,7 +348,7 @@ class QueueKeeper:
         clock = runtime.clock
         self.expiry = Expiry(queue, self._expired, end_offset, clock=clock, tasks=tasks)
         self.length = Length(queue, self._too_many, Turns(clock), tasks=tasks)
-        self.unused = UnusedQueue(queue, queue.expire, clock)
+        self.unused = QueueExpiry(queue, queue.expire, clock)
         self._looks = False
         #: Numbers of expired messages, and of messages over the length limit.
         self.expired = 0

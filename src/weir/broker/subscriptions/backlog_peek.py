@@ -3,7 +3,7 @@ them."""
 
 from collections.abc import Callable, Iterator, Sequence
 
-from weir.broker.log.log_feed import DecidedLog
+from weir.broker.log.log_feed import ReadCommittedLog
 from weir.broker.subscriptions.queue_mode import LevelsOf
 from weir.model.batch import Batch, BatchFlags
 from weir.model.errors import NotAllowedError, OffsetTrimmedError
@@ -18,7 +18,7 @@ Place = tuple[Batch, int]
 
 
 async def waiting_messages(
-    source: DecidedLog, cursor: Cursor, count: int, levels_of: LevelsOf | None = None
+    source: ReadCommittedLog, cursor: Cursor, count: int, levels_of: LevelsOf | None = None
 ) -> list[Place]:
     """Return the first `count` messages. `levels_of`: set for a priority queue; the highest level sorts first."""
     wanted = count if levels_of is None else max(count, _MOST_SORTED)
@@ -36,7 +36,7 @@ async def waiting_messages(
     return [place for _, place in sorted(_levelled(found, levels_of), key=lambda one: -one[0])[:count]]
 
 
-def _unacknowledged(source: DecidedLog, cursor: Cursor, batch: Batch, first: int) -> list[Place]:
+def _unacknowledged(source: ReadCommittedLog, cursor: Cursor, batch: Batch, first: int) -> list[Place]:
     visible = source.visible(batch)
     bits = cursor.unacked_mask(batch.base_offset, batch.count)
     bits &= bits if visible is None else visible
@@ -54,7 +54,7 @@ def _levelled(found: list[Place], levels_of: LevelsOf) -> Iterator[tuple[int, Pl
 
 
 async def batch_for(
-    subscription: str, source: DecidedLog, visible: Callable[[Batch], int | None], offset: int
+    subscription: str, source: ReadCommittedLog, visible: Callable[[Batch], int | None], offset: int
 ) -> Batch:
     """Read the batch that holds this offset. `visible`: returns the visible messages of a batch as bits. Raises
     OffsetTrimmedError if the log holds no message at this offset (no longer, or not yet), and NotAllowedError if
@@ -78,7 +78,7 @@ def _is_seen(batch: Batch, visible: int | None, offset: int) -> bool:
     return visible is None or bool(visible >> (offset - batch.base_offset) & 1)
 
 
-async def waiting_batch(source: DecidedLog, cursor: Cursor, number: int) -> Batch | None:
+async def waiting_batch(source: ReadCommittedLog, cursor: Cursor, number: int) -> Batch | None:
     """Return the `number`th batch (counted from 1) that has an unacknowledged message."""
     offset = source.start_offset
     while True:
@@ -96,7 +96,7 @@ async def waiting_batch(source: DecidedLog, cursor: Cursor, number: int) -> Batc
 
 
 async def oldest_unacked(
-    source: DecidedLog, cursor: Cursor, known: tuple[int, int] | None
+    source: ReadCommittedLog, cursor: Cursor, known: tuple[int, int] | None
 ) -> tuple[int, int] | None:
     """Return the first unacknowledged offset and its append time; None if the backlog is empty. `known`: the last
     answer, which is reused if it is still valid."""

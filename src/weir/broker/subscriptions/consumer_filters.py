@@ -24,7 +24,7 @@ from weir.model.batch import Batch, bits_at, indices_of
 from weir.model.errors import SubscriptionBusyError
 
 
-class Selecting:
+class ConsumerFilters:
     """Filter routing of one queue. `screen`: evaluates the filters on a batch before its delivery. Consumers with
     equal filters count as one: the cost of a message depends on the number of filters, not of consumers."""
 
@@ -173,8 +173,8 @@ def _has(mask: int | None, index: int) -> bool:
     return mask is None or bool(mask >> index & 1)
 
 
-class KeyOwners(Selecting):
-    """`Selecting` by key owner instead of by filter."""
+class KeyOwners(ConsumerFilters):
+    """`ConsumerFilters` by key owner instead of by filter."""
 
     def __init__(self, keys_of: KeysOf) -> None:
         super().__init__(None)

@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from weir.broker.api.consumers import Delivery
 from weir.broker.log.log_feed import Feed
 from weir.broker.subscriptions.consumer import BrokerConsumer
-from weir.broker.subscriptions.consumer_filters import Selecting
+from weir.broker.subscriptions.consumer_filters import ConsumerFilters
 from weir.broker.subscriptions.demand_ring import MOST_SEATS, DemandRing, FilteredRing
 from weir.broker.subscriptions.dispatcher import (
     DispatchParts,
@@ -25,8 +25,8 @@ from weir.broker.subscriptions.dispatcher import (
     wanted_of,
 )
 from weir.broker.subscriptions.in_flight import offsets_in, set_of, wanted_bits
-from weir.broker.subscriptions.queue_mode import LevelsOf, QueueSide
-from weir.broker.subscriptions.ready_messages import Levelled, MessageGroups, Ready, Returned, hold
+from weir.broker.subscriptions.queue_mode import LevelsOf, QueueMode
+from weir.broker.subscriptions.ready_messages import MessageGroups, Ready, ReadyByPriority, Returned, hold
 from weir.broker.subscriptions.redelivery import MOST_WAITING, Redeliveries, Retries
 from weir.broker.subscriptions.selectors import KeysOf, Seat, deal
 from weir.model.batch import Batch, BatchFlags, Run, indices_of
@@ -86,13 +86,13 @@ _LOOK_CREDIT = 100
 _A_BATCH = _LOOKING_LOOK_MESSAGES // _LOOK_BATCHES
 
 
-class LookAhead:
+class PriorityScan:
     """Scans the log for priority levels before delivery, in bounded steps. `fresh`: returns the messages of a
     batch that are not scanned yet. `wake`: called when the scan can continue."""
 
     def __init__(
         self,
-        levels: Levelled,
+        levels: ReadyByPriority,
         feed: Feed,
         levels_of: LevelsOf,
         fresh: Callable[[Batch], Sequence[int]],
@@ -191,7 +191,7 @@ class PerMessage:
     def __init__(
         self,
         desk: DispatchParts,
-        side: QueueSide,
+        side: QueueMode,
         counts: Redeliveries,
         levels_of: LevelsOf,
         *,
@@ -199,7 +199,7 @@ class PerMessage:
         retries: Retries,
         dead: Callable[[], BitMap64],
         groups_of: KeysOf | None = None,
-        owners: Selecting | None = None,
+        owners: ConsumerFilters | None = None,
     ) -> None:
         """`queue`: True for the queue's own subscription, to which its rules apply. `dead`: messages that were
         given up and are not acknowledged yet. `groups_of`: message groups, each delivered in order; priority
@@ -224,7 +224,7 @@ class PerMessage:
         self._out = 0
         priority = side.priority
         self._levels = (
-            Levelled(priority.levels, priority.passed, priority.longest_ms, desk.now_ms)
+            ReadyByPriority(priority.levels, priority.passed, priority.longest_ms, desk.now_ms)
             if priority.levels and groups_of is None
             else None
         )
@@ -236,11 +236,11 @@ class PerMessage:
             self._ready = self._groups = MessageGroups(most, _WAITING_PER_GROUP * most)
             self._gathering = Gathering(self._groups, self._feed, groups_of, self._fresh)
         self._owners = owners
-        self._selecting = Selecting(desk.screen) if owners is None else owners
+        self._selecting = ConsumerFilters(desk.screen) if owners is None else owners
         self._look_ahead = (
             None
             if self._levels is None
-            else LookAhead(self._levels, self._feed, levels_of, self._fresh, self._read)
+            else PriorityScan(self._levels, self._feed, levels_of, self._fresh, self._read)
         )
         self._retries = retries
         self._dead = dead

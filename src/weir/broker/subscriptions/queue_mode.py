@@ -43,7 +43,7 @@ class QueueHooks(Protocol):
         redelivery counts."""
 
 
-class QueueSide:
+class QueueMode:
     """The queue settings of a topic, updated in place when the rules change; dispatchers read them each time."""
 
     __slots__ = ("hooks", "priority", "single_active")

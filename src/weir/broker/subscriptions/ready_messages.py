@@ -77,7 +77,7 @@ class Returned:
         self._offsets.clear()
 
 
-class Levelled:
+class ReadyByPriority:
     """Ready messages by priority level: the highest level first, and the lowest offset first within a level. To
     avoid starvation, a lower level delivers one message after `passed` messages of higher levels since its last
     one, or after `longest_ms`; 0: no such bound."""

@@ -1,6 +1,6 @@
 """A subscription: a cursor, its consumers, and the dispatcher that serves them.
 
-`ConsumerSide` selects the dispatcher by subscription type and delivery mode. `FailureSide` handles failed
+`ConsumerSide` selects the dispatcher by subscription type and delivery mode. `FailedMessages` handles failed
 messages: retry policy, redelivery counts and delays, and dead letters.
 """
 
@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 from weir.broker.api.consumers import Delivery, SubscribeRequest, SubscriptionType
 from weir.broker.api.stats import QueryProgress
 from weir.broker.filters.message_filter import compiled
-from weir.broker.log.log_feed import DecidedLog
+from weir.broker.log.log_feed import ReadCommittedLog
 from weir.broker.rates import Brake, Meter, RateLimit
 from weir.broker.subscriptions.backlog_peek import batch_for, oldest_unacked, waiting_batch, waiting_messages
 from weir.broker.subscriptions.consumer import BrokerConsumer
@@ -56,7 +56,7 @@ from weir.wire.snapshots.subscriptions import decode_retries, encode_subscriptio
 log = logging.getLogger(__name__)
 
 
-class FailureSide:
+class FailedMessages:
     """Fills `redelivery.RetryOwner`. `served_by`: returns the dispatcher if it is per-message, else None."""
 
     def __init__(
@@ -188,7 +188,7 @@ class ConsumerSide:
         subscription: "Subscription",
         around: SubscriptionParts,
         screen: Screen,
-        failing: FailureSide,
+        failing: FailedMessages,
         counts: dict[int, int],
     ) -> None:
         #: None before the first consumer.
@@ -357,7 +357,7 @@ class Subscription:
         self._screen = Screen(around.masks, cursor, around.source.visible, self._trace_filtered, name)
         self._screen.filter = stored_filter(name, self.properties)
         #: State of failed messages.
-        self.failing = FailureSide(self, around, self._dealing)
+        self.failing = FailedMessages(self, around, self._dealing)
         self._served = ConsumerSide(self, around, self._screen, self.failing, self._counts)
         self._moved_at = 0  # consumers up to this number received their messages before the last seek
         self._moving: asyncio.Future[None] | None = None  # a seek in progress
@@ -418,7 +418,7 @@ class Subscription:
         return self._source.backlog(self.cursor)
 
     @property
-    def source(self) -> DecidedLog:
+    def source(self) -> ReadCommittedLog:
         """The log up to the last stable offset."""
         return self._source
 

@@ -19,10 +19,10 @@ from pyroaring import BitMap64
 from weir.broker.api.consumers import ConsumerLimit, SubscribeRequest
 from weir.broker.api.stats import QueryProgress
 from weir.broker.filters.message_filter import CompiledFilter, Masks, compiled
-from weir.broker.log.log_feed import DecidedLog, Source
+from weir.broker.log.log_feed import ReadCommittedLog, Source
 from weir.broker.rates import Histogram, Meter, RateLimit
 from weir.broker.settings import BrokerSettings
-from weir.broker.subscriptions.queue_mode import LevelsOf, QueueSide
+from weir.broker.subscriptions.queue_mode import LevelsOf, QueueMode
 from weir.broker.subscriptions.selectors import KeysOf
 from weir.broker.trace.message_trace import MessageTrace
 from weir.model.batch import Run
@@ -95,8 +95,8 @@ class SubscriptionParts:
     #: The whole log, with messages of open transactions.
     log: Source
     #: The log up to the last stable offset, and its compacted view.
-    source: DecidedLog
-    view: DecidedLog
+    source: ReadCommittedLog
+    view: ReadCommittedLog
     state: CursorStore
     tasks: TaskScope
     keys_of: KeysOf
@@ -107,7 +107,7 @@ class SubscriptionParts:
     #: Called when a subscription is deleted, or must end with its last consumer.
     dropped: "Callable[[Subscription], None]"
     #: The queue settings of the topic, and the function that reads priority levels.
-    side: QueueSide = field(default_factory=QueueSide)
+    side: QueueMode = field(default_factory=QueueMode)
     levels_of: LevelsOf = lambda batch: None
     #: Counts the messages that its subscriptions deliver.
     given: Callable[[], Meter] | None = None

@@ -16,7 +16,7 @@ from weir.stream.log import Stream
 from weir.stream.state_log import StateLog
 
 
-class Life:
+class Liveness:
     def __init__(self, name: TopicName) -> None:
         self._name = name
         self._dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()

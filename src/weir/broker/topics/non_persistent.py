@@ -18,7 +18,7 @@ from weir.broker.subscriptions.key_shared import key_map_of
 from weir.broker.subscriptions.selectors import KeyMap, Ring, split_by_hash
 from weir.broker.subscriptions.single_active import Standing
 from weir.broker.subscriptions.subscription_state import wanted_filter
-from weir.broker.topics.lifecycle import Life
+from weir.broker.topics.lifecycle import Liveness
 from weir.broker.topics.log_readers import WholeLog
 from weir.broker.topics.topic_stats import flow_of, producer_stats, subscription_stats
 from weir.model.batch import Batch, bits_at
@@ -259,7 +259,7 @@ class NonPersistentTopic:
         self._growth = Waiters()
         #: Masks of the messages that pass each filter.
         self.masks = Masks()
-        self._life = Life(name)
+        self._life = Liveness(name)
 
     @property
     def name(self) -> TopicName:

@@ -13,25 +13,25 @@ from weir.broker.api.producers import ProducerRequest
 from weir.broker.api.stats import TopicStats, UnreadWarning
 from weir.broker.api.topics import AbortedTransaction, LogReader, Position, ProducerInfo
 from weir.broker.context import BrokerContext
-from weir.broker.dead_letters.outbox import TopicLetters
-from weir.broker.log.log_feed import DecidedLog
+from weir.broker.dead_letters.outbox import TopicDeadLetters
+from weir.broker.log.log_feed import ReadCommittedLog
 from weir.broker.publish.producers import BrokerProducer
 from weir.broker.rates import Meter, Traffic, traffic_of
 from weir.broker.subscriptions.consumer import BrokerConsumer
-from weir.broker.subscriptions.queue_mode import QueueSide
+from weir.broker.subscriptions.queue_mode import QueueMode
 from weir.broker.subscriptions.subscription import Subscription
 from weir.broker.subscriptions.subscription_state import wanted_retry
 from weir.broker.topics import log_readers
-from weir.broker.topics.lifecycle import GrowthListeners, Life, PassOn, end_logs
+from weir.broker.topics.lifecycle import GrowthListeners, Liveness, PassOn, end_logs
 from weir.broker.topics.log_readers import Reads, reader_of
 from weir.broker.topics.non_persistent import NonPersistentTopic
-from weir.broker.topics.topic_admin import BrokerStoredTopic
+from weir.broker.topics.topic_admin import TopicAdmin
 from weir.broker.topics.topic_compaction import Compaction, compaction_rules
 from weir.broker.topics.topic_key_index import TopicKeyIndex
 from weir.broker.topics.topic_stats import topic_stats
 from weir.broker.topics.topic_subscriptions import Subscriptions
 from weir.broker.topics.topic_tiering import TopicTiering
-from weir.broker.topics.topic_writer import Trimming, WriteSide
+from weir.broker.topics.topic_writer import TopicWriter, Trimming
 from weir.broker.topics.transient_messages import TransientMessages
 from weir.broker.trace.message_trace import BothTraces, MessageTrace
 from weir.broker.trace.spans import TopicSpans, note_fetched
@@ -92,9 +92,9 @@ class BrokerTopic:
         self.state = state
         self.view = view
         self._tasks = TaskScope(f"topic {name}")
-        self._life = Life(name)
+        self._life = Liveness(name)
         self.trace = trace_of(context, name, stream)
-        self.writing = WriteSide(
+        self.writing = TopicWriter(
             context,
             name,
             policies,
@@ -159,9 +159,9 @@ class BrokerTopic:
             KeyIndex(context.streams, stream, state, known_to=lambda: self.producer_state.stable_offset),
             self._tasks,
             shared=context.compactions,
-            visible=DecidedLog(stream, self.producer_state).visible,
+            visible=ReadCommittedLog(stream, self.producer_state).visible,
         )
-        self.stored = BrokerStoredTopic(
+        self.stored = TopicAdmin(
             self,
             stream,
             view,
@@ -277,12 +277,12 @@ class BrokerTopic:
         await self.writing.apply_dedup(policies)
 
     @property
-    def queue_side(self) -> QueueSide:
+    def queue_side(self) -> QueueMode:
         """State of the topic as a queue, for dispatchers."""
         return self._subscriptions.queue_side
 
     @property
-    def letters(self) -> TopicLetters:
+    def letters(self) -> TopicDeadLetters:
         """Dead letters of its subscriptions."""
         return self._subscriptions.letters
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from weir.broker.api.consumers import StartAt
 from weir.broker.api.stats import CompactionStatus, ConsumerStats, InternalStats
 from weir.broker.api.topics import HeldMessages, Position, Topic
-from weir.broker.context import GroupMembers
-from weir.broker.dead_letters.redrive import LetterBox
+from weir.broker.context import GroupAssignments
+from weir.broker.dead_letters.redrive import DeadLetterRedrive
 from weir.broker.log.producer_state_manager import ProducerStateManager
-from weir.broker.prepared.prepared_messages import TopicHalfMessages
+from weir.broker.prepared.prepared_messages import PreparedMessages
 from weir.broker.publish.producers import Producers
 from weir.broker.publish.publisher import Publisher
 from weir.broker.subscriptions.subscription import Subscription
@@ -29,7 +29,7 @@ from weir.stream.log import Stream
 from weir.stream.retention import bytes_from
 
 
-class BrokerStoredTopic:
+class TopicAdmin:
     """Fills `api.StoredTopic`. Stateless: delegates to the components of the topic."""
 
     def __init__(
@@ -42,11 +42,11 @@ class BrokerStoredTopic:
         producers: Producers,
         producer_state: ProducerStateManager,
         subscriptions: Subscriptions,
-        members: GroupMembers,
+        members: GroupAssignments,
         compaction: Compaction,
         trimming: Trimming,
         clock: Clock,
-        half: TopicHalfMessages,
+        half: PreparedMessages,
         key_index: TopicKeyIndex,
     ) -> None:
         self.topic = topic
@@ -118,9 +118,9 @@ class BrokerStoredTopic:
         await self._subscriptions.delete(name, force=force)
 
     @property
-    def dead_letters(self) -> LetterBox:
+    def dead_letters(self) -> DeadLetterRedrive:
         subscriptions = self._subscriptions
-        return LetterBox(
+        return DeadLetterRedrive(
             self.topic.name,
             subscriptions,
             lambda: subscriptions.letters.of(QUEUE_SUBSCRIPTION),

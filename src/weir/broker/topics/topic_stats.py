@@ -19,7 +19,7 @@ from weir.broker.api.stats import (
     SubscriptionStats,
     TopicStats,
 )
-from weir.broker.context import GroupMembers
+from weir.broker.context import GroupAssignments
 from weir.broker.publish.producers import BrokerProducer, Producers
 from weir.broker.publish.publisher import Publisher
 from weir.broker.rates import Meter
@@ -170,7 +170,7 @@ def topic_stats(
     subscriptions: Subscriptions,
     *,
     reads: Meter,
-    members: GroupMembers,
+    members: GroupAssignments,
     held: int,
     half: HalfCounts,
     lake: LakeStats | None,

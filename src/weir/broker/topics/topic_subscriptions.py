@@ -8,13 +8,13 @@ from typing import NamedTuple
 from weir.broker.api.consumers import StartAt, SubscribeRequest, SubscriptionType
 from weir.broker.api.stats import UnreadWarning
 from weir.broker.context import BrokerContext
-from weir.broker.dead_letters.outbox import TopicLetters
+from weir.broker.dead_letters.outbox import TopicDeadLetters
 from weir.broker.filters.message_filter import compiled
-from weir.broker.log.log_feed import DecidedLog
+from weir.broker.log.log_feed import ReadCommittedLog
 from weir.broker.log.producer_state_manager import ProducerStateManager
 from weir.broker.rates import Histogram, Meter, RateLimit
 from weir.broker.subscriptions.consumer import BrokerConsumer
-from weir.broker.subscriptions.queue_mode import QueueSide, levels_in
+from weir.broker.subscriptions.queue_mode import QueueMode, levels_in
 from weir.broker.subscriptions.subscription import Subscription
 from weir.broker.subscriptions.subscription_state import (
     SubscriptionParts,
@@ -77,12 +77,12 @@ class Subscriptions:
         self._rate = RateLimit(clock, Rate(), settings.rate_burst_s)
         #: Time from append to delivery.
         self.latency = Histogram()
-        self.queue_side = QueueSide()
+        self.queue_side = QueueMode()
         self._queue_rules = QueueRules()
         self.by_name: dict[str, Subscription] = {}
         #: Deliveries to subscriptions that no longer exist.
         self.former = Given()
-        self.letters = TopicLetters(
+        self.letters = TopicDeadLetters(
             context,
             topic,
             stream,
@@ -95,8 +95,8 @@ class Subscriptions:
             clock,
             settings,
             stream,
-            DecidedLog(stream, producer_state),
-            DecidedLog(view, producer_state, view.visible),
+            ReadCommittedLog(stream, producer_state),
+            ReadCommittedLog(view, producer_state, view.visible),
             state,
             tasks,
             context.keys_of,
@@ -140,7 +140,7 @@ class Subscriptions:
             await self._state.flush(unless_full=True)
 
     @property
-    def source(self) -> DecidedLog:
+    def source(self) -> ReadCommittedLog:
         """Messages that subscriptions may see."""
         return self._around.source
 

@@ -15,11 +15,11 @@ from weir.broker.api.consumers import StartAt
 from weir.broker.api.producers import ProducerRequest, Receipt
 from weir.broker.context import BrokerContext
 from weir.broker.log.producer_state_manager import ProducerStateManager
-from weir.broker.prepared.prepared_messages import TopicHalfMessages
+from weir.broker.prepared.prepared_messages import PreparedMessages
 from weir.broker.publish.producers import BrokerProducer, Producers, TopicEpoch
 from weir.broker.publish.publisher import Publisher
 from weir.broker.topics.delayed_messages import DelayedMoves, open_lazily
-from weir.broker.topics.lifecycle import Life
+from weir.broker.topics.lifecycle import Liveness
 from weir.broker.topics.topic_subscriptions import Subscriptions
 from weir.broker.trace.message_trace import MessageTrace
 from weir.model.batch import Stamp
@@ -184,7 +184,7 @@ class Trimming:
         self._trimmed(self._stream.start_offset)
 
 
-class WriteSide:
+class TopicWriter:
     """`changed`: callback invoked when readers may see more messages. `area`: the holding area, if it is open."""
 
     def __init__(
@@ -196,7 +196,7 @@ class WriteSide:
         stream: Stream,
         state: StateLog,
         tasks: TaskScope,
-        life: Life,
+        life: Liveness,
         trace: MessageTrace | None,
         subscriptions: Callable[[], Subscriptions],
         changed: Callable[[], None],
@@ -221,7 +221,7 @@ class WriteSide:
             committed=self._delays_committed,
             lost=self._messages_lost,
         )
-        self.half = TopicHalfMessages(
+        self.half = PreparedMessages(
             name,
             state,
             tasks,

@@ -43,7 +43,7 @@ class _Joined:
     parts: dict[TopicName, None] = field(default_factory=dict)
 
 
-class Elsewhere:
+class RemoteCoordinators:
     """The coordinators of other brokers."""
 
     def __init__(self, peers: PeerCalls) -> None:
@@ -74,7 +74,7 @@ class Elsewhere:
 class CoordinatorBroker:
     """One of them."""
 
-    def __init__(self, elsewhere: Elsewhere, peers: PeerCalls, broker_id: str) -> None:
+    def __init__(self, elsewhere: RemoteCoordinators, peers: PeerCalls, broker_id: str) -> None:
         self._elsewhere = elsewhere
         self._peers = peers
         self._broker_id = broker_id
@@ -184,7 +184,7 @@ class _Groups(Protocol):
     async def end(self, group: str, end: TransactionEnd) -> None: ...
 
 
-class TakingPart:
+class TransactionParticipants:
     """Fills `shard.TakesPart`. Without `peers` all of them are here."""
 
     def __init__(

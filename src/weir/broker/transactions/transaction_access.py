@@ -12,7 +12,7 @@ from urllib.parse import quote
 from weir.broker.api.broker import Owner
 from weir.broker.api.transactions import ProducerIdentity, TransactionInfo
 from weir.broker.security.authorization import TO_HAVE_TRANSACTIONS, Authoriser
-from weir.broker.transactions.remote_transactions import CoordinatorBroker, Elsewhere
+from weir.broker.transactions.remote_transactions import CoordinatorBroker, RemoteCoordinators
 from weir.broker.transactions.transaction_coordinator import Transactions
 from weir.model.errors import NotAuthorisedError, UnknownProducerError, UnknownTransactionError
 from weir.model.topics import SINK_PREFIX, TopicName, check_unmarked, full_name, kept_name, plain_name
@@ -26,7 +26,7 @@ class TransactionAccess:
     """The coordinator's transactions and sinks, for every role."""
 
     def __init__(
-        self, transactions: Transactions, authoriser: Authoriser, elsewhere: Elsewhere | None = None
+        self, transactions: Transactions, authoriser: Authoriser, elsewhere: RemoteCoordinators | None = None
     ) -> None:
         """`elsewhere`: the coordinators of other brokers, which are asked where this one is not the one to ask."""
         self._transactions = transactions
@@ -49,7 +49,7 @@ class OwnedTransactions:
         transactions: Transactions,
         authoriser: Authoriser,
         role: str,
-        elsewhere: Elsewhere | None = None,
+        elsewhere: RemoteCoordinators | None = None,
     ) -> None:
         self._transactions = transactions
         self._elsewhere = elsewhere

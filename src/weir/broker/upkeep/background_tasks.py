@@ -227,7 +227,7 @@ class Leftovers:
 _TOPICS_PER_TURN = 200
 
 
-class Revoking:
+class GrantRevocation:
     """Waits for changes of permissions, and checks all connected producers and consumers again."""
 
     def __init__(self, guard: Guard, clock: Clock, topics: Callable[[], list[AnyTopic]]) -> None:

@@ -46,7 +46,11 @@ from weir.broker.security.authentication import Authenticator
 from weir.broker.security.authorization import Authoriser, ExchangeAccess, TopicGuard
 from weir.broker.standalone import SoleOwner
 from weir.broker.trace.trace_log import TraceLog
-from weir.broker.transactions.remote_transactions import Elsewhere, TakingPart, TransactionsService
+from weir.broker.transactions.remote_transactions import (
+    RemoteCoordinators,
+    TransactionParticipants,
+    TransactionsService,
+)
 from weir.broker.transactions.transaction import TransactionSettings
 from weir.broker.transactions.transaction_access import TransactionAccess
 from weir.broker.transactions.transaction_coordinator import Transactions
@@ -120,7 +124,7 @@ def compose_coordinators(
     )
     transactions.start()
     stack.push_async_callback(transactions.close)
-    elsewhere = None if peers is None else Elsewhere(peers)
+    elsewhere = None if peers is None else RemoteCoordinators(peers)
     transaction_access = TransactionAccess(transactions, authoriser, elsewhere)
     TransactionsService(transaction_access).answer(handlers)
     group_access = GroupAccess(groups, authoriser, registry, clock, peers)
@@ -150,7 +154,7 @@ def compose_transactions(
 ) -> Transactions:
     """Transactions of all protocols."""
     clock = context.runtime.clock
-    taking_part = TakingPart(parts, offsets, shards, peers)
+    taking_part = TransactionParticipants(parts, offsets, shards, peers)
     transactions = Transactions(
         clock,
         shards,

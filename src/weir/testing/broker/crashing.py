@@ -19,7 +19,7 @@ from weir.testing.world.world import World, simulate
 from weir.wire.metadata import BookieInfo, encode_bookie_info
 
 #: What somebody does in the life of a broker, given a bench (`tests/broker/conftest.py`).
-Life = Callable[[Any], Awaitable[None]]
+Liveness = Callable[[Any], Awaitable[None]]
 _BOOKIE = BookieId("b0")
 
 
@@ -47,7 +47,7 @@ class CrashingPool(FakeBookiePool):
         self.adds = -(10**9)
 
 
-def crashing_lives(bench_type: Any, at: int, stored: bool, lives: Sequence[Life]) -> None:
+def crashing_lives(bench_type: Any, at: int, stored: bool, lives: Sequence[Liveness]) -> None:
     """Brokers that follow each other: each crashes at the add of this number, counted anew, but the last one."""
 
     async def main(world: World) -> None:
@@ -55,7 +55,7 @@ def crashing_lives(bench_type: Any, at: int, stored: bool, lives: Sequence[Life]
         pool = CrashingPool(at, stored, lambda: world.node(current).crash())
         core = await _prepared(world)
 
-        def on(work: Life) -> Callable[[Runtime], Any]:
+        def on(work: Liveness) -> Callable[[Runtime], Any]:
             async def life(runtime: Runtime) -> None:
                 await work(bench_type(runtime, core, pool, world, StreamSettings(quorum=Quorum(1, 1, 1))))
 

@@ -14,7 +14,7 @@ from weir.broker.api.producers import Outgoing, ProducerRequest, Receipt
 from weir.broker.api.security import Identity
 from weir.broker.api.stats import Flow, Latency, TopicStats
 from weir.broker.api.topics import AbortedTransaction, LogReader, Position, ProducerInfo, StoredTopic
-from weir.broker.prepared.decision_checks import LiveCheckers
+from weir.broker.prepared.decision_checks import DecisionCheckers
 from weir.broker.standalone import SoleBundles
 from weir.broker.topics.log_readers import WholeLog
 from weir.model.batch import Batch
@@ -337,7 +337,7 @@ class FakeBroker:
         self._bundles = SoleBundles("fake")
         self.served: dict[TopicName, FakeTopic] = {}
         self.flows = BrokerFlows()
-        self.half_checkers = LiveCheckers()
+        self.half_checkers = DecisionCheckers()
         self.partitioned: dict[TopicName, int] = {}
         #: Topics that other brokers serve, and who these are.
         self.elsewhere: dict[TopicName, Owner] = {}

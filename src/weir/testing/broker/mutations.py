@@ -9,7 +9,7 @@ from weir.broker.api.topics import Position
 from weir.broker.cluster import ownership
 from weir.broker.cluster.bundle_handover import Splitting
 from weir.broker.publish.deduplication import Deduplication
-from weir.broker.publish.publish_order import Lanes, ReceiptOrder
+from weir.broker.publish.publish_order import PublishOrder, ReceiptOrder
 from weir.broker.settings import BrokerSettings
 from weir.broker.subscriptions.key_shared import KeyShared
 from weir.broker.subscriptions.subscription import Subscription
@@ -150,10 +150,10 @@ def _snapshot_without_tail() -> Iterator[None]:
 def _two_ways_at_once() -> Iterator[None]:
     """What is to be held, and what is not, are stored side by side."""
 
-    def now(self: Lanes, producer: str, waiting: Any, before: Any) -> None:
+    def now(self: PublishOrder, producer: str, waiting: Any, before: Any) -> None:
         waiting.send()
 
-    with patch.object(Lanes, "enter", now):
+    with patch.object(PublishOrder, "enter", now):
         yield
 
 

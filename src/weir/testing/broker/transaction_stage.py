@@ -18,7 +18,7 @@ from weir.model.batch import Stamp
 from weir.model.errors import WeirError
 from weir.model.topics import TopicName
 from weir.server.compose.broker import compose_transactions
-from weir.testing.broker.crashing import Life, crashing_lives
+from weir.testing.broker.crashing import Liveness, crashing_lives
 
 T0, T1, T2 = (TopicName.parse(name) for name in ("t0", "t1", "t2"))
 
@@ -143,7 +143,7 @@ def crash_run(bench_type: Any, at: int, stored: bool, client: CrashingClient) ->
 
     outside, registry = Outside(), PlainRegistry()
 
-    def on(work: Callable[[Coordinator], Awaitable[None]]) -> Life:
+    def on(work: Callable[[Coordinator], Awaitable[None]]) -> Liveness:
         async def life(bench: Any) -> None:
             await work(await Coordinator.make(bench, registry=registry))
 

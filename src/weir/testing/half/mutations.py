@@ -7,7 +7,7 @@ from unittest.mock import patch
 from pyroaring import BitMap64
 
 from weir.broker.prepared.decisions import Decisions
-from weir.broker.prepared.prepared_messages import TopicHalfMessages
+from weir.broker.prepared.prepared_messages import PreparedMessages
 from weir.broker.publish import publisher
 from weir.broker.subscriptions.ready_messages import MessageGroups
 from weir.model.batch import Batch, HeldId
@@ -40,10 +40,10 @@ def _committed_when_prepared() -> Iterator[None]:
 def _undecided_forgotten() -> Iterator[None]:
     """What a former broker left is not looked for."""
 
-    async def blind(self: TopicHalfMessages, area: HoldingArea | None) -> None:
+    async def blind(self: PreparedMessages, area: HoldingArea | None) -> None:
         self._known.set()
 
-    with patch.object(TopicHalfMessages, "_look_through", blind):
+    with patch.object(PreparedMessages, "_look_through", blind):
         yield
 
 
@@ -145,8 +145,8 @@ def _group_stands_still() -> Iterator[None]:
 def _stuck() -> Iterator[None]:
     """Nobody is ever told which half messages there are."""
 
-    async def never(self: TopicHalfMessages, area: HoldingArea | None) -> None:
+    async def never(self: PreparedMessages, area: HoldingArea | None) -> None:
         await self._clock.sleep(3600)
 
-    with patch.object(TopicHalfMessages, "_look_through", never):
+    with patch.object(PreparedMessages, "_look_through", never):
         yield

@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from weir.broker.coordination.remote_partition_ops import PartsService, RoutedParts
-from weir.broker.log.producer_state_manager import OpenRounds
+from weir.broker.log.producer_state_manager import TransactionVerification
 from weir.broker.transactions.transaction import Transaction
 from weir.broker.transactions.transaction_shards import TransactionShard, TransactionShards
 from weir.ledger.reader import LedgerReader
@@ -132,7 +132,7 @@ def _late_marker_taken() -> Iterator[None]:
 
     end = PartsService._end
     with (
-        patch.object(OpenRounds, "is_late", lambda self, producer_id, marker_round: False),
+        patch.object(TransactionVerification, "is_late", lambda self, producer_id, marker_round: False),
         patch.object(PartsService, "_end", slow),
     ):
         yield

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from weir.broker.cluster import ownership
 from weir.broker.cluster.bundle_handover import BundleMoves, Splitting
-from weir.broker.cluster.ownership import BundleOwnership, HeldBundle
+from weir.broker.cluster.ownership import BundleOwnership, OwnedBundle
 from weir.broker.topics.lifecycle import GrowthListeners, PassOn
 from weir.broker.topics.topic import BrokerTopic
 from weir.gateway.kafka.errors import Code
@@ -60,10 +60,10 @@ _mutation(
 def _handed_over_before_closed() -> Iterator[None]:
     """A bundle is passed on before its topics are closed, and its next owner takes their ledgers for closed."""
 
-    async def nothing(self: BundleMoves, held: HeldBundle, reason: str, to: str) -> None:
+    async def nothing(self: BundleMoves, held: OwnedBundle, reason: str, to: str) -> None:
         held.closing = False
 
-    def forget_later(self: BundleOwnership, held: HeldBundle) -> None:
+    def forget_later(self: BundleOwnership, held: OwnedBundle) -> None:
         self.clock.call_later(0.3, partial(forget, self, held))
 
     forget = BundleOwnership.forget

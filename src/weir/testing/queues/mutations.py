@@ -8,7 +8,7 @@ from weir.broker.api.queues import QueueMessages
 from weir.broker.dead_letters import outbox
 from weir.broker.dead_letters.outbox import DeadLetters
 from weir.broker.queues.durable_queue import DurableQueue
-from weir.broker.queues.queue_limits import QueueKeeper
+from weir.broker.queues.queue_limits import QueueLimitEnforcer
 from weir.broker.subscriptions.per_message import PerMessage
 from weir.broker.subscriptions.subscription import Subscription
 from weir.model.ledger import Quorum
@@ -93,11 +93,11 @@ def _requeued_behind() -> Iterator[None]:
 def _given_back_is_given_up() -> Iterator[None]:
     """What a consumer gives back is a dead letter."""
 
-    def gone(self: QueueKeeper, offsets: Any, counts: Any) -> Any:
+    def gone(self: QueueLimitEnforcer, offsets: Any, counts: Any) -> Any:
         self._take(offsets, Reason.DELIVERY_LIMIT)
         return offsets
 
-    with patch.object(QueueKeeper, "returned", gone):
+    with patch.object(QueueLimitEnforcer, "returned", gone):
         yield
 
 

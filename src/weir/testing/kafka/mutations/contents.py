@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from pyroaring import BitMap64
 
-from weir.broker.topics.topic_admin import BrokerStoredTopic
+from weir.broker.topics.topic_admin import TopicAdmin
 from weir.model.batch import Batch
 from weir.stream.compaction import CompactedView
 from weir.testing.kafka.checkers import contents
@@ -23,22 +23,22 @@ _TABLE = {**NOBODY, "table": True, "messages": 40, "streams": QUICK_STATE, "read
 def _deleted_stays() -> Iterator[None]:
     """The deletion of records is answered, and nothing is deleted."""
 
-    async def look_only(self: BrokerStoredTopic, offset: int) -> None:
+    async def look_only(self: TopicAdmin, offset: int) -> None:
         await self._compaction.ended()
 
-    with patch.object(BrokerStoredTopic, "delete_before", look_only):
+    with patch.object(TopicAdmin, "delete_before", look_only):
         yield
 
 
 @mutation("too-much-deleted", contents.only_deleted_is_gone, **_DELETES)
 def _too_much_deleted() -> Iterator[None]:
     """The record that is to be the first one is deleted, too."""
-    delete_before = BrokerStoredTopic.delete_before
+    delete_before = TopicAdmin.delete_before
 
-    async def one_more(self: BrokerStoredTopic, offset: int) -> None:
+    async def one_more(self: TopicAdmin, offset: int) -> None:
         await delete_before(self, min(offset + 1, self.topic.end_offset))
 
-    with patch.object(BrokerStoredTopic, "delete_before", one_more):
+    with patch.object(TopicAdmin, "delete_before", one_more):
         yield
 
 

@@ -9,7 +9,7 @@ from weir.broker.api.producers import Receipt
 from weir.broker.log import producer_state
 from weir.broker.log.producer_state import Pending, ProducerStates
 from weir.broker.log.producer_state_manager import ProducerStateManager
-from weir.broker.publish.idempotent import StampedPublishing
+from weir.broker.publish.idempotent import IdempotentPublisher
 from weir.gateway.kafka.fetch.fetch_sessions import FetchParts
 from weir.gateway.kafka.produce.sequence_gaps import Gaps
 from weir.model.batch import Batch, Stamp
@@ -150,10 +150,10 @@ def _never(sequence: int, marked: int) -> bool:
 def _duplicate_answered_wrongly() -> Iterator[None]:
     """A batch that was stored before is answered with where the log ends."""
 
-    def wrong(self: StampedPublishing, offset: int) -> Receipt:
+    def wrong(self: IdempotentPublisher, offset: int) -> Receipt:
         return Receipt(self._stream.end_offset - 1, (-1, -1), duplicate=True)
 
-    with patch.object(StampedPublishing, "_duplicate_of", wrong):
+    with patch.object(IdempotentPublisher, "_duplicate_of", wrong):
         yield
 
 

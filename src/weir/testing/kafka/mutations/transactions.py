@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from weir.broker.api.topics import AbortedTransaction
 from weir.broker.groups.group_offsets import GroupOffsets
-from weir.broker.log.log_feed import DecidedLog as CommittedLog
+from weir.broker.log.log_feed import ReadCommittedLog as CommittedLog
 from weir.broker.log.producer_state import ProducerStates
 from weir.broker.log.transaction_index import TransactionDelays, TransactionIndex
 from weir.broker.topics import delayed_messages
