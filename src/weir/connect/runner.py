@@ -34,7 +34,7 @@ def make_task(job: Job) -> Task:
     """ConfigError if it cannot be done as it is defined."""
     definition = job.definition
     spark = definition.options.get("engine") == "spark"
-    module = import_module(f"weir.connect.{definition.side}s.{'spark_' if spark else ''}{definition.type}")
+    module = import_module(f"weir.connect.connectors.{'spark_' if spark else ''}{definition.type}")
     name = f"{'Spark' if spark else ''}{_CLASSES[definition.type]}{definition.side.capitalize()}"
     kind: Callable[[Job], Task] = getattr(module, name)
     return kind(job)

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerFailedError", "Message", "NotYetError", "WeirBroker"]
 
-_MODULES = {"BrokerFailedError": "errors", "Message": "messages", "NotYetError": "errors", "WeirBroker": "broker"}
+_MODULES = {
+    "BrokerFailedError": "messages",
+    "Message": "messages",
+    "NotYetError": "messages",
+    "WeirBroker": "broker",
+}
 
 
 def __getattr__(name: str) -> Any:
