@@ -56,4 +56,4 @@ def test_the_server_answers_and_logs_it(weir: UpProcess, until: Callable[[Callab
         while data := client.recv(65536):
             found += data
     assert answered(found)["remark"] == WHY
-    assert until(lambda: "is refused: the client uses the remoting protocol of RocketMQ 4" in weir.log)
+    assert until(lambda: "refused: the client uses the remoting protocol of RocketMQ 4" in weir.log)
