@@ -53,7 +53,7 @@ def test_each_accepted_mutant_exists() -> None:
         "gateway.amqp.publisher Publishing._resolve: False -> True",
         "stream.appender Appender._sent: remove `self._strand(failure if isinstance(failure, WeirError) else"
         " StreamBusyError(repr(failure)))`",
-        "broker.publish.publish_order Lanes._go_on: remove `return`",
+        "broker.publish.publish_order PublishOrder._go_on: remove `return`",
         "runtime.budgets ByteShare.release: `self._limit_bytes // 2` -> `self._limit_bytes * 2`",
     ],
 )

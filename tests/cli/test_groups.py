@@ -251,7 +251,7 @@ def test_consuming_ends_with_an_error_when_it_did_not_get_all(admin: Any, run_he
     admin("produce few one")
     done = run_here("consume", "few", "-n", "2", "--wait", "200ms")
     assert (done.code, done.out) == (1, "one\n")
-    assert "1 of 2 messages came" in done.err
+    assert "1 of 2 messages arrived" in done.err
     assert run_here("consume", "few", "--from", "nowhere").code == 2
     assert run_here("consume", "few", "-F", "%y").code == 2
     assert run_here("consume", "few", "-s", "s", "--offset", "1").code == 2

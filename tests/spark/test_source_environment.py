@@ -216,7 +216,7 @@ def test_a_source_process_that_takes_15_seconds_to_load_does_not_end_the_query(
 _DAMAGED = """
 import json, sys
 import weir.spark
-from weir.spark.spark_session import jvm_defect
+from weir.spark.jvm_state import jvm_defect
 from weir.spark.source_environment import environments
 from weir.spark.sql.stream_query import told
 

@@ -1,13 +1,13 @@
 """`tools/move_modules.py` moves, merges and splits modules so that the tree still means the same."""
 
-import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tools import move_modules
 
-TOOL = runpy.run_path(str(Path(__file__).parents[2] / "tools/move_modules.py"))
+TOOL = vars(move_modules)
 
 FILES = {
     "src/weir/__init__.py": "",

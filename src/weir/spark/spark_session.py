@@ -1,21 +1,13 @@
-"""PySpark's readers and writers, taught to look for tables, and to find this format in every session: whenever
-PySpark is loaded, before or after `weir.spark`.
+"""A Spark session that suits Weir: Java, interpreter, sockets, checkpoints, state store, and table lookup.
 
-Nothing here loads PySpark: commands that only ask for a word of the lake would wait for it.
-
-A Spark session that suits Weir: the right Java, interpreter, sockets, checkpoints and state store.
-
-The settings are a table, so that they can be shown, documented and used for a session of one's own.
-
-What Spark needs on this machine, checked part by part: for `weir doctor`.
-
-Whether the JVM of this process can still run queries. If it cannot, only a new process can.
+Hooks teach PySpark's readers and writers this format in every session, whenever PySpark is loaded, before or after
+`weir.spark`. Nothing here loads PySpark, so that commands which only read the settings do not wait for it. The
+settings are a table, so that `weir doctor` can check them and a user's own session can use them.
 """
 
 import importlib.abc
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
@@ -26,12 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
-
 from weir.model.diagnosis import Check, State, install_command
 from weir.model.errors import SparkSetupError
 from weir.spark.java import OLDEST, find_java
-from weir.spark.sql.stream_query import failure_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -229,26 +218,6 @@ def _install(reader: Any) -> None:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-#: What PySpark raises where the JVM does not answer.
-GATEWAY_FAILURES = (Py4JError, ConnectionError)
-#: How Scala refuses to serialize a map that two threads have damaged (docs/internals/spark-defects.md).
-_DAMAGED = re.compile(r"Illegal size \d+ of collection, expected \d+")
-
-
-def jvm_defect(spark: Any, failure: BaseException | None = None) -> str:
-    """Why this JVM can run no query any more; empty if nothing is known against it. `failure`: of a query."""
-    if failure is not None and _DAMAGED.search(failure_text(failure)):
-        return "the environment map of Spark's JVM is damaged"
-    session = getattr(spark, "_jsparkSession", None)
-    if session is None:  # Spark Connect: the JVM is elsewhere
-        return ""
-    try:
-        stopped = session.sparkContext().isStopped()
-    except GATEWAY_FAILURES:
-        return "Spark's JVM has ended"
-    return "Spark's context is stopped" if stopped else ""
 
 
 #: Settings, and why they are there. Times are medians of a micro-batch (shared/design/findings.md).

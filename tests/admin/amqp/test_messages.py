@@ -106,7 +106,7 @@ def test_it_is_told_whether_any_queue_has_got_it(api, vhost: str, queue: str) ->
         ({"properties": {"type": "x" * 256}}, "type has more than 255 bytes"),
         ({"properties": {"headers": []}}, "headers must be a JSON object"),
         ({"properties": {"headers": {"a": 2**64}}}, "more than 64 bits"),
-        ({"properties": {"headers": {"CC": "x"}}}, "CC is a list"),
+        ({"properties": {"headers": {"CC": "x"}}}, "CC must be a list"),
         ({"properties": {"expiration": "soon"}}, "invalid expiration"),
         ({"payload_encoding": "weird"}, "unsupported_encoding"),
         ({"payload_encoding": "base64", "payload": "?"}, "not base64"),

@@ -213,7 +213,7 @@ def test_the_longest_and_the_oddest_legal_names_are_taken(admin: AdminClient) ->
         (
             {"num_partitions": -1, "replication_factor": -1, "assignments": {0: [0], 2: [0]}},
             Code.INVALID_REPLICA_ASSIGNMENT,
-            "without a gap",
+            "without gaps",
         ),
         (
             {"num_partitions": -1, "replication_factor": -1, "assignments": {0: [5]}},

@@ -24,7 +24,7 @@ from weir.model.errors import (
     TopicClosedError,
     WeirError,
 )
-from weir.spark.spark_session import GATEWAY_FAILURES, jvm_defect
+from weir.spark.jvm_state import GATEWAY_FAILURES, jvm_defect
 from weir.spark.sql.stream_query import Meter, RunningStream, clean_up, last_batch, start, told, waiting
 from weir.spark.tables.names import WeirCluster
 from weir.spark.tables.topic_tables import Tables
