@@ -90,7 +90,7 @@ def test_a_table_that_cannot_be_looked_after_is_told_and_the_exit_code_says_so( 
     result = weir("lake", "upkeep", "--master", "none", "--files", "2")
     assert result.exit_code == 1
     assert "retried later" in result.output
-    assert "1 topic was not looked after" in str(result.exception)
+    assert "1 topic was not maintained" in str(result.exception)
     done(weir("lake", "off", topic))
 
 
