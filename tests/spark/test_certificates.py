@@ -106,6 +106,6 @@ def test_who_has_none_or_anothers_is_told_so(certified: CertifiedUp) -> None:
     settings = replace(connection(unwanted), retry_for_s=_FOR_EVER_S)
     with pytest.raises(TlsRefusedError, match="of an authority that it trusts"), Cluster(settings) as cluster:
         cluster.topics()
-    for wrong, told in (("nowhere.pem", "there is no file nowhere.pem"), (certified.ca, "cannot be used")):
+    for wrong, told in (("nowhere.pem", "file nowhere.pem does not exist"), (certified.ca, "cannot be used")):
         code, said = certified.weir(None, "replay", "list", "--cert", wrong)
         assert (code, told in said) == (2, True), said
