@@ -111,7 +111,7 @@ def test_the_key_q_ends_it_and_leaves_the_terminal_as_it_was(weir_up: UpProcess)
     process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment())
     try:
         said = b""
-        while b"looking at" not in said:
+        while b"connecting to" not in said:
             said += os.read(ours, 4096)
         os.write(ours, b"xq")
         assert process.wait(60) == 0
